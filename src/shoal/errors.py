@@ -1,0 +1,197 @@
+"""Every exception of Shoal, by who is at fault.
+
+    ShoalError
+    ├── UsageError                 the caller
+    │   ├── SettingsError          a setting is unknown or ill-typed
+    │   ├── WorkflowError          the workflow can't be built or planned
+    │   ├── NotPicklable           a function or an argument can't travel
+    │   └── UnknownRun             no run of that name is known
+    ├── TaskError                  the user's code
+    │   ├── TaskTimeout            it took longer than its timeout
+    │   ├── OutOfMemory            it exceeded its worker's memory limit
+    │   └── WorkerDied             it ended its worker's process
+    ├── RunEnded                   somebody ended the run
+    │   ├── RunCancelled
+    │   └── RunTimeout             the result wasn't there in time
+    ├── PlatformError              the platform
+    │   ├── GatewayUnavailable     nobody answers, or the token is wrong
+    │   └── GatewayRefused         the gateway understood, and says no
+    ├── StoreError                 the store
+    │   ├── StoreUnavailable       nobody answers, or the connection broke
+    │   ├── StoreRefused           a wrong password, a full memory, a wrong command
+    │   ├── Tampered               a blob's signature is wrong
+    │   └── RunOver                the run, or this start of the worker, is over
+    └── ProtocolViolation          ourselves
+
+A constructor takes facts, keeps them as attributes and writes the message. All survive pickling.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class ShoalError(Exception):
+    """The base of every exception of Shoal."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[ShoalError], args: tuple[Any, ...], facts: dict[str, Any]) -> ShoalError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
+
+class UsageError(ShoalError):
+    """The caller asked for something that can't be."""
+
+
+class SettingsError(UsageError):
+    """A setting is unknown or ill-typed."""
+
+
+class WorkflowError(UsageError):
+    """The workflow can't be built or planned."""
+
+
+class NotPicklable(UsageError):
+    """A function, an argument or an output can't travel between processes."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        self.what = what
+        self.reason = reason
+        super().__init__(
+            f"{what} can't be sent to another process: {reason}. Pass plain data and open files, "
+            "locks and connections inside the task instead."
+        )
+
+
+class UnknownRun(UsageError):
+    """No run of that name is known."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"There is no run {run!r}. `shoal runs` lists the runs that are known.")
+
+
+class TaskError(ShoalError):
+    """A task failed, and with it the run; the user's exception is the cause."""
+
+    advice = ""
+
+    def __init__(
+        self,
+        task: str,
+        worker: str,
+        reason: str,
+        *,
+        arguments: str = "",
+        remote_traceback: str = "",
+        not_run: Sequence[str] = (),
+    ) -> None:
+        self.task = task
+        self.worker = worker
+        self.reason = reason
+        self.arguments = arguments
+        self.remote_traceback = remote_traceback
+        self.not_run = tuple(not_run)
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        parts = [f"task {self.task!r} failed on worker {self.worker}: {self.reason}"]
+        if not self.reason.endswith((".", "!", "?")):
+            parts[0] += "."
+        if self.not_run:
+            count = len(self.not_run)
+            parts[0] += (
+                f" {count} task{' that needs' if count == 1 else 's that need'} it "
+                f"{'was' if count == 1 else 'were'} not run ({_shortened(self.not_run)})."
+            )
+        if self.advice:
+            parts.append(self.advice)
+        if self.arguments:
+            parts.append(f"It was called with {self.arguments}.")
+        if self.remote_traceback:
+            parts.append("On the worker:\n" + self.remote_traceback.rstrip())
+        return "\n".join(parts)
+
+
+def _shortened(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+class TaskTimeout(TaskError):
+    """A task took longer than its timeout."""
+
+    advice = "Raise the limit with @task(timeout=…) or split the task."
+
+
+class OutOfMemory(TaskError):
+    """A task exceeded its worker's memory limit."""
+
+    advice = "Give it more memory: @task(resources=Resources(memory_mb=…))."
+
+
+class WorkerDied(TaskError):
+    """A task ended its worker's process."""
+
+    advice = "`shoal logs RUN` shows what it printed."
+
+
+class RunEnded(ShoalError):
+    """Somebody ended the run before it had a result."""
+
+
+class RunCancelled(RunEnded):
+    """The run was cancelled."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"run {run} was cancelled.")
+
+
+class RunTimeout(RunEnded):
+    """The result wasn't there in time; the run goes on unless it is cancelled."""
+
+    def __init__(self, run: str, seconds: float, state: str) -> None:
+        self.run = run
+        self.seconds = seconds
+        super().__init__(f"run {run} had no result after {seconds:g} s: {state}.")
+
+
+class PlatformError(ShoalError):
+    """The platform that runs the workers."""
+
+
+class GatewayUnavailable(PlatformError):
+    """Nobody answers at the gateway's address, or it doesn't accept the token."""
+
+
+class GatewayRefused(PlatformError):
+    """The gateway understood the request, and refuses it."""
+
+
+class StoreError(ShoalError):
+    """The store that workers coordinate through."""
+
+
+class StoreUnavailable(StoreError):
+    """Nobody answers at the store's address, or the connection broke."""
+
+
+class StoreRefused(StoreError):
+    """The store answered with an error: a wrong password, full memory, a wrong command."""
+
+
+class Tampered(StoreError):
+    """A blob's signature is wrong: it was damaged, or not written by this run."""
+
+
+class RunOver(StoreError):
+    """The run has ended, or a newer start of this worker has taken over."""
+
+
+class ProtocolViolation(ShoalError):
+    """An event that doesn't fit the worker's state: a defect of Shoal."""

@@ -1,0 +1,90 @@
+"""What a worker does next: orders to its driver, to be carried out in the order given."""
+
+from dataclasses import dataclass
+
+from shoal.types import TaskId, WorkerId
+
+
+@dataclass(slots=True)
+class Fetch:
+    """Bring saved outputs or constants into memory; answered by `Fetched`."""
+
+    outputs: tuple[TaskId, ...]
+
+
+@dataclass(slots=True)
+class Execute:
+    """Run a task, whose inputs are all in memory; answered by `Executed` or `Failed`."""
+
+    task: TaskId
+
+
+@dataclass(slots=True)
+class Save:
+    """Put an output where others can fetch it; answered by `Saved`."""
+
+    task: TaskId
+
+
+@dataclass(slots=True)
+class Mark:
+    """Tell the store that this worker has done its share for a task."""
+
+    task: TaskId
+    owner: WorkerId
+    """Who runs the task, and is told when this mark is the last one."""
+    producers: tuple[WorkerId, ...]
+    """Whose marks it needs."""
+    inline: tuple[TaskId, ...]
+    """This worker's outputs for it that travel with the mark."""
+    saved: tuple[TaskId, ...]
+    """This worker's outputs for it that are to be fetched."""
+
+
+@dataclass(slots=True)
+class HandIn:
+    """Give the client the output of a sink."""
+
+    task: TaskId
+    saved: bool
+    """Whether it is to be fetched; else it travels with the message."""
+
+
+@dataclass(slots=True)
+class Forget:
+    """Free the memory of outputs that this worker needs no more."""
+
+    outputs: tuple[TaskId, ...]
+
+
+@dataclass(slots=True)
+class SetTimer:
+    """Report `TimerFired` after so many seconds."""
+
+    timer: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Park:
+    """Leave if no message waits (else `MailCame`); the next one starts the worker again."""
+
+    executed: tuple[TaskId, ...]
+    """What the next start needs to be told."""
+
+
+@dataclass(slots=True)
+class Abort:
+    """End the run: this task failed for good."""
+
+    task: TaskId
+
+
+@dataclass(slots=True)
+class Finish:
+    """Leave: every task of this worker is executed and released."""
+
+
+Effect = (
+    Fetch | Execute | Save | Mark | HandIn | Forget | SetTimer | Park | Abort | Finish
+)

@@ -1,0 +1,67 @@
+"""What can happen to a worker: facts, in the past tense."""
+
+from dataclasses import dataclass
+
+from shoal.types import TaskId
+
+
+@dataclass(slots=True)
+class Started:
+    """The worker began, for the first time or again after it parked."""
+
+    executed: tuple[TaskId, ...] = ()
+    """Its tasks that were executed before it parked; what is still needed of them is saved."""
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A task that others were waited for became ready; repeats are ignored."""
+
+    task: TaskId
+    held: tuple[TaskId, ...] = ()
+    """Its inputs that came with the message; the others are to be fetched."""
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Saved outputs or constants are now in this worker's memory."""
+
+    outputs: tuple[TaskId, ...]
+
+
+@dataclass(slots=True)
+class Executed:
+    """A task returned."""
+
+    task: TaskId
+    nbytes: int
+    """The size of its output."""
+
+
+@dataclass(slots=True)
+class Failed:
+    """A task raised, or took too long."""
+
+    task: TaskId
+
+
+@dataclass(slots=True)
+class Saved:
+    """An output can be fetched by others."""
+
+    task: TaskId
+
+
+@dataclass(slots=True)
+class TimerFired:
+    """The time of a `SetTimer` has come."""
+
+    timer: str
+
+
+@dataclass(slots=True)
+class MailCame:
+    """Parking was refused: a message had just come, and will be reported."""
+
+
+Event = Started | Arrived | Fetched | Executed | Failed | Saved | TimerFired | MailCame

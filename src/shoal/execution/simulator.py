@@ -1,0 +1,312 @@
+"""`simulate`: a plan carried out on the virtual clock by the very machines that workers run.
+
+Each effect is answered after its predicted cost. Sandboxes come from a `WarmPool` with the
+gateway's rules. Given `perform`, values flow along too, through the same saving, fetching and
+forgetting as in a real run, so that a test can compare them with a sequential evaluation.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, assert_never
+
+from shoal.clock import VirtualClock
+from shoal.errors import WorkflowError
+from shoal.execution.effects import (
+    Abort,
+    Effect,
+    Execute,
+    Fetch,
+    Finish,
+    Forget,
+    HandIn,
+    Mark,
+    Park,
+    Save,
+    SetTimer,
+)
+from shoal.execution.events import (
+    Arrived,
+    Event,
+    Executed,
+    Fetched,
+    MailCame,
+    Saved,
+    Started,
+    TimerFired,
+)
+from shoal.execution.machine import WorkerMachine
+from shoal.execution.plan import Part, Plan
+from shoal.execution.pool import WarmPool
+from shoal.execution.timeline import Span, Timeline
+from shoal.types import Resources, TaskId, WorkerId
+
+
+class Costs(Protocol):
+    """What things are predicted to cost, in seconds and bytes."""
+
+    def startup(self, resources: Resources, *, warm: bool) -> float:
+        """From an invocation to the worker's first event."""
+        ...
+
+    def transfer(self, nbytes: int, resources: Resources) -> float:
+        """Saving or fetching an output."""
+        ...
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """Running a task."""
+        ...
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        """The size of a task's output."""
+        ...
+
+    def coordination(self) -> float:
+        """A round trip to the store."""
+        ...
+
+
+Perform = Callable[[TaskId, Mapping[TaskId, Any]], Any]
+"""Runs a task, given the outputs of its upstream tasks."""
+
+
+@dataclass
+class _Worker:
+    part: Part
+    epoch: int = 0
+    machine: WorkerMachine | None = None
+    """None: not started, or parked."""
+    sandbox: int = 0
+    values: dict[TaskId, Any] = field(default_factory=dict)
+    mailbox: list[Arrived] = field(default_factory=list)
+    given: list[dict[TaskId, Any]] = field(default_factory=list)
+    """The values that came with each message of the mailbox."""
+    read: int = 0
+    started: bool = False
+    """Somebody has claimed its start."""
+    executed: tuple[TaskId, ...] = ()
+
+
+class Simulation:
+    """One simulated run."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        costs: Costs,
+        pool: WarmPool[Resources],
+        *,
+        perform: Perform | None = None,
+        repeats: Callable[[], Sequence[float]] = lambda: (0.0,),
+    ) -> None:
+        """Prepare a simulation.
+
+        Args:
+            plan: What is to be carried out.
+            costs: What things are predicted to cost.
+            pool: The platform's sandboxes, warm ones among them.
+            perform: Runs a task for real, so that `results` are there afterwards.
+            repeats: For each message, after which extra delays it arrives: once or more.
+        """
+        self.plan = plan
+        self.results: dict[TaskId, Any] = {}
+        self.performed: list[tuple[TaskId, WorkerId]] = []
+        """Each execution, in order."""
+        self._costs = costs
+        self._pool = pool
+        self._perform = perform
+        self._repeats = repeats
+        self._clock = VirtualClock()
+        self._workers = {part.worker: _Worker(part) for part in plan.parts()}
+        self._queue: deque[WorkerId] = deque()
+        self._marks: dict[TaskId, dict[WorkerId, tuple[dict[TaskId, Any], tuple[TaskId, ...]]]] = {}
+        self._saved: dict[TaskId, Any] = {}
+        self._nbytes: dict[TaskId, int] = {}
+        self._spans: list[Span] = []
+        self._makespan = 0.0
+        self._unfinished = len(self._workers)
+        self._missing_sinks = set(plan.workflow.sinks)
+
+    def run(self) -> Timeline:
+        """Carry the plan out."""
+        for worker in self._workers.values():
+            if worker.part.rooted:
+                self._start(worker)
+        self._clock.run()
+        if self._unfinished or self._missing_sinks:
+            stuck = [name for name, w in self._workers.items() if not w.machine or not w.machine.finished]
+            raise WorkflowError(f"The plan never ends: workers {stuck} wait for each other.")
+        self._spans.sort(key=lambda span: (span.start, span.worker, span.task or ""))
+        return Timeline(tuple(self._spans), self._makespan)
+
+    def _after(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._clock.call_at(self._clock.now() + seconds, callback)
+
+    def _start(self, worker: _Worker) -> None:
+        worker.started = True
+        worker.epoch += 1
+        self._queue.append(worker.part.worker)
+        self._serve_queue()
+
+    def _serve_queue(self) -> None:
+        while self._queue:
+            worker = self._workers[self._queue[0]]
+            now = self._clock.now()
+            self._pool.expire(now)
+            acquired = self._pool.acquire(worker.part.resources, now)
+            if acquired is None:
+                return
+            self._queue.popleft()
+            worker.sandbox = acquired.sandbox
+            warm = acquired.start == "warm"
+            seconds = self._costs.startup(worker.part.resources, warm=warm)
+            kind = "warm start" if warm else "cold start"
+            self._span(kind, worker, None, seconds)
+            self._after(seconds, lambda w=worker: self._begin(w))  # type: ignore[misc]
+
+    def _begin(self, worker: _Worker) -> None:
+        worker.machine = WorkerMachine(worker.part)
+        worker.read = 0
+        worker.values = {}
+        self._tell(worker, Started(worker.executed))
+        self._read_mail(worker)
+
+    def _read_mail(self, worker: _Worker) -> None:
+        while worker.machine and not worker.machine.finished and worker.read < len(worker.mailbox):
+            worker.values.update(worker.given[worker.read])
+            worker.read += 1
+            self._tell(worker, worker.mailbox[worker.read - 1])
+
+    def _tell(self, worker: _Worker, event: Event, epoch: int | None = None) -> None:
+        if worker.machine is None or (epoch is not None and epoch != worker.epoch):
+            return
+        for effect in worker.machine.handle(event, self._clock.now()):
+            self._carry_out(worker, effect)
+
+    def _carry_out(self, worker: _Worker, effect: Effect) -> None:
+        match effect:
+            case Execute(task):
+                self._execute(worker, task)
+            case Fetch(outputs):
+                self._fetch(worker, outputs)
+            case Save(task):
+                nbytes = self._nbytes[task]
+                seconds = self._costs.transfer(nbytes, worker.part.resources)
+                self._span("save", worker, task, seconds, nbytes)
+                value = worker.values.get(task)
+                self._answer(worker, seconds, lambda: self._save(worker, task, value))
+            case Mark():
+                self._mark(worker, effect)
+            case HandIn(task, saved):
+                value = self._saved[task] if saved else worker.values.get(task)
+                self._after(self._costs.coordination(), lambda: self._hand_in(task, value))
+            case Forget(outputs):
+                for output in outputs:
+                    worker.values.pop(output, None)
+            case SetTimer(timer, seconds):
+                epoch = worker.epoch
+                self._after(seconds, lambda: self._tell(worker, TimerFired(timer), epoch))
+            case Park(executed):
+                self._park(worker, executed)
+            case Abort(task):
+                raise WorkflowError(f"The simulated task {task!r} failed.")
+            case Finish():
+                self._unfinished -= 1
+                self._leave(worker)
+            case _:
+                assert_never(effect)
+
+    def _answer(self, worker: _Worker, seconds: float, callback: Callable[[], Event]) -> None:
+        epoch = worker.epoch
+        self._after(seconds, lambda: self._tell(worker, callback(), epoch))
+
+    def _execute(self, worker: _Worker, task: TaskId) -> None:
+        sources = self.plan.workflow.upstream[task]
+        input_nbytes = sum([self._nbytes[source] for source in sources])
+        seconds = self._costs.execution(task, input_nbytes, worker.part.resources)
+        nbytes = self._costs.output_nbytes(task, input_nbytes)
+        self._nbytes[task] = nbytes
+        self._span("execute", worker, task, seconds, nbytes)
+        self.performed.append((task, worker.part.worker))
+        if self._perform is not None:
+            inputs = {source: worker.values[source] for source in sources}
+            worker.values[task] = self._perform(task, inputs)
+        self._answer(worker, seconds, lambda: Executed(task, nbytes))
+
+    def _fetch(self, worker: _Worker, outputs: tuple[TaskId, ...]) -> None:
+        seconds = 0.0
+        for output in outputs:
+            nbytes = self._nbytes[output]
+            cost = self._costs.transfer(nbytes, worker.part.resources)
+            self._span("fetch", worker, output, cost, nbytes, after=seconds)
+            seconds += cost
+            worker.values[output] = self._saved[output]
+        self._answer(worker, seconds, lambda: Fetched(outputs))
+
+    def _save(self, worker: _Worker, task: TaskId, value: Any) -> Event:
+        self._saved[task] = value
+        return Saved(task)
+
+    def _mark(self, worker: _Worker, mark: Mark) -> None:
+        values = {output: worker.values.get(output) for output in mark.inline}
+
+        def marked() -> None:
+            done = self._marks.setdefault(mark.task, {})
+            before = len(done)
+            done[worker.part.worker] = (values, mark.saved)
+            if before < len(mark.producers) == len(done):
+                given = {o: value for values, _ in done.values() for o, value in values.items()}
+                for delay in self._repeats():
+                    self._after(delay, lambda: self._deliver(mark, given))
+
+        self._after(self._costs.coordination(), marked)
+
+    def _deliver(self, mark: Mark, given: dict[TaskId, Any]) -> None:
+        worker = self._workers[mark.owner]
+        worker.mailbox.append(Arrived(mark.task, tuple(given)))
+        worker.given.append(given)
+        if worker.machine is not None:
+            self._read_mail(worker)
+        elif not worker.started:
+            self._start(worker)
+
+    def _hand_in(self, task: TaskId, value: Any) -> None:
+        self.results[task] = value
+        self._missing_sinks.discard(task)
+        if not self._missing_sinks:
+            self._makespan = max(self._makespan, self._clock.now())
+
+    def _park(self, worker: _Worker, executed: tuple[TaskId, ...]) -> None:
+        if worker.read < len(worker.mailbox):
+            self._tell(worker, MailCame())
+            return
+        worker.executed = executed
+        worker.started = False
+        worker.machine = None
+        self._leave(worker)
+
+    def _leave(self, worker: _Worker) -> None:
+        self._pool.release(worker.sandbox, self._clock.now())
+        self._serve_queue()
+
+    def _span(
+        self,
+        kind: str,
+        worker: _Worker,
+        task: TaskId | None,
+        seconds: float,
+        nbytes: int = 0,
+        *,
+        after: float = 0.0,
+    ) -> None:
+        start = self._clock.now() + after
+        self._spans.append(
+            Span(kind, worker.part.worker, task, start, start + seconds, 0.0, nbytes)
+        )
+
+
+def simulate(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> Timeline:
+    """The timeline that a plan is predicted to have."""
+    return Simulation(plan, costs, pool or WarmPool()).run()

@@ -1,0 +1,108 @@
+"""`Timeline`: what ran where and when; simulated before a run, recorded after it.
+
+A record of a worker is a header line of JSON and one column of numbers per field, so that it is
+written once, stored as it is, and read only when somebody looks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from shoal.types import TaskId, WorkerId
+
+KINDS = ("cold start", "warm start", "fetch", "execute", "save")
+"""What a worker spends time on; the rest of its life it waits."""
+
+_FIELDS = ("kind", "number", "start", "end", "cpu", "nbytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A worker was busy with something."""
+
+    kind: str
+    """One of `KINDS`."""
+    worker: WorkerId
+    task: TaskId | None
+    """None for starts."""
+    start: float
+    end: float
+    cpu: float = 0.0
+    """CPU seconds used, for executions."""
+    nbytes: int = 0
+    """The size of what was fetched, saved or returned."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A run's spans, in the order of their starts; seconds count from the run's start."""
+
+    spans: tuple[Span, ...]
+    makespan: float
+    """From the start of the run until its last sink's output was there."""
+
+    def of_kind(self, *kinds: str) -> tuple[Span, ...]:
+        """The spans of these kinds."""
+        return tuple(span for span in self.spans if span.kind in kinds)
+
+    @cached_property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """Every worker that appears, in the order of their starts."""
+        return tuple(dict.fromkeys(span.worker for span in self.spans))
+
+    @cached_property
+    def placements(self) -> dict[TaskId, WorkerId]:
+        """Which worker executed each task."""
+        return {s.task: s.worker for s in self.spans if s.kind == "execute" and s.task}
+
+
+Row = tuple[int, int, float, float, float, int]
+"""A span as it is recorded: kind, task number (-1: none), start, end, CPU seconds, bytes."""
+
+
+def encode_record(worker: WorkerId, rows: Sequence[Row]) -> bytes:
+    """A worker's spans as bytes; times are absolute."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(_FIELDS)
+    packed = b"".join(array("d", column).tobytes() for column in columns)
+    header = {"worker": worker, "rows": len(rows), "order": sys.byteorder}
+    return json.dumps(header).encode() + b"\n" + packed
+
+
+def decode_records(
+    records: Iterable[bytes], tasks: Sequence[TaskId], started: float, makespan: float
+) -> Timeline:
+    """The timeline of a run from its workers' records."""
+    spans: list[Span] = []
+    for record in records:
+        head, _, packed = record.partition(b"\n")
+        header = json.loads(head)
+        columns = array("d")
+        columns.frombytes(packed)
+        if header["order"] != sys.byteorder:
+            columns.byteswap()
+        count = header["rows"]
+        rows = zip(*(columns[i * count : (i + 1) * count] for i in range(len(_FIELDS))), strict=True)
+        for kind, number, start, end, cpu, nbytes in rows:
+            spans.append(
+                Span(
+                    KINDS[int(kind)],
+                    WorkerId(header["worker"]),
+                    tasks[int(number)] if number >= 0 else None,
+                    start - started,
+                    end - started,
+                    cpu,
+                    int(nbytes),
+                )
+            )
+    spans.sort(key=lambda span: span.start)
+    return Timeline(tuple(spans), makespan)

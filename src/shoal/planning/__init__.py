@@ -1,0 +1,1 @@
+"""Planners: a workflow in, a plan out."""

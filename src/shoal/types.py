@@ -1,0 +1,61 @@
+"""The names and small values that every layer shares; nothing else."""
+
+from dataclasses import dataclass
+from math import floor
+from typing import Literal, NewType
+
+from shoal.errors import UsageError
+
+TaskId = NewType("TaskId", str)
+"""Unique within a workflow: the task's name and a number, `clean#3`."""
+
+WorkerId = NewType("WorkerId", str)
+"""Unique within a run."""
+
+RunId = NewType("RunId", str)
+"""Unique for ever."""
+
+MB_PER_CPU = 1769
+"""Memory that buys one vCPU, as on AWS Lambda."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a worker has: memory, and CPUs that follow memory unless given."""
+
+    memory_mb: int
+    cpus: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.memory_mb, int) or self.memory_mb < 64:
+            raise UsageError(
+                f"Resources(memory_mb={self.memory_mb!r}): memory_mb must be a whole number "
+                "of at least 64."
+            )
+        if self.cpus is not None and not self.cpus > 0:
+            raise UsageError(f"Resources(cpus={self.cpus!r}): cpus must be greater than 0.")
+
+    @property
+    def cpu_share(self) -> float:
+        """The CPUs of the worker, given or following its memory."""
+        return self.memory_mb / MB_PER_CPU if self.cpus is None else self.cpus
+
+    @property
+    def slots(self) -> int:
+        """How many tasks the worker runs at a time."""
+        return max(1, floor(self.cpu_share))
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A service level: the value that `p` per cent of runs stay within."""
+
+    p: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p < 100:
+            raise UsageError(f"Percentile({self.p!r}): p must lie between 0 and 100.")
+
+
+SLA = Literal["median"] | Percentile
+"""How careful a prediction is to be."""

@@ -1,0 +1,20 @@
+"""The language: tasks, outputs and the frozen workflow that they make."""
+
+from shoal.workflow.graph import Call, Ref, Where, Workflow
+from shoal.workflow.output import Engine, Output, engine, use_engine
+from shoal.workflow.task import Task, attribute_of, importable, task
+
+__all__ = [
+    "Call",
+    "Engine",
+    "Output",
+    "Ref",
+    "Task",
+    "Where",
+    "Workflow",
+    "attribute_of",
+    "engine",
+    "importable",
+    "task",
+    "use_engine",
+]

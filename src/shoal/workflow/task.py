@@ -1,0 +1,136 @@
+"""`@task`: an ordinary function becomes a task; calling it makes an `Output`, and runs nothing."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from shoal.errors import UsageError
+from shoal.types import Resources
+from shoal.workflow.output import Output
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Task(Generic[P, T]):
+    """A function that can be composed into workflows, and how it wants to be run."""
+
+    def __init__(
+        self,
+        function: Callable[P, T],
+        *,
+        name: str | None = None,
+        resources: Resources | None = None,
+        retries: int = 0,
+        timeout: float | None = None,
+        forced_optimizations: Sequence[object] = (),
+    ) -> None:
+        update_wrapper(self, function)
+        self.function = function
+        self.name = _valid_name(name or getattr(function, "__name__", type(function).__name__))
+        self.resources = resources
+        self.retries = retries
+        self.timeout = timeout
+        self.forced_optimizations = tuple(forced_optimizations)
+        _check_options(self.name, resources, retries, timeout)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Output[T]:
+        """The output that this call will have; arguments may be outputs, at any depth."""
+        return Output(self, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def __reduce__(self) -> Any:
+        where = importable(self)
+        if where is not None:
+            return attribute_of, where
+        options = {
+            "name": self.name,
+            "resources": self.resources,
+            "retries": self.retries,
+            "timeout": self.timeout,
+            "forced_optimizations": self.forced_optimizations,
+        }
+        return _rebuild, (self.function, options)
+
+
+def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Task[..., Any]:
+    return Task(function, **options)
+
+
+def importable(task: Task[..., Any]) -> tuple[str, str] | None:
+    """The module and name under which any process finds the task's function, if there is one."""
+    function = task.function
+    module = getattr(function, "__module__", None)
+    name = getattr(function, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<locals>" in name:
+        return None
+    if getattr(sys.modules.get(module), "__spec__", None) is None:
+        return None
+    try:
+        found = attribute_of(module, name)
+    except (AttributeError, ImportError):
+        return None
+    return (module, name) if found is task or found is function else None
+
+
+def attribute_of(module: str, name: str) -> Any:
+    """The object that `module` has under a dotted name."""
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _valid_name(name: str) -> str:
+    if not name or "#" in name or not name.isprintable():
+        raise UsageError(f"A task can't be named {name!r}: use printable characters without '#'.")
+    return name
+
+
+def _check_options(
+    name: str, resources: Resources | None, retries: int, timeout: float | None
+) -> None:
+    if resources is not None and not isinstance(resources, Resources):
+        raise UsageError(
+            f"@task(resources=…) of {name!r} takes Resources(memory_mb=…), not {resources!r}."
+        )
+    if not isinstance(retries, int) or retries < 0:
+        raise UsageError(f"@task(retries={retries!r}) of {name!r}: give a whole number from 0.")
+    if timeout is not None and not timeout > 0:
+        raise UsageError(f"@task(timeout={timeout!r}) of {name!r}: give seconds above 0, or None.")
+
+
+@overload
+def task(function: Callable[P, T], /) -> Task[P, T]: ...
+@overload
+def task(
+    *,
+    name: str | None = None,
+    resources: Resources | None = None,
+    retries: int = 0,
+    timeout: float | None = None,
+    forced_optimizations: Sequence[object] = (),
+) -> Callable[[Callable[P, T]], Task[P, T]]: ...
+def task(
+    function: Callable[P, T] | None = None, /, **options: Any
+) -> Task[P, T] | Callable[[Callable[P, T]], Task[P, T]]:
+    """Make a function a task of workflows.
+
+    Args:
+        function: What the task does; given by the decorator without arguments.
+        **options: `name` (default: the function's), `resources` (what its worker must have),
+            `retries` (how often to try again after an exception, with growing pauses),
+            `timeout` (seconds that one try may take) and `forced_optimizations`
+            (applied to this task by every planner).
+    """
+    if function is None:
+        return lambda decorated: Task(decorated, **options)
+    if not callable(function):
+        raise UsageError(f"@task takes a function, not {function!r}; options go by name.")
+    return Task(cast("Callable[P, T]", function), **options)
