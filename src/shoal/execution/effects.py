@@ -85,6 +85,4 @@ class Finish:
     """Leave: every task of this worker is executed and released."""
 
 
-Effect = (
-    Fetch | Execute | Save | Mark | HandIn | Forget | SetTimer | Park | Abort | Finish
-)
+Effect = Fetch | Execute | Save | Mark | HandIn | Forget | SetTimer | Park | Abort | Finish

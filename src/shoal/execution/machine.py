@@ -331,9 +331,7 @@ class WorkerMachine:
 
     @property
     def _idle(self) -> bool:
-        return not (
-            self._running or self._ready or self._fetching or self._saving or self._pausing
-        )
+        return not (self._running or self._ready or self._fetching or self._saving or self._pausing)
 
     def _go_on(self, effects: list[Effect]) -> None:
         """Fill free slots; then finish, park or linger if nothing is left to do."""

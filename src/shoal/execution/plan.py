@@ -143,6 +143,8 @@ class _Cut:
             feeds={source: tuple(takers) for source, takers in self.feeds[worker].items()},
             sinks=frozenset(sink for sink in workflow.sinks if self.home[sink] == worker),
             constants={task: self.constants[task] for task in tasks if task in self.constants},
-            retries={t: workflow.calls[t].task.retries for t in tasks if workflow.calls[t].task.retries},
+            retries={
+                t: workflow.calls[t].task.retries for t in tasks if workflow.calls[t].task.retries
+            },
             linger=plan.linger,
         )

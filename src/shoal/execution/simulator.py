@@ -136,7 +136,9 @@ class Simulation:
                 self._start(worker)
         self._clock.run()
         if self._unfinished or self._missing_sinks:
-            stuck = [name for name, w in self._workers.items() if not w.machine or not w.machine.finished]
+            stuck = [
+                name for name, w in self._workers.items() if not w.machine or not w.machine.finished
+            ]
             raise WorkflowError(f"The plan never ends: workers {stuck} wait for each other.")
         self._spans.sort(key=lambda span: (span.start, span.worker, span.task or ""))
         return Timeline(tuple(self._spans), self._makespan)

@@ -91,7 +91,9 @@ def decode_records(
         if header["order"] != sys.byteorder:
             columns.byteswap()
         count = header["rows"]
-        rows = zip(*(columns[i * count : (i + 1) * count] for i in range(len(_FIELDS))), strict=True)
+        rows = zip(
+            *(columns[i * count : (i + 1) * count] for i in range(len(_FIELDS))), strict=True
+        )
         for kind, number, start, end, cpu, nbytes in rows:
             spans.append(
                 Span(

@@ -67,10 +67,14 @@ class _Spread:
             return self.home[sources[0]]
         full = -(-self.kinds[kind] // self.workers)
         near = Counter(self.home[source] for source in sources)
-        best = max(near, key=lambda home: (self._room(kind, home, full), near[home], -self.load[home]))
+        best = max(
+            near, key=lambda home: (self._room(kind, home, full), near[home], -self.load[home])
+        )
         if self._room(kind, best, full):
             return best
-        return min(range(self.workers), key=lambda home: (self.share[(*kind, home)], self.load[home]))
+        return min(
+            range(self.workers), key=lambda home: (self.share[(*kind, home)], self.load[home])
+        )
 
     def _room(self, kind: tuple[str, Resources], home: int, full: int) -> bool:
         return self.share[(*kind, home)] < full

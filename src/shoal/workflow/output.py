@@ -51,9 +51,7 @@ class Output(Generic[T_co]):
 
     __slots__ = ("args", "kwargs", "task")
 
-    def __init__(
-        self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, task: Task[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.task = task
         self.args = args
         self.kwargs = kwargs

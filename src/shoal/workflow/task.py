@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from shoal.errors import UsageError
 from shoal.types import Resources
@@ -31,7 +31,7 @@ class Task(Generic[P, T]):
     ) -> None:
         update_wrapper(self, function)
         self.function = function
-        self.name = _valid_name(name or getattr(function, "__name__", type(function).__name__))
+        self.name = _valid_name(name or str(getattr(function, "__name__", "task")))
         self.resources = resources
         self.retries = retries
         self.timeout = timeout
@@ -133,4 +133,4 @@ def task(
         return lambda decorated: Task(decorated, **options)
     if not callable(function):
         raise UsageError(f"@task takes a function, not {function!r}; options go by name.")
-    return Task(cast("Callable[P, T]", function), **options)
+    return Task(function, **options)
