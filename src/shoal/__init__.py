@@ -1,5 +1,45 @@
-"""Shoal: a serverless dataflow engine for Python."""
+"""Shoal: a serverless dataflow engine for Python.
 
-from shoal.workflow import Output, Task, task
+    from shoal import task
 
-__all__ = ["Output", "Task", "task"]
+    @task
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    add(add(1, 2), 3).compute()
+"""
+
+from shoal.planning.optimizations import (
+    PreLoadOptimization,
+    PreWarmOptimization,
+    TaskDupOptimization,
+)
+from shoal.run import Run
+from shoal.session import Session, compute, submit
+from shoal.settings import Settings
+from shoal.types import SLA, Percentile, Resources
+from shoal.workflow import Output, Task, Workflow, task
+
+DAGTask = task
+"""`task` under the name that the papers use."""
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SLA",
+    "DAGTask",
+    "Output",
+    "Percentile",
+    "PreLoadOptimization",
+    "PreWarmOptimization",
+    "Resources",
+    "Run",
+    "Session",
+    "Settings",
+    "Task",
+    "TaskDupOptimization",
+    "Workflow",
+    "compute",
+    "submit",
+    "task",
+]

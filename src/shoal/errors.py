@@ -158,6 +158,7 @@ class RunTimeout(RunEnded):
     def __init__(self, run: str, seconds: float, state: str) -> None:
         self.run = run
         self.seconds = seconds
+        self.state = state
         super().__init__(f"run {run} had no result after {seconds:g} s: {state}.")
 
 

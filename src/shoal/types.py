@@ -1,7 +1,7 @@
 """The names and small values that every layer shares; nothing else."""
 
 from dataclasses import dataclass
-from math import floor
+from math import floor, inf
 from typing import Literal, NewType
 
 from shoal.errors import UsageError
@@ -32,8 +32,9 @@ class Resources:
                 f"Resources(memory_mb={self.memory_mb!r}): memory_mb must be a whole number "
                 "of at least 64."
             )
-        if self.cpus is not None and not self.cpus > 0:
-            raise UsageError(f"Resources(cpus={self.cpus!r}): cpus must be greater than 0.")
+        cpus = self.cpus
+        if cpus is not None and not (isinstance(cpus, int | float) and 0 < cpus < inf):
+            raise UsageError(f"Resources(cpus={cpus!r}): cpus must be a number greater than 0.")
 
     @property
     def cpu_share(self) -> float:
@@ -53,8 +54,8 @@ class Percentile:
     p: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.p < 100:
-            raise UsageError(f"Percentile({self.p!r}): p must lie between 0 and 100.")
+        if not (isinstance(self.p, int | float) and 0 < self.p < 100):
+            raise UsageError(f"Percentile({self.p!r}): p must be a number between 0 and 100.")
 
 
 SLA = Literal["median"] | Percentile

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Any
@@ -52,6 +53,9 @@ INLINE_NBYTES = 8 * 1024
 FIRST_RETRY = 0.1
 """Seconds before the first retry; each further pause is twice as long."""
 
+REMEMBERED = 10_000
+"""How many events back a story goes, so that a long life doesn't fill the memory."""
+
 
 class WorkerMachine:
     """The state of one worker."""
@@ -61,14 +65,18 @@ class WorkerMachine:
         self.finished = False
         """Nothing more will be asked of the driver."""
         self._slots = part.resources.slots
-        self._rank: dict[TaskId, tuple[bool, int]] = {}
-        """In which order ready tasks run."""
+        self._order = sorted(part.tasks, key=lambda task: task not in part.feeds)
+        """Own tasks in the order in which ready ones run."""
+        self._rank = {task: rank for rank, task in enumerate(self._order)}
+        """Each one's place in that order."""
         self._inputs: dict[TaskId, tuple[TaskId, ...]] = {}
         """What must be in memory for each own task: upstream outputs and constants."""
         self._lacks: dict[TaskId, int] = {}
         """Own upstream tasks not yet executed, plus one if the task hasn't arrived."""
         self._takers: dict[TaskId, list[TaskId]] = {}
         """The own tasks that take an output of this worker."""
+        self._joins: dict[TaskId, list[TaskId]] = {}
+        """Those of them that also wait for others, and are marked without the output."""
         self._uses: dict[TaskId, int] = {}
         """Own tasks, marks and hand-ins that still need an output in memory."""
         self._owes: dict[TaskId, int] = {}
@@ -88,7 +96,8 @@ class WorkerMachine:
         """Outputs being fetched, and the tasks that wait for them."""
         self._missing: dict[TaskId, int] = {}
         """How many inputs of a task are being fetched."""
-        self._ready: list[tuple[tuple[bool, int], TaskId]] = []
+        self._ready: list[int] = []
+        """A heap of ranks."""
         self._running: set[TaskId] = set()
         self._executed: set[TaskId] = set()
         self._arrived: set[TaskId] = set()
@@ -97,8 +106,11 @@ class WorkerMachine:
         """Tasks that wait for their next try."""
         self._idle_since = 0
         """Counts the times that the worker had nothing to do, to tell an old timer from a new."""
+        self._waiting = False
+        """The driver was told that there is nothing to do: by a timer or by Park."""
         self._parking = False
-        self._log: list[tuple[float, Event, list[Effect]]] = []
+        """About to park, once what is in memory is saved."""
+        self._log: deque[tuple[float, Event, list[Effect]]] = deque(maxlen=REMEMBERED)
         self._handlers: dict[type, Callable[[Any, list[Effect]], None]] = {
             Started: self._on_started,
             Arrived: self._on_arrived,
@@ -115,20 +127,22 @@ class WorkerMachine:
         part = self.part
         own = set(part.tasks)
         uses, takers, owes = self._uses, self._takers, self._owes
-        for task, number, sources in zip(part.tasks, part.numbers, part.upstream, strict=True):
-            feeds = part.feeds.get(task, ())
-            self._rank[task] = (not feeds, number)
+        for task, sources in zip(part.tasks, part.upstream, strict=True):
             self._inputs[task] = sources + part.constants.get(task, ())
+            shared = task in part.shared
             lacks = 0
             for source in self._inputs[task]:
                 uses[source] = uses.get(source, 0) + 1
                 if source in own:
                     lacks += 1
                     takers.setdefault(source, []).append(task)
-            if task in part.shared:
+                    if shared:
+                        self._joins.setdefault(source, []).append(task)
+            if shared:
                 owes[task] = lacks
                 lacks += 1
             self._lacks[task] = lacks
+            feeds = part.feeds.get(task, ())
             if feeds or task in part.sinks:
                 uses[task] = uses.get(task, 0) + len(feeds) + (task in part.sinks)
             for target in feeds:
@@ -169,7 +183,7 @@ class WorkerMachine:
             for taker in self._takers.get(task, ()):
                 self._lacks[taker] -= 1
             feeds = self.part.feeds.get(task, ())
-            for target in (*feeds, *self._marks_of_own(task)):
+            for target in (*feeds, *self._joins.get(task, ())):
                 self._owes[target] -= 1
             if feeds or task in self.part.sinks:
                 self._uses[task] -= len(feeds) + (task in self.part.sinks)
@@ -181,12 +195,15 @@ class WorkerMachine:
         task = event.task
         if task not in self._lacks:
             raise self._violation(task, "arrived here, but belongs elsewhere")
-        unneeded = tuple([output for output in event.held if not self._uses.get(output)])
-        if unneeded:
-            effects.append(Forget(unneeded))
+        if task not in self.part.shared:
+            raise self._violation(task, "arrived, but waits for nobody elsewhere")
         if task in self._arrived or task in self._executed:
+            unneeded = tuple([output for output in event.held if not self._uses.get(output)])
+            if unneeded:
+                effects.append(Forget(unneeded))
             return
         self._arrived.add(task)
+        self._parking = False
         self._held.update(event.held)
         self._satisfy(task, effects)
 
@@ -197,11 +214,10 @@ class WorkerMachine:
 
     def _gather(self, task: TaskId, effects: list[Effect]) -> None:
         """Fetch what a task lacks of its inputs; it is ready when all are in memory."""
-        held = self._held
-        missing = [source for source in self._inputs[task] if source not in held]
-        if not missing:
-            heappush(self._ready, (self._rank[task], task))
+        if self._held.issuperset(self._inputs[task]):
+            heappush(self._ready, self._rank[task])
             return
+        missing = [source for source in self._inputs[task] if source not in self._held]
         self._missing[task] = len(missing)
         wanted = tuple([source for source in missing if source not in self._fetching])
         for source in missing:
@@ -218,7 +234,7 @@ class WorkerMachine:
                 self._missing[task] -= 1
                 if not self._missing[task]:
                     del self._missing[task]
-                    heappush(self._ready, (self._rank[task], task))
+                    heappush(self._ready, self._rank[task])
 
     def _on_executed(self, event: Executed, effects: list[Effect]) -> None:
         task = event.task
@@ -242,15 +258,10 @@ class WorkerMachine:
         elif task not in self._uses:
             self._held.discard(task)
             forgotten.append(task)
-        for target in self._marks_of_own(task):
+        for target in self._joins.get(task, ()):
             self._pay(target, effects, forgotten)
         if forgotten:
             effects.append(Forget(tuple(forgotten)))
-
-    def _marks_of_own(self, task: TaskId) -> list[TaskId]:
-        """Own tasks that also wait for others, and take this output: marked without it."""
-        shared = self.part.shared
-        return [taker for taker in self._takers.get(task, ()) if taker in shared] if shared else []
 
     def _on_saved(self, event: Saved, effects: list[Effect]) -> None:
         task = event.task
@@ -318,16 +329,18 @@ class WorkerMachine:
         task = TaskId(name)
         if kind == "retry" and task in self._pausing:
             self._pausing.remove(task)
-            heappush(self._ready, (self._rank[task], task))
+            heappush(self._ready, self._rank[task])
         elif kind == "linger" and name == str(self._idle_since) and self._idle:
+            self._waiting = False
             self._parking = True
+            there = self._saved | self._spare
             for output in self.part.tasks:
-                if output in self._held and output not in self._saved | self._spare:
+                if output in self._held and output not in there:
                     self._saving.add(output)
                     effects.append(Save(output))
 
     def _on_mail_came(self, event: MailCame, effects: list[Effect]) -> None:
-        self._parking = False
+        self._waiting = False
 
     @property
     def _idle(self) -> bool:
@@ -335,17 +348,23 @@ class WorkerMachine:
 
     def _go_on(self, effects: list[Effect]) -> None:
         """Fill free slots; then finish, park or linger if nothing is left to do."""
-        while self._ready and len(self._running) < self._slots:
-            task = heappop(self._ready)[1]
-            self._running.add(task)
-            self._parking = False
+        ready, running = self._ready, self._running
+        while ready and len(running) < self._slots:
+            task = self._order[heappop(ready)]
+            running.add(task)
             effects.append(Execute(task))
-        if self._running or not self._idle:
-            return
-        if len(self._executed) == len(self.part.tasks):
+        if running or not self._idle:
+            self._waiting = False
+        elif len(self._executed) == len(self.part.tasks):
             self.finished = True
             effects.append(Finish())
-        elif self._parking:
+        elif not self._waiting:
+            self._waiting = True
+            self._wait(effects)
+
+    def _wait(self, effects: list[Effect]) -> None:
+        if self._parking:
+            self._parking = False
             effects.append(Park(tuple([t for t in self.part.tasks if t in self._executed])))
         elif self.part.linger is not None:
             self._idle_since += 1

@@ -47,7 +47,7 @@ class Part:
     sinks: frozenset[TaskId] = frozenset()
     """Own outputs that the client takes."""
     constants: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
-    """Large constant arguments of own tasks, by the names under which they were saved."""
+    """Large constant arguments of own tasks, by the names they were saved under, each once."""
     retries: Mapping[TaskId, int] = field(default_factory=dict)
     """How often own tasks may be tried again."""
     linger: float | None = None
@@ -76,7 +76,8 @@ class Plan:
             raise WorkflowError(
                 f"The plan has no placement for {len(missing)} tasks, {min(missing)!r} among them."
             )
-        for task, placement in self.placements.items():
+        for task in self.workflow.calls:
+            placement = self.placements[task]
             known = self.workers.setdefault(placement.worker, placement.resources)
             if known != placement.resources:
                 raise WorkflowError(
@@ -142,7 +143,11 @@ class _Cut:
             neighbours={owner: plan.workers[owner] for owner in owners.values()},
             feeds={source: tuple(takers) for source, takers in self.feeds[worker].items()},
             sinks=frozenset(sink for sink in workflow.sinks if self.home[sink] == worker),
-            constants={task: self.constants[task] for task in tasks if task in self.constants},
+            constants={
+                task: tuple(dict.fromkeys(self.constants[task]))
+                for task in tasks
+                if task in self.constants
+            },
             retries={
                 t: workflow.calls[t].task.retries for t in tasks if workflow.calls[t].task.retries
             },

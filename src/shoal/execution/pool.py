@@ -81,8 +81,9 @@ class WarmPool(Generic[K]):
 
     def expire(self, now: float) -> list[int]:
         """Take out the sandboxes that have been idle for too long."""
-        expired = [i.sandbox for i in self._idle if now - i.since >= self.idle_seconds]
-        self._idle = [idle for idle in self._idle if now - idle.since < self.idle_seconds]
+        count = sum(idle.since + self.idle_seconds <= now for idle in self._idle)
+        expired = [idle.sandbox for idle in self._idle[:count]]
+        del self._idle[:count]
         return expired
 
     def next_expiry(self) -> float | None:

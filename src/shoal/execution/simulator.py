@@ -78,6 +78,8 @@ class _Worker:
     epoch: int = 0
     machine: WorkerMachine | None = None
     """None: not started, or parked."""
+    parking: bool = False
+    """It asked the store to let it leave, and reads no mail until that answers."""
     sandbox: int = 0
     values: dict[TaskId, Any] = field(default_factory=dict)
     mailbox: list[Arrived] = field(default_factory=list)
@@ -176,10 +178,14 @@ class Simulation:
         self._read_mail(worker)
 
     def _read_mail(self, worker: _Worker) -> None:
-        while worker.machine and not worker.machine.finished and worker.read < len(worker.mailbox):
+        while self._reads(worker) and worker.read < len(worker.mailbox):
             worker.values.update(worker.given[worker.read])
             worker.read += 1
             self._tell(worker, worker.mailbox[worker.read - 1])
+
+    def _reads(self, worker: _Worker) -> bool:
+        machine = worker.machine
+        return machine is not None and not machine.finished and not worker.parking
 
     def _tell(self, worker: _Worker, event: Event, epoch: int | None = None) -> None:
         if worker.machine is None or (epoch is not None and epoch != worker.epoch):
@@ -211,7 +217,8 @@ class Simulation:
                 epoch = worker.epoch
                 self._after(seconds, lambda: self._tell(worker, TimerFired(timer), epoch))
             case Park(executed):
-                self._park(worker, executed)
+                worker.parking = True
+                self._after(self._costs.coordination(), lambda: self._park(worker, executed))
             case Abort(task):
                 raise WorkflowError(f"The simulated task {task!r} failed.")
             case Finish():
@@ -281,8 +288,10 @@ class Simulation:
             self._makespan = max(self._makespan, self._clock.now())
 
     def _park(self, worker: _Worker, executed: tuple[TaskId, ...]) -> None:
+        worker.parking = False
         if worker.read < len(worker.mailbox):
             self._tell(worker, MailCame())
+            self._read_mail(worker)
             return
         worker.executed = executed
         worker.started = False

@@ -1,8 +1,10 @@
 """`SpreadPlanner`: without predictions, spread connected groups of tasks evenly over workers.
 
 1. Tasks of one name are taken to cost the same: each worker gets an equal share of them.
-2. Tasks without upstream tasks are dealt out in blocks of neighbours, so that trees stay whole.
-3. Every other task goes where most of its inputs are, as long as that worker's share isn't full.
+2. Tasks without upstream tasks are dealt out in blocks of neighbours, so that trees stay whole;
+   names with fewer such tasks than there are workers are dealt out together.
+3. Every other task goes where most of its inputs are, as long as that worker's share isn't full;
+   then they too are dealt out in blocks of neighbours.
 4. A task that alone takes the output of a single task follows it: chains are never cut.
 5. A task that asks for resources gets a worker that has them; one worker has one configuration.
 """
@@ -12,6 +14,9 @@ from collections import Counter
 from shoal.execution.plan import Placement, Plan
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
+
+Kind = tuple[str, Resources]
+"""A task's name and what its worker needs."""
 
 
 class SpreadPlanner:
@@ -27,12 +32,19 @@ class _Spread:
         self.workflow = workflow
         self.workers = workers
         self.resources = resources
+        upstream = workflow.upstream
+        self.takers = Counter(source for sources in upstream.values() for source in sources)
         self.kinds = Counter(self._kind(task) for task in workflow.calls)
-        self.dealt: Counter[tuple[str, Resources]] = Counter()
-        """How many tasks without upstream tasks of each kind have a place."""
-        self.roots = Counter(
-            self._kind(task) for task in workflow.calls if not workflow.upstream[task]
-        )
+        roots = Counter(self._kind(task) for task in workflow.calls if not upstream[task])
+        self.pile = {kind: kind if n >= workers else ("", kind[1]) for kind, n in roots.items()}
+        """With which tasks those without upstream tasks are dealt out."""
+        self.piled: Counter[Kind] = Counter()
+        for kind, count in roots.items():
+            self.piled[self.pile[kind]] += count
+        self.dealt: Counter[Kind] = Counter()
+        """How many tasks of each pile have a place."""
+        self.seen: Counter[Kind] = Counter()
+        """How many tasks of each kind have a place."""
         self.share: Counter[tuple[str, Resources, int]] = Counter()
         """How many tasks of each kind each worker has."""
         self.load = [0] * workers
@@ -45,6 +57,7 @@ class _Spread:
             kind = self._kind(task)
             home = self._choose(task, kind)
             self.home[task] = home
+            self.seen[kind] += 1
             self.share[(*kind, home)] += 1
             self.load[home] += 1
             key = (home, kind[1])
@@ -53,17 +66,15 @@ class _Spread:
             placements[task] = made[key]
         return placements
 
-    def _kind(self, task: TaskId) -> tuple[str, Resources]:
+    def _kind(self, task: TaskId) -> Kind:
         call = self.workflow.calls[task].task
         return call.name, call.resources or self.resources
 
-    def _choose(self, task: TaskId, kind: tuple[str, Resources]) -> int:
+    def _choose(self, task: TaskId, kind: Kind) -> int:
         sources = self.workflow.upstream[task]
         if not sources:
-            position = self.dealt[kind]
-            self.dealt[kind] += 1
-            return position * self.workers // self.roots[kind]
-        if len(sources) == 1 and len(self.workflow.downstream(sources[0])) == 1:
+            return self._deal(self.pile[kind])
+        if len(sources) == 1 and self.takers[sources[0]] == 1:
             return self.home[sources[0]]
         full = -(-self.kinds[kind] // self.workers)
         near = Counter(self.home[source] for source in sources)
@@ -72,9 +83,17 @@ class _Spread:
         )
         if self._room(kind, best, full):
             return best
+        block = self.seen[kind] * self.workers // self.kinds[kind]
+        if self._room(kind, block, full):
+            return block
         return min(
             range(self.workers), key=lambda home: (self.share[(*kind, home)], self.load[home])
         )
 
-    def _room(self, kind: tuple[str, Resources], home: int, full: int) -> bool:
+    def _deal(self, pile: Kind) -> int:
+        position = self.dealt[pile]
+        self.dealt[pile] += 1
+        return position * self.workers // self.piled[pile]
+
+    def _room(self, kind: Kind, home: int, full: int) -> bool:
         return self.share[(*kind, home)] < full

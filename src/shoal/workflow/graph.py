@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,8 @@ Where = int | str
 """An argument's place in a call: a position or a name."""
 
 _CONTAINERS = frozenset((list, tuple, dict))
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +70,17 @@ class Workflow:
                 raise UsageError(
                     f"{output!r} is not an output of a task: call a function decorated with @task."
                 )
-        order = _ordered(outputs)
-        ids = _named(scan.output for scan in order)
-        calls = {ids[id(scan.output)]: scan.call(ids) for scan in order}
-        upstream = {
-            ids[id(scan.output)]: tuple(dict.fromkeys([ids[id(o)] for o in scan.upstream]))
-            for scan in order
-        }
-        return Workflow(calls, upstream, tuple(ids[id(output)] for output in outputs))
+        ids: dict[int, TaskId] = {}
+        counts: dict[str, int] = {}
+        calls: dict[TaskId, Call] = {}
+        upstream: dict[TaskId, tuple[TaskId, ...]] = {}
+        for output, scan in _ordered(outputs):
+            name = output.task.name
+            count = counts[name] = counts.get(name, -1) + 1
+            task = ids[id(output)] = TaskId(f"{name}#{count}")
+            calls[task] = scan.call(output, ids)
+            upstream[task] = tuple(dict.fromkeys([ids[id(source)] for source in scan.sources]))
+        return Workflow(calls, upstream, tuple([ids[id(output)] for output in outputs]))
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -128,106 +134,90 @@ class Workflow:
 
 
 class _Scan:
-    """An output's call, read once: which arguments are outputs, or hold some."""
+    """A call's arguments, read once: the outputs among them, and which hold some inside."""
 
-    __slots__ = ("direct", "nested", "output", "upstream")
+    __slots__ = ("nested", "sources")
 
     def __init__(self, output: Output[Any]) -> None:
-        self.output = output
-        self.direct: dict[Where, Output[Any]] = {}
+        self.sources: list[Output[Any]] = []
         self.nested: list[Where] = []
-        self.upstream: list[Output[Any]] = []
         for position, value in enumerate(output.args):
-            if type(value) is Output or type(value) in _CONTAINERS:
-                self._take(position, value)
+            self._take(position, value)
         for name, value in output.kwargs.items():
-            if type(value) is Output or type(value) in _CONTAINERS:
-                self._take(name, value)
+            self._take(name, value)
 
     def _take(self, where: Where, value: Any) -> None:
         if type(value) is Output:
-            self.direct[where] = value
-            self.upstream.append(value)
-            return
-        found = list(_outputs_in(value))
-        if found:
+            self.sources.append(value)
+        elif type(value) in _CONTAINERS and (found := _outputs_in(value)):
+            self.sources.extend(found)
             self.nested.append(where)
-            self.upstream.extend(found)
 
-    def call(self, ids: dict[int, TaskId]) -> Call:
-        output = self.output
-        if not self.upstream:
+    def call(self, output: Output[Any], ids: dict[int, TaskId]) -> Call:
+        if not self.sources:
             return Call(output.task, output.args, output.kwargs, {}, ())
-        args, kwargs = list(output.args), dict(output.kwargs)
+        args, kwargs = list(output.args), output.kwargs and dict(output.kwargs)
         refs: dict[Where, TaskId] = {}
-        for where, source in self.direct.items():
-            refs[where] = ids[id(source)]
-            _put(args, kwargs, where, None)
+        for position, value in enumerate(args):
+            if type(value) is Output:
+                refs[position] = ids[id(value)]
+                args[position] = None
+        for name, value in kwargs.items():
+            if type(value) is Output:
+                refs[name] = ids[id(value)]
+                kwargs[name] = None
         for where in self.nested:
-            value = args[where] if isinstance(where, int) else kwargs[where]
-            _put(args, kwargs, where, _with_refs(value, ids))
+            place: Any = args if isinstance(where, int) else kwargs
+            try:
+                place[where] = _with_refs(place[where], ids)
+            except RecursionError as error:
+                raise WorkflowError(
+                    f"Argument {where!r} of {output.task.name!r} holds itself, or outputs too deep "
+                    "inside: pass them in a flatter list, tuple or dict."
+                ) from error
         return Call(output.task, tuple(args), kwargs, refs, tuple(self.nested))
 
 
-def _put(args: list[Any], kwargs: dict[str, Any], where: Where, value: Any) -> None:
-    if isinstance(where, int):
-        args[where] = value
-    else:
-        kwargs[where] = value
-
-
-def _ordered(sinks: tuple[Output[Any], ...]) -> list[_Scan]:
+def _ordered(sinks: tuple[Output[Any], ...]) -> Iterator[tuple[Output[Any], _Scan]]:
     """Every output that the sinks need, in depth-first post-order."""
-    order: list[_Scan] = []
-    open_: set[int] = set()
+    open_: dict[int, _Scan] = {}
     done: set[int] = set()
-    stack: list[Output[Any] | _Scan] = list(reversed(sinks))
+    stack = list(reversed(sinks))
     while stack:
-        top = stack.pop()
-        if type(top) is _Scan:
-            key = id(top.output)
-            open_.discard(key)
-            done.add(key)
-            order.append(top)
-            continue
-        assert isinstance(top, Output)
-        key = id(top)
+        output = stack[-1]
+        key = id(output)
         if key in done:
-            continue
-        if key in open_:
-            raise WorkflowError(
-                f"The output of {top.task.name!r} needs itself: one of its arguments was changed "
-                "after the call so that it holds the output, or one that needs it."
-            )
-        open_.add(key)
-        scan = _Scan(top)
-        stack.append(scan)
-        stack.extend(source for source in reversed(scan.upstream) if id(source) not in done)
-    return order
+            stack.pop()
+        elif key in open_:
+            stack.pop()
+            done.add(key)
+            yield output, open_.pop(key)
+        else:
+            scan = open_[key] = _Scan(output)
+            for source in reversed(scan.sources):
+                if id(source) in open_:
+                    raise WorkflowError(
+                        f"The output of {source.task.name!r} needs itself: one of its arguments "
+                        "was changed after the call so that it holds the output, or one that "
+                        "needs it."
+                    )
+                if id(source) not in done:
+                    stack.append(source)
 
 
-def _named(outputs: Iterator[Output[Any]]) -> dict[int, TaskId]:
-    counts: dict[str, int] = {}
-    ids: dict[int, TaskId] = {}
-    for output in outputs:
-        name = output.task.name
-        count = counts.get(name, 0)
-        counts[name] = count + 1
-        ids[id(output)] = TaskId(f"{name}#{count}")
-    return ids
-
-
-def _outputs_in(value: Any) -> Iterator[Output[Any]]:
+def _outputs_in(container: Any) -> list[Output[Any]]:
     """The outputs inside a container, in order, at any depth."""
-    stack = [value]
+    found: list[Output[Any]] = []
+    seen: set[int] = set()
+    stack = [container]
     while stack:
         top = stack.pop()
         if type(top) is Output:
-            yield top
-        elif type(top) is dict:
-            stack.extend(reversed(top.values()))
-        elif type(top) in _CONTAINERS:
-            stack.extend(reversed(top))
+            found.append(top)
+        elif type(top) in _CONTAINERS and id(top) not in seen:
+            seen.add(id(top))
+            stack.extend(reversed(top.values() if type(top) is dict else top))
+    return found
 
 
 def _with_refs(value: Any, ids: dict[int, TaskId]) -> Any:
@@ -243,7 +233,7 @@ def _with_refs(value: Any, ids: dict[int, TaskId]) -> Any:
 
 def _wiring(call: Call, index: dict[TaskId, str]) -> str:
     """One line that stands for a call's wiring; constants are dots."""
-    refs, nested = call.refs, call.nested
+    refs, nested = call.refs, frozenset(call.nested)
     if not call.kwargs and not nested:
         parts = ["@" + index[refs[i]] if i in refs else "." for i in range(len(call.args))]
         return f"{call.task.name!r}({' '.join(parts)})"
@@ -259,12 +249,26 @@ def _wiring(call: Call, index: dict[TaskId, str]) -> str:
 
 
 def _shape(value: Any, index: dict[TaskId, str]) -> str:
+    """A nested argument as text; what holds no `Ref` is a dot like any constant."""
     if type(value) is Ref:
         return "@" + index[value.task]
+    if type(value) not in _CONTAINERS:
+        return "."
+    inside = [_shape(item, index) for item in (value.values() if type(value) is dict else value)]
+    if all(shape == "." for shape in inside):
+        return "."
     if type(value) is dict:
-        items = [f"{key!r}:{_shape(item, index)}" for key, item in value.items()]
-        return "{" + " ".join(items) + "}"
-    if type(value) in _CONTAINERS:
-        inside = " ".join(_shape(item, index) for item in value)
-        return f"[{inside}]" if type(value) is list else f"({inside})"
-    return "."
+        inside = [f"{_key(key)}:{shape}" for key, shape in zip(value, inside, strict=True)]
+        return "{" + " ".join(inside) + "}"
+    return f"[{' '.join(inside)}]" if type(value) is list else f"({' '.join(inside)})"
+
+
+def _key(key: Any) -> str:
+    """A dict's key as text that is the same in every process, whatever its address or hash."""
+    if type(key) in _PLAIN:
+        return repr(key)
+    if type(key) is tuple:
+        return f"({' '.join(map(_key, key))})"
+    if type(key) is frozenset:
+        return f"<{' '.join(sorted(map(_key, key)))}>"
+    return type(key).__qualname__ + repr(_ADDRESS.sub("", repr(key)))

@@ -8,7 +8,7 @@ How outputs are run isn't known here: the session says so with `use_engine`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from shoal.errors import UsageError
 
@@ -86,7 +86,14 @@ class Output(Generic[T_co]):
     def __repr__(self) -> str:
         return f"<output of {self.task.name}>"
 
-    def __iter__(self) -> Any:
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            f"The output of {self.task.name!r} isn't known yet, so it can't be sent to a worker. "
+            "Pass it to a task as an argument, or in a list, a tuple or a dict's values; "
+            "a task can't return it."
+        )
+
+    def __iter__(self) -> NoReturn:
         raise UsageError(
             f"The output of {self.task.name!r} isn't known yet, so it can't be looped over. "
             "Pass it to a task that does, or compute() it first."

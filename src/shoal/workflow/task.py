@@ -31,7 +31,7 @@ class Task(Generic[P, T]):
     ) -> None:
         update_wrapper(self, function)
         self.function = function
-        self.name = _valid_name(name or str(getattr(function, "__name__", "task")))
+        self.name = _valid_name(getattr(function, "__name__", "task") if name is None else name)
         self.resources = resources
         self.retries = retries
         self.timeout = timeout
@@ -47,7 +47,7 @@ class Task(Generic[P, T]):
 
     def __reduce__(self) -> Any:
         where = importable(self)
-        if where is not None:
+        if where is not None and attribute_of(*where) is self:
             return attribute_of, where
         options = {
             "name": self.name,
@@ -88,7 +88,7 @@ def attribute_of(module: str, name: str) -> Any:
 
 
 def _valid_name(name: str) -> str:
-    if not name or "#" in name or not name.isprintable():
+    if not isinstance(name, str) or not name or "#" in name or not name.isprintable():
         raise UsageError(f"A task can't be named {name!r}: use printable characters without '#'.")
     return name
 
@@ -102,7 +102,7 @@ def _check_options(
         )
     if not isinstance(retries, int) or retries < 0:
         raise UsageError(f"@task(retries={retries!r}) of {name!r}: give a whole number from 0.")
-    if timeout is not None and not timeout > 0:
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
         raise UsageError(f"@task(timeout={timeout!r}) of {name!r}: give seconds above 0, or None.")
 
 

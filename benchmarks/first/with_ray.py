@@ -1,0 +1,14 @@
+"""The first result from Ray."""
+
+import ray
+
+
+@ray.remote
+def one() -> int:
+    """The smallest task."""
+    return 1
+
+
+if __name__ == "__main__":
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    print(ray.get(one.remote()), flush=True)

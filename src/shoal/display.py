@@ -1,0 +1,50 @@
+"""`ProgressBar`: how far a run is, on a terminal; shown only if the run takes a moment."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+_PATIENCE = 0.3
+"""Seconds before the bar appears: short runs show nothing."""
+
+
+class ProgressBar:
+    """A bar that appears when a run takes longer than a blink."""
+
+    def __init__(self, name: str, tasks: int) -> None:
+        self._name = name
+        self._tasks = tasks
+        self._since = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def show(self, executed: int) -> None:
+        """So many tasks are executed."""
+        if self._bar is None:
+            if time.monotonic() - self._since < _PATIENCE:
+                return
+            self._open()
+        self._bar.update(self._task, completed=executed)
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeElapsedColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task(self._name, total=self._tasks)
+        self._bar.start()
+
+    def close(self) -> None:
+        """The run has ended."""
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,1 @@
+"""History: the timelines of earlier runs."""

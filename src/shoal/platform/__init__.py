@@ -1,0 +1,1 @@
+"""Platforms that run workers: the protocol, and the local gateway with its sandboxes."""

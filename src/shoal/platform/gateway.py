@@ -1,0 +1,402 @@
+"""`LocalGateway`: a FaaS platform on this machine: sandboxes, a queue, logs, limits.
+
+1. Sandboxes are kept as `WarmPool` says; invocations beyond its capacity wait in order.
+2. Whoever invokes hands the job to the sandbox directly; a thread of the gateway's own only
+   listens: to sandboxes that are done, to what they print, to zygotes that report an end.
+3. A sandbox that ends in the middle of a job is reported to the run's client through the store,
+   with the reason and the tasks that were running.
+4. Nothing is unpickled here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+import secrets
+import selectors
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from shoal.clock import RealClock
+from shoal.errors import GatewayRefused, ShoalError
+from shoal.execution.pool import WarmPool
+from shoal.platform.base import Invocation, LogLine, this_host
+from shoal.platform.logs import RunLogs
+from shoal.platform.sandbox import PAGE, RunningTasks, send_frame
+from shoal.platform.zygotes import Zygotes
+from shoal.storage.base import Letter
+from shoal.storage.redis import RedisStore
+from shoal.types import Resources, RunId
+
+log = logging.getLogger(__name__)
+
+_CANCEL_SECONDS = 5.0
+
+Kind = tuple[Resources, str]
+"""What sandboxes must have in common to be exchangeable: resources and session."""
+
+
+@dataclass
+class _Sandbox:
+    number: int
+    kind: Kind
+    control: socket.socket
+    streams: dict[str, int]
+    """The pipes that its stdout and stderr come out of."""
+    running: RunningTasks
+    zygote: int
+    job: Invocation | None = None
+    last_run: tuple[RunId, str] = (RunId(""), "")
+    """Whose lines come out of it."""
+    began: float = 0.0
+    frame: bytearray = field(default_factory=bytearray)
+    rest: dict[str, bytes] = field(default_factory=dict)
+    """Unfinished lines."""
+    doomed: bool = False
+    """It is being killed, and nobody is to be told."""
+
+
+class LocalGateway:
+    """Runs workers in sandboxes on this machine."""
+
+    def __init__(
+        self,
+        entry: str,
+        logs: RunLogs,
+        *,
+        capacity: int = 32,
+        idle_seconds: float = 7.0,
+        latency: float = 0.0,
+    ) -> None:
+        """Start a gateway; its first zygote begins to load at once.
+
+        Args:
+            entry: `module:function` of what a sandbox does with a job.
+            logs: Where user code's output is kept.
+            capacity: How many sandboxes there may be at once.
+            idle_seconds: After how long an idle sandbox is removed.
+            latency: Seconds added to each invocation, for experiments.
+        """
+        self.host = this_host()
+        self.address = ("", "")
+        """URL and token at which workers reach this gateway."""
+        self._logs = logs
+        self._latency = latency
+        self._clock = RealClock()
+        self._pool: WarmPool[Kind] = WarmPool(capacity, idle_seconds)
+        self._lock = threading.RLock()
+        self._quieter = threading.Condition(self._lock)
+        self._queue: deque[Invocation] = deque()
+        self._sandboxes: dict[int, _Sandbox] = {}
+        self._counts = {"cold": 0, "warm": 0, "died": 0, "out_of_memory": 0}
+        self._busy_seconds = 0.0
+        self._closed = False
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = socket.socketpair()
+        self._wake.setblocking(False)
+        self._waker.setblocking(False)
+        self._selector.register(self._wake, selectors.EVENT_READ, self._on_wake)
+        self._zygotes = Zygotes(entry, self._selector)
+        self._zygotes.get(1)
+        self._thread = threading.Thread(target=self._listen, name="shoal-gateway", daemon=True)
+        self._thread.start()
+
+    def invoke(self, invocations: Sequence[Invocation]) -> None:
+        """Start workers, at once or when there is room."""
+        if self._latency:
+            threading.Event().wait(self._latency)
+        with self._lock:
+            self._check_open()
+            self._queue.extend(invocations)
+            self._serve_queue()
+
+    def prewarm(self, invocation: Invocation, count: int) -> None:
+        """Have idle sandboxes ready for workers like this one."""
+        with self._lock:
+            self._check_open()
+            kind = (invocation.resources, invocation.session)
+            for _ in range(count):
+                acquired = self._pool.acquire(kind, self._clock.now())
+                if acquired is None:
+                    return
+                if acquired.evicted is not None:
+                    self._kill(self._sandboxes[acquired.evicted])
+                if acquired.start == "cold":
+                    self._create(acquired.sandbox, kind, invocation.preload)
+                self._pool.release(acquired.sandbox, self._clock.now())
+            self._wake_up()
+
+    def cancel(self, run: RunId) -> None:
+        """Stop the run's workers; they are gone when this returns."""
+        with self._lock:
+            self._queue = deque(job for job in self._queue if job.run != run)
+            for sandbox in self._of(run):
+                self._kill(sandbox)
+            self._quieter.wait_for(lambda: not self._of(run), _CANCEL_SECONDS)
+
+    def active(self, run: RunId) -> bool:
+        """Whether a worker of the run is at work or waits to be."""
+        with self._lock:
+            return bool(self._of(run)) or any(job.run == run for job in self._queue)
+
+    def _of(self, run: RunId) -> list[_Sandbox]:
+        return [s for s in self._sandboxes.values() if s.job is not None and s.job.run == run]
+
+    def logs(self, run: RunId) -> Sequence[LogLine]:
+        """What the run's user code has printed."""
+        return self._logs.read(run)
+
+    def status(self) -> dict[str, Any]:
+        """What the gateway is doing."""
+        with self._lock:
+            return {
+                "capacity": self._pool.capacity,
+                "busy": self._pool.busy,
+                "idle": self._pool.idle,
+                "queued": len(self._queue),
+                "limits": self._zygotes.limits,
+                "invocations": dict(self._counts),
+                "busy_seconds": round(self._busy_seconds, 6),
+                "runs": sorted({s.job.run for s in self._sandboxes.values() if s.job}),
+            }
+
+    def close(self) -> None:
+        """Kill the sandboxes and end the zygotes."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._queue.clear()
+            for sandbox in self._sandboxes.values():
+                sandbox.doomed = True
+            self._wake_up()
+        self._thread.join()
+        self._zygotes.close()
+        for sandbox in list(self._sandboxes.values()):
+            self._discard(sandbox)
+        self._selector.close()
+        self._wake.close()
+        self._waker.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GatewayRefused("The gateway has been closed.")
+
+    def _serve_queue(self) -> None:
+        while self._queue and not self._closed:
+            job = self._queue[0]
+            kind = (job.resources, job.session)
+            acquired = self._pool.acquire(kind, self._clock.now())
+            if acquired is None:
+                return
+            self._queue.popleft()
+            if acquired.evicted is not None:
+                self._kill(self._sandboxes[acquired.evicted])
+            if acquired.start == "cold":
+                self._create(acquired.sandbox, kind, job.preload)
+            self._counts[acquired.start] += 1
+            self._give(self._sandboxes[acquired.sandbox], job, acquired.start)
+
+    def _create(self, number: int, kind: Kind, preload: Sequence[str]) -> None:
+        control, inside = socket.socketpair()
+        out, out_inside = os.pipe()
+        err, err_inside = os.pipe()
+        page = os.memfd_create("shoal")
+        os.ftruncate(page, PAGE)
+        resources = kind[0]
+        try:
+            zygote = self._zygotes.get(resources.slots)
+            zygote.preload(preload)
+            zygote.fork(number, resources, (inside.fileno(), out_inside, err_inside, page))
+            running = RunningTasks(mmap.mmap(page, PAGE))
+        finally:
+            inside.close()
+            for descriptor in (out_inside, err_inside, page):
+                os.close(descriptor)
+        sandbox = _Sandbox(
+            number, kind, control, {"stdout": out, "stderr": err}, running, resources.slots
+        )
+        self._sandboxes[number] = sandbox
+        control.setblocking(True)
+        self._watch(control, lambda: self._on_control(sandbox))
+        for stream, descriptor in sandbox.streams.items():
+            os.set_blocking(descriptor, False)
+            self._watch(descriptor, lambda stream=stream: self._on_print(sandbox, stream))  # type: ignore[misc]
+
+    def _give(self, sandbox: _Sandbox, job: Invocation, start: str) -> None:
+        sandbox.job = job
+        sandbox.last_run = (job.run, job.worker)
+        sandbox.began = self._clock.now()
+        url, token = self.address
+        frame = {"invocation": asdict(job), "gateway": url, "token": token, "start": start}
+        try:
+            send_frame(sandbox.control, json.dumps(frame, separators=(",", ":")).encode())
+        except OSError:
+            log.debug("sandbox %d ended before it got its job", sandbox.number)
+
+    def _kill(self, sandbox: _Sandbox) -> None:
+        sandbox.doomed = True
+        self._zygotes.kill(sandbox.zygote, sandbox.number)
+
+    def _watch(self, file: Any, callback: Callable[[], None]) -> None:
+        self._selector.register(file, selectors.EVENT_READ, callback)
+
+    def _wake_up(self) -> None:
+        try:
+            self._waker.send(b"!")
+        except BlockingIOError:
+            return
+
+    def _on_wake(self) -> None:
+        try:
+            self._wake.recv(4096)
+        except BlockingIOError:
+            return
+
+    def _listen(self) -> None:
+        while not self._closed:
+            with self._lock:
+                expiry = self._pool.next_expiry()
+            timeout = None if expiry is None else max(0.0, expiry - self._clock.now())
+            ready = self._selector.select(timeout)
+            with self._lock:
+                for key, _ in ready:
+                    if self._selector.get_map().get(key.fd) is key:
+                        key.data()
+                for message in self._zygotes.messages():
+                    self._on_zygote(message)
+                for number in self._pool.expire(self._clock.now()):
+                    self._kill(self._sandboxes[number])
+
+    def _on_control(self, sandbox: _Sandbox) -> None:
+        try:
+            data = sandbox.control.recv(1 << 16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(sandbox.control)
+            return
+        sandbox.frame += data
+        length = int.from_bytes(sandbox.frame[:4], "little")
+        if len(sandbox.frame) >= 4 + length:
+            answer = json.loads(sandbox.frame[4 : 4 + length])
+            del sandbox.frame[: 4 + length]
+            self._on_done(sandbox, answer)
+
+    def _on_done(self, sandbox: _Sandbox, answer: dict[str, Any]) -> None:
+        job = sandbox.job
+        self._drain(sandbox)
+        self._busy_seconds += self._clock.now() - sandbox.began
+        sandbox.job = None
+        if job is not None and "error" in answer and not sandbox.doomed:
+            self._report(job, sandbox, {"reason": "error", "detail": answer["error"]})
+        if answer["reusable"] and not sandbox.doomed:
+            self._pool.release(sandbox.number, self._clock.now())
+        else:
+            self._kill(sandbox)
+        self._quieter.notify_all()
+        self._serve_queue()
+
+    def _on_print(self, sandbox: _Sandbox, stream: str) -> None:
+        descriptor = sandbox.streams[stream]
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(descriptor)
+            return
+        *lines, rest = (sandbox.rest.get(stream, b"") + data).split(b"\n")
+        sandbox.rest[stream] = rest
+        for line in lines:
+            self._keep(sandbox, stream, line)
+
+    def _keep(self, sandbox: _Sandbox, stream: str, line: bytes) -> None:
+        run, worker = sandbox.last_run
+        if run:
+            self._logs.append(run, worker, stream, line.decode(errors="replace"))
+
+    def _drain(self, sandbox: _Sandbox) -> None:
+        """Take what a sandbox has printed so far, unfinished lines too."""
+        for stream, descriptor in sandbox.streams.items():
+            while True:
+                try:
+                    data = os.read(descriptor, 1 << 16)
+                except (BlockingIOError, OSError):
+                    break
+                if not data:
+                    break
+                sandbox.rest[stream] = sandbox.rest.get(stream, b"") + data
+            for line in sandbox.rest.pop(stream, b"").splitlines():
+                self._keep(sandbox, stream, line)
+
+    def _on_zygote(self, message: dict[str, Any]) -> None:
+        sandbox = self._sandboxes.get(message.get("sandbox", -1))
+        if message["op"] == "exited" and sandbox is not None:
+            self._on_exit(sandbox, message)
+        elif message["op"] == "gone":
+            for lost in [s for s in self._sandboxes.values() if s.zygote == message["slots"]]:
+                self._on_exit(lost, {"code": -9, "out_of_memory": False})
+        elif message["op"] == "ready" and message["limits"] == "rlimit":
+            log.warning(
+                "no control groups (%s): sandboxes have no CPU limit, and memory is limited by "
+                "the process's data size",
+                message["reason"],
+            )
+
+    def _on_exit(self, sandbox: _Sandbox, message: dict[str, Any]) -> None:
+        self._drain(sandbox)
+        job = sandbox.job
+        if job is not None and not sandbox.doomed:
+            self._counts["out_of_memory" if message["out_of_memory"] else "died"] += 1
+            reason = "out of memory" if message["out_of_memory"] else "died"
+            self._report(job, sandbox, {"reason": reason, "code": message["code"]})
+        self._discard(sandbox)
+        self._quieter.notify_all()
+        self._serve_queue()
+
+    def _discard(self, sandbox: _Sandbox) -> None:
+        sandbox.job = None
+        self._pool.remove(sandbox.number)
+        del self._sandboxes[sandbox.number]
+        for file in (sandbox.control, *sandbox.streams.values()):
+            if file in self._selector.get_map():
+                self._selector.unregister(file)
+        sandbox.control.close()
+        for descriptor in sandbox.streams.values():
+            os.close(descriptor)
+
+    def _report(self, job: Invocation, sandbox: _Sandbox, facts: dict[str, Any]) -> None:
+        facts |= {"running": sandbox.running.numbers(), "memory_mb": job.memory_mb}
+        letter = Letter("lost", job.worker, (json.dumps(facts).encode(),))
+        threading.Thread(target=_post, args=(job, letter), daemon=True).start()
+
+
+def _post(job: Invocation, letter: Letter) -> None:
+    try:
+        store = RedisStore(job.store)
+        try:
+            store.post(job.run, letter)
+        finally:
+            store.disconnect()
+    except ShoalError as error:
+        log.warning("run %s can't be told of worker %s: %s", job.run, job.worker, error)
+
+
+def new_token() -> str:
+    """A secret for a gateway's address."""
+    return secrets.token_urlsafe(32)
+
+
+def import_path() -> tuple[str, ...]:
+    """Where this process imports modules from, for processes that are elsewhere."""
+    return tuple(os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path)

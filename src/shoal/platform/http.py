@@ -1,0 +1,136 @@
+"""`HttpPlatform`: a gateway somewhere else, spoken to over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import select
+import socket
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlsplit
+
+from shoal.errors import GatewayRefused, GatewayUnavailable, SettingsError
+from shoal.platform.base import Invocation, LogLine
+from shoal.types import RunId
+
+_CONNECT_SECONDS = 5.0
+_REPLY_SECONDS = 30.0
+
+
+class HttpPlatform:
+    """A gateway somewhere else, through its URL and token."""
+
+    def __init__(self, url: str, token: str, latency: float = 0.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingsError(f"platform={url!r} is not a gateway's URL: use http://HOST:PORT.")
+        self.url = url
+        self._tls = parts.scheme == "https"
+        self._where = (parts.hostname, parts.port or (443 if self._tls else 80))
+        self._token = token
+        self._latency = latency
+        self._lock = threading.Lock()
+        self._connection: http.client.HTTPConnection | None = None
+        self._host: str | None = None
+
+    @property
+    def host(self) -> str:
+        """The machine that the gateway is on."""
+        if self._host is None:
+            self._host = str(self.status()["host"])
+        return self._host
+
+    def invoke(self, invocations: Sequence[Invocation]) -> None:
+        """Start workers."""
+        self._request("POST", "/job", [asdict(invocation) for invocation in invocations])
+
+    def prewarm(self, invocation: Invocation, count: int) -> None:
+        """Have sandboxes ready."""
+        self._request("POST", "/warmup", [count, asdict(invocation)])
+
+    def cancel(self, run: RunId) -> None:
+        """Stop the run's workers."""
+        self._request("DELETE", f"/runs/{run}")
+
+    def active(self, run: RunId) -> bool:
+        """Whether a worker of the run is at work or waits to be."""
+        return bool(self._request("GET", f"/runs/{run}")["active"])
+
+    def logs(self, run: RunId) -> Sequence[LogLine]:
+        """What the run's user code has printed."""
+        return [LogLine(**line) for line in self._request("GET", f"/runs/{run}/logs")]
+
+    def status(self) -> dict[str, Any]:
+        """What the gateway is doing."""
+        found: dict[str, Any] = self._request("GET", "/status")
+        return found
+
+    def close(self) -> None:
+        """Give up the connection."""
+        with self._lock:
+            self._forget()
+
+    def _request(self, method: str, path: str, body: Any = None) -> Any:
+        if self._latency:
+            threading.Event().wait(self._latency)
+        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
+        with self._lock:
+            status, answer = self._exchange(method, path, data)
+        if status == 401:
+            raise GatewayUnavailable(
+                f"The gateway at {self.url} doesn't accept our token. Set SHOAL_TOKEN, or token in "
+                "shoal.toml, to what `shoal gateway` printed or wrote to its token file."
+            )
+        found = json.loads(answer or b"{}")
+        if status >= 400:
+            raise GatewayRefused(f"The gateway at {self.url} refuses: {found.get('error', status)}")
+        return found
+
+    def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
+        """One request; once more on a new connection if the kept one was closed meanwhile."""
+        for fresh in (False, True):
+            connection = self._connection
+            if connection is None or fresh or _closed(connection):
+                self._forget()
+                connection = self._connect()
+            try:
+                headers = {"Authorization": f"Bearer {self._token}"}
+                connection.request(method, path, data, headers)
+                response = connection.getresponse()
+                return response.status, response.read()
+            except (OSError, http.client.HTTPException) as error:
+                self._forget()
+                if fresh or isinstance(error, TimeoutError):
+                    raise self._unreachable(error) from error
+        raise AssertionError
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
+        connection = kind(*self._where, timeout=_CONNECT_SECONDS)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise self._unreachable(error) from error
+        connection.sock.settimeout(_REPLY_SECONDS)
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = connection
+        return connection
+
+    def _unreachable(self, error: Exception) -> GatewayUnavailable:
+        return GatewayUnavailable(
+            f"The gateway at {self.url} can't be reached: {error}. Is `shoal gateway` running "
+            "there, and is the address right?"
+        )
+
+
+def _closed(connection: http.client.HTTPConnection) -> bool:
+    """Whether the other side has closed a kept connection."""
+    return connection.sock is None or bool(select.select([connection.sock], [], [], 0)[0])

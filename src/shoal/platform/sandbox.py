@@ -1,0 +1,94 @@
+"""Inside a sandbox: take an invocation, run a worker, say that it is done, wait for the next.
+
+The page is memory shared with the gateway. It holds the numbers of the tasks that are running, so
+that the gateway can say which task a sandbox died of.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+_LENGTH = struct.Struct("<I")
+PAGE = mmap.PAGESIZE
+_SLOT = struct.Struct("<q")
+
+Entry = Callable[[dict[str, Any], "RunningTasks"], bool]
+"""Runs a worker for a job; whether the sandbox can be used again."""
+
+
+class RunningTasks:
+    """The tasks that run in a sandbox, as numbers in memory that outlives it."""
+
+    def __init__(self, page: mmap.mmap) -> None:
+        self._page = page
+
+    def set(self, slot: int, number: int) -> None:
+        """Task `number` begins to run in a slot."""
+        _SLOT.pack_into(self._page, slot % (PAGE // 8) * 8, number + 1)
+
+    def clear(self, slot: int) -> None:
+        """Nothing runs in a slot."""
+        _SLOT.pack_into(self._page, slot % (PAGE // 8) * 8, 0)
+
+    def numbers(self) -> list[int]:
+        """What runs, in all slots."""
+        found = (_SLOT.unpack_from(self._page, i * 8)[0] for i in range(PAGE // 8))
+        return [number - 1 for number in found if number]
+
+
+def send_frame(sock: socket.socket, message: bytes) -> None:
+    """Write a message behind its length."""
+    sock.sendall(_LENGTH.pack(len(message)) + message)
+
+
+def receive_frame(sock: socket.socket) -> bytes | None:
+    """The next message, or None when the other side is gone."""
+    head = _exactly(sock, _LENGTH.size)
+    return None if head is None else _exactly(sock, _LENGTH.unpack(head)[0])
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes | None:
+    data = bytearray(count)
+    view = memoryview(data)
+    taken = 0
+    while taken < count:
+        try:
+            got = sock.recv_into(view[taken:])
+        except OSError:
+            return None
+        if not got:
+            return None
+        taken += got
+    return bytes(data)
+
+
+def serve(control: int, page: int, entry: Entry) -> int:
+    """Serve invocations until the gateway hangs up."""
+    sock = socket.socket(fileno=control)
+    running = RunningTasks(mmap.mmap(page, PAGE))
+    os.close(page)
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
+    while True:
+        frame = receive_frame(sock)
+        if frame is None:
+            return 0
+        answer: dict[str, Any] = {"reusable": False}
+        try:
+            answer["reusable"] = entry(json.loads(frame), running)
+        except BaseException:  # noqa: BLE001 - the outermost edge: reported by the gateway
+            answer["error"] = traceback.format_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        try:
+            send_frame(sock, json.dumps(answer).encode())
+        except OSError:
+            return 0

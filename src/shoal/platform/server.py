@@ -1,0 +1,59 @@
+"""`GatewayServer`: the door to a gateway: accepts connections, each served by a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+from shoal.errors import GatewayUnavailable
+from shoal.platform.gateway import LocalGateway
+
+_BACKLOG = 256
+
+
+class GatewayServer:
+    """Serves a gateway over HTTP.
+
+    Nothing of HTTP is imported before the first connection: most embedded gateways never get one.
+    """
+
+    def __init__(
+        self, gateway: LocalGateway, token: str, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        self._gateway = gateway
+        self._token = token
+        try:
+            self._socket = socket.create_server((host, port), backlog=_BACKLOG)
+        except OSError as error:
+            raise GatewayUnavailable(
+                f"The gateway can't listen on {host}:{port}: {error.strerror}. Choose another "
+                "address or port."
+            ) from error
+        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
+        gateway.address = (self.url, token)
+        self._thread = threading.Thread(target=self._accept, name="shoal-http", daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, peer = self._socket.accept()
+            except OSError:
+                return
+            from shoal.platform.handler import serve_connection
+
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(
+                target=serve_connection,
+                args=(connection, peer, self._gateway, self._token),
+                name="shoal-http",
+                daemon=True,
+            ).start()
+
+    def close(self) -> None:
+        """Accept no more."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()

@@ -1,0 +1,349 @@
+"""`Run`: a workflow under way, seen from the client that waits for it.
+
+The client does nothing for a run but start the workers that have something to do from the
+beginning, and wait: for the sinks' outputs, for a failure, for the workers' timelines. Whatever
+way a run ends, its workers are gone afterwards, and so is everything of it in the store.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from shoal.clock import RealClock
+from shoal.errors import (
+    OutOfMemory,
+    PlatformError,
+    RunCancelled,
+    RunTimeout,
+    ShoalError,
+    StoreError,
+    WorkerDied,
+)
+from shoal.execution.plan import Part, Plan
+from shoal.execution.timeline import Timeline, decode_records
+from shoal.metadata.history import RunRecord
+from shoal.platform.base import INLINE_PART, Invocation, Platform, LogLine, this_host
+from shoal.storage.base import Letter, Opening, Store
+from shoal.storage.codec import Blob, blob_nbytes, decode
+from shoal.storage.keys import CLIENT
+from shoal.storage.shared import SharedFolder, worthwhile
+from shoal.types import RunId, TaskId
+from shoal.worker.failure import failure_error
+from shoal.worker.package import Packed, pack
+
+_GLANCE = 0.1
+"""Seconds between two looks at the progress, while somebody watches."""
+_SILENCE = 2.0
+"""Seconds without a message after which the platform is asked whether anybody is at work."""
+_LAST_WORDS = 2.0
+"""Seconds that workers have to hand in their timelines after the result is there."""
+
+State = Literal["running", "done", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a run is."""
+
+    state: State
+    executed: int
+    tasks: int
+
+    def __str__(self) -> str:
+        return f"{self.state}, {self.executed} of {self.tasks} tasks executed"
+
+
+class Display(Protocol):
+    """Shows how far a run is."""
+
+    def show(self, executed: int) -> None:
+        """So many tasks are executed."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a run needs of the session it belongs to."""
+
+    store: Store
+    platform: Platform
+    session: str
+    path: tuple[str, ...]
+    folder: str
+    preload: tuple[str, ...]
+    latency: float
+    file: Callable[[Run, str], None]
+    """Keeps an ended run; called with its outcome."""
+    afterwards: Callable[[Callable[[], None]], None]
+    """Does something when nobody waits for it any more."""
+
+
+class Run:
+    """A handle on a run: `result()`, `status()`, `cancel()`, `timeline`, `logs()`."""
+
+    def __init__(self, plan: Plan, name: str, environment: Environment, display: Display | None) -> None:
+        self.id = RunId(time.strftime("%m%d-%H%M%S-") + secrets.token_hex(3))
+        self.plan = plan
+        self.workflow = plan.workflow
+        self.name = name
+        self.started = 0.0
+        """Seconds since the epoch."""
+        self.makespan = 0.0
+        self.records: list[bytes] = []
+        """The workers' timelines, as they were handed in."""
+        self._environment = environment
+        self._display = display
+        self._key = secrets.token_bytes(32)
+        self._clock = RealClock()
+        self._shared: SharedFolder | None = None
+        self._state: State = "running"
+        self._outputs: dict[TaskId, Any] = {}
+        self._unfinished = set(plan.workers)
+        self._error: BaseException | None = None
+        self._cancelled = threading.Event()
+        self._ended = threading.Event()
+        self._read = ""
+
+    def start(self) -> None:
+        """Send the plan off and start the first workers."""
+        self.started = self._clock.now()
+        packed = pack(self.plan, self._key)
+        environment = self._environment
+        if environment.platform.host == this_host():
+            self._shared = SharedFolder.create(self.id)
+        try:
+            environment.store.open(self.id, self._opening(packed))
+            rooted = [part for part in packed.parts if part.rooted]
+            environment.platform.invoke([self._invocation(part, packed) for part in rooted])
+        except BaseException:
+            self._clean_up()
+            self._ended.set()
+            raise
+
+    def _opening(self, packed: Packed) -> Opening:
+        constants: dict[str, Blob] = {}
+        for name, blob in packed.constants.items():
+            if not (self._shared and worthwhile(blob) and self._shared.write(name, blob)):
+                constants[name] = blob
+        parts = {
+            part.worker: packed.packages[part.worker]
+            for part in packed.parts
+            if not self._travels(part, packed)
+        }
+        rooted = [part.worker for part in packed.parts if part.rooted]
+        return Opening(rooted, parts, constants)
+
+    def _travels(self, part: Part, packed: Packed) -> bool:
+        """Whether a part goes with the invocation and is never needed again."""
+        waits = not part.shared.keys().isdisjoint(part.tasks)
+        small = blob_nbytes(packed.packages[part.worker]) <= INLINE_PART
+        return part.rooted and small and not waits
+
+    def _invocation(self, part: Part, packed: Packed) -> Invocation:
+        environment, inline = self._environment, None
+        if self._travels(part, packed):
+            inline = b64encode(b"".join(packed.packages[part.worker])).decode()
+        return Invocation(
+            run=self.id,
+            worker=part.worker,
+            epoch=1,
+            memory_mb=part.resources.memory_mb,
+            cpus=part.resources.cpu_share,
+            store=environment.store.url,
+            key=self._key.hex(),
+            session=environment.session,
+            path=environment.path,
+            folder=environment.folder,
+            shared=self._shared.path if self._shared else None,
+            part=inline,
+            preload=environment.preload,
+            latency=environment.latency,
+            sent=self._clock.now(),
+        )
+
+    def watch(self) -> None:
+        """Wait until the run has ended, and see to it that nothing is left of it."""
+        outcome = "cancelled"
+        try:
+            self._await_outputs()
+            self._await_timelines()
+            self.makespan = self.makespan or self._clock.now() - self.started
+            self._state, outcome = "done", "done"
+        except BaseException as error:
+            self._error = error
+            self._state = "cancelled" if isinstance(error, RunCancelled) else "failed"
+            outcome = str(error).partition("\n")[0] or type(error).__name__
+            self.makespan = self._clock.now() - self.started
+            self._stop_workers()
+            if not isinstance(error, ShoalError):
+                raise
+        finally:
+            if self._display is not None:
+                self._display.close()
+            self._clean_up()
+            self._environment.file(self, outcome)
+            self._ended.set()
+
+    def _await_outputs(self) -> None:
+        missing = set(self.workflow.sinks)
+        silent_since, alone = time.monotonic(), False
+        while missing:
+            if self._cancelled.is_set():
+                raise RunCancelled(self.id)
+            letters = self._receive(_GLANCE)
+            for letter in letters:
+                self._take(letter, missing)
+            if self._display is not None and missing:
+                self._display.show(self._environment.store.progress(self.id))
+            if letters:
+                silent_since, alone = time.monotonic(), False
+            elif time.monotonic() - silent_since > _SILENCE:
+                active = self._environment.platform.active(self.id)
+                if not active and alone:
+                    raise PlatformError(
+                        f"run {self.id} is stuck: no worker is at work, and "
+                        f"{', '.join(sorted(missing)[:3])} has no output."
+                    )
+                silent_since, alone = time.monotonic(), not active
+        self.makespan = self._clock.now() - self.started
+
+    def _receive(self, timeout: float) -> list[Letter]:
+        letters = self._environment.store.receive(self.id, CLIENT, self._read, timeout)
+        if letters:
+            self._read = letters[-1].id
+        return letters
+
+    def _take(self, letter: Letter, missing: set[TaskId]) -> None:
+        task = TaskId(letter.name)
+        if letter.kind == "output":
+            if task in missing:
+                missing.discard(task)
+                self._outputs[task] = self._output(task, letter)
+        elif letter.kind == "failed":
+            raise failure_error(task, letter.parts, self.workflow.after(task), self._key)
+        elif letter.kind == "lost":
+            raise self._loss(letter)
+        elif letter.kind in ("finished", "parked"):
+            self.records.append(bytes(letter.parts[0]))
+            if letter.kind == "finished":
+                self._unfinished.discard(letter.name)  # type: ignore[arg-type]
+
+    def _output(self, task: TaskId, letter: Letter) -> Any:
+        if letter.parts:
+            return decode(letter.parts[0], self._key)
+        data: Any = self._shared.read(task) if self._shared else None
+        if data is None:
+            data = self._environment.store.fetch(self.id, [task])[0]
+        if data is None:
+            raise StoreError(f"The store has lost the output of task {task!r}.")
+        return decode(data, self._key)
+
+    def _loss(self, letter: Letter) -> WorkerDied | OutOfMemory:
+        """What to say of a worker that died."""
+        facts = json.loads(bytes(letter.parts[0]))
+        tasks = list(self.workflow.calls)
+        running = [tasks[number] for number in facts["running"] if number < len(tasks)]
+        task = running[0] if running else TaskId("(none was running)")
+        not_run = self.workflow.after(task) if running else ()
+        others = f", or {', '.join(running[1:])} beside it" if running[1:] else ""
+        if facts["reason"] == "out of memory":
+            reason = f"it exceeded the memory limit of {facts['memory_mb']} MB{others}"
+            return OutOfMemory(task, letter.name, reason, not_run=not_run)
+        if facts["reason"] == "error":
+            return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")
+        code = facts["code"]
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return WorkerDied(task, letter.name, f"its process {how}{others}", not_run=not_run)
+
+    def _await_timelines(self) -> None:
+        deadline = time.monotonic() + _LAST_WORDS
+        nothing: set[TaskId] = set()
+        while self._unfinished and time.monotonic() < deadline:
+            for letter in self._receive(_GLANCE):
+                if letter.kind != "lost":
+                    self._take(letter, nothing)
+
+    def _stop_workers(self) -> None:
+        try:
+            self._environment.platform.cancel(self.id)
+        except PlatformError as error:
+            if self._error is not None:
+                self._error.add_note(f"Its workers could not be stopped: {error}")
+
+    def _clean_up(self) -> None:
+        try:
+            self._environment.store.close(self.id, list(self.plan.workers))
+        except StoreError as error:
+            if self._error is not None:
+                self._error.add_note(f"What it left in the store could not be deleted: {error}")
+        if self._shared is not None:
+            self._environment.afterwards(self._shared.delete)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The output's value, or a list of values if several outputs were asked for.
+
+        Args:
+            timeout: Seconds to wait; after them `RunTimeout` is raised, and the run goes on.
+        """
+        values = self.values(timeout)
+        return values[0] if len(values) == 1 else values
+
+    def values(self, timeout: float | None = None) -> list[Any]:
+        """The values of all outputs, in the order asked for."""
+        if not self._ended.wait(timeout):
+            assert timeout is not None
+            raise RunTimeout(self.id, timeout, str(self.status()))
+        if self._error is not None:
+            raise self._error
+        return [self._outputs[sink] for sink in self.workflow.sinks]
+
+    def status(self) -> Status:
+        """How far the run is."""
+        tasks = len(self.workflow)
+        if self._state == "done":
+            return Status("done", tasks, tasks)
+        executed = 0 if self._ended.is_set() else self._environment.store.progress(self.id)
+        return Status(self._state, executed, tasks)
+
+    def cancel(self) -> None:
+        """Stop the run; its workers are gone when this returns."""
+        self._cancelled.set()
+        self._environment.store.hang_up(self.id, CLIENT)
+        self._ended.wait()
+
+    @property
+    def timeline(self) -> Timeline:
+        """What ran where and when, as far as it has been handed in."""
+        return decode_records(self.records, list(self.workflow.calls), self.started, self.makespan)
+
+    def logs(self) -> Sequence[LogLine]:
+        """What the run's tasks have printed."""
+        return self._environment.platform.logs(self.id)
+
+    def record(self, outcome: str) -> RunRecord:
+        """The run as history keeps it."""
+        return RunRecord(
+            run=self.id,
+            name=self.name,
+            fingerprint=self.workflow.fingerprint(),
+            planner=self.plan.planner,
+            tasks=len(self.workflow),
+            workers=len(self.plan.workers),
+            started=self.started,
+            makespan=self.makespan,
+            outcome=outcome,
+        )
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.name}: {self._state}>"

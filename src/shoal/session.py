@@ -1,0 +1,345 @@
+"""`Session`: the composition root. Settings, store, platform and planner become runs.
+
+`compute()` calls of one process share a session for each set of connections; the server, the
+gateway and warm sandboxes live as long as it. `with Session(...)` makes one explicitly.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from shoal.errors import SettingsError, ShoalError, UsageError
+from shoal.metadata.history import History
+from shoal.planning.base import Planner
+from shoal.planning.spread import SpreadPlanner
+from shoal.platform.base import Platform
+from shoal.platform.gateway import LocalGateway, import_path, new_token
+from shoal.platform.logs import RunLogs
+from shoal.platform.server import GatewayServer
+from shoal.run import Display, Environment, Run
+from shoal.settings import NAMES, Settings, resolve
+from shoal.storage.base import Store
+from shoal.storage.embedded import EmbeddedServer, runtime_folder
+from shoal.storage.redis import RedisStore
+from shoal.types import Resources
+from shoal.workflow import Output, Workflow, use_engine
+
+log = logging.getLogger(__name__)
+
+WORKER_ENTRY = "shoal.worker.entry:handle"
+_PRELOADABLE = ("numpy", "scipy", "pandas", "PIL")
+"""Packages that take long to import and bear being forked."""
+_OPTIONS = ("name", "planner", "timeout", "store", "platform")
+
+
+class Session:
+    """Runs workflows, with a store and a platform of its own choosing."""
+
+    def __init__(
+        self, *, store: Store | str | None = None, platform: Platform | str | None = None, **settings: Any
+    ) -> None:
+        """Connect, or start what is embedded.
+
+        Args:
+            store: A URL or a store; default: an embedded server.
+            platform: A gateway's URL or a platform; default: a gateway within this process.
+            **settings: Any other setting; see `Settings`.
+        """
+        given = dict(settings)
+        for name, value in (("store", store), ("platform", platform)):
+            if isinstance(value, str):
+                given[name] = value
+        self.settings = resolve(given)
+        self._id = secrets.token_hex(8)
+        self._process = os.getpid()
+        self._closers: list[Callable[[], None]] = []
+        self._closed = False
+        self._afterwards: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._afterworker: threading.Thread | None = None
+        self._history: History | None = None
+        self._runs: set[Run] = set()
+        self._lock = threading.Lock()
+        try:
+            self.platform = platform if _given(platform) else self._make_platform()
+            self.store = store if _given(store) else self._make_store()
+        except BaseException:
+            self._close_all()
+            raise
+        atexit.register(self.close)
+
+    def _make_platform(self) -> Platform:
+        settings = self.settings
+        if settings.platform is not None:
+            from shoal.platform.http import HttpPlatform
+
+            remote = HttpPlatform(settings.platform, _token(settings), settings.latency)
+            remote.status()
+            self._closers.append(remote.close)
+            return remote
+        gateway = LocalGateway(
+            WORKER_ENTRY,
+            RunLogs(settings.data_folder() / "logs"),
+            capacity=settings.sandboxes,
+            idle_seconds=settings.idle_seconds,
+            latency=settings.latency,
+        )
+        self._closers.append(gateway.close)
+        server = GatewayServer(gateway, new_token())
+        self._closers.append(server.close)
+        return gateway
+
+    def _make_store(self) -> Store:
+        url = self.settings.store
+        if url is None:
+            embedded = EmbeddedServer()
+            self._closers.append(embedded.close)
+            url = embedded.url
+        store = RedisStore(url, self.settings.latency)
+        self._closers.append(store.disconnect)
+        return store
+
+    @property
+    def history(self) -> History:
+        """The runs of the past."""
+        with self._lock:
+            if self._history is None:
+                self._history = History(self.settings.data_folder())
+            return self._history
+
+    def compute(self, *outputs: Output[Any], timeout: float | None = None, **options: Any) -> list[Any]:
+        """Run the workflow of some outputs and return their values.
+
+        Args:
+            *outputs: What is asked for.
+            timeout: Seconds after which the run is cancelled, and `RunTimeout` raised.
+            **options: `name`, `planner`, and settings that concern a single run.
+        """
+        run = self._prepared(outputs, options)
+        if timeout is not None:
+            return self._compute_within(run, timeout)
+        run.start()
+        self._watch(run)
+        return run.values(0)
+
+    def _compute_within(self, run: Run, timeout: float) -> list[Any]:
+        self._start_watched(run)
+        try:
+            return run.values(timeout)
+        except BaseException:
+            run.cancel()
+            raise
+
+    def submit(self, *outputs: Output[Any], **options: Any) -> Run:
+        """Start the workflow of some outputs; the handle has `result()`, `status()`, `cancel()`."""
+        run = self._prepared(outputs, options)
+        self._start_watched(run)
+        return run
+
+    def _start_watched(self, run: Run) -> None:
+        run.start()
+        threading.Thread(target=self._watch, args=(run,), name="shoal-run", daemon=True).start()
+
+    def _watch(self, run: Run) -> None:
+        with self._lock:
+            self._runs.add(run)
+        try:
+            run.watch()
+        finally:
+            with self._lock:
+                self._runs.discard(run)
+
+    def _prepared(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Run:
+        if self._closed:
+            raise UsageError("This session has been closed.")
+        workflow = Workflow.of(*outputs)
+        name = options.pop("name", None) or workflow.name
+        planner: Planner = options.pop("planner", None) or SpreadPlanner()
+        settings = self._with(options)
+        plan = planner.plan(
+            workflow,
+            workers=settings.workers or len(os.sched_getaffinity(0)),
+            resources=Resources(settings.memory_mb, settings.cpus),
+        )
+        environment = Environment(
+            store=self.store,
+            platform=self.platform,
+            session=self._id,
+            path=import_path(),
+            folder=os.getcwd(),
+            preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
+            latency=settings.latency,
+            file=self._file if settings.history else lambda run, outcome: None,
+            afterwards=self._do_afterwards,
+        )
+        return Run(plan, name, environment, _display(settings, name, len(workflow)))
+
+    def _with(self, options: Mapping[str, Any]) -> Settings:
+        if not options:
+            return self.settings
+        own = {name: getattr(self.settings, name) for name in NAMES}
+        return resolve({**own, **options})
+
+    def _file(self, run: Run, outcome: str) -> None:
+        """Keep a run in history, when nobody waits for it any more."""
+
+        def file() -> None:
+            self.history.file(run.record(outcome), list(run.workflow.calls), run.records)
+
+        self._do_afterwards(file)
+        log.info("run %s of %s: %s in %.3f s", run.id, run.name, outcome, run.makespan)
+
+    def _do_afterwards(self, what: Callable[[], None]) -> None:
+        self._afterwards.put(what)
+        with self._lock:
+            if self._afterworker is None:
+                self._afterworker = threading.Thread(
+                    target=self._do_what_is_left, name="shoal-afterwards", daemon=True
+                )
+                self._afterworker.start()
+
+    def _do_what_is_left(self) -> None:
+        while True:
+            what = self._afterwards.get()
+            if what is None:
+                return
+            try:
+                what()
+            except ShoalError as error:
+                log.warning("%s", error)
+            except Exception:
+                log.exception("something was left undone after a run")
+
+    def settle(self) -> None:
+        """Wait until ended runs are filed and cleaned up after."""
+        if self._afterworker is not None:
+            done = threading.Event()
+            self._afterwards.put(done.set)
+            done.wait()
+
+    def close(self) -> None:
+        """Cancel what is under way and end what this session started."""
+        if self._closed or os.getpid() != self._process:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        with self._lock:
+            runs = list(self._runs)
+        for run in runs:
+            run.cancel()
+        if self._afterworker is not None:
+            self._afterwards.put(None)
+            self._afterworker.join()
+        self._close_all()
+
+    def _close_all(self) -> None:
+        for closer in reversed(self._closers):
+            closer()
+        self._closers.clear()
+        if self._history is not None:
+            self._history.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _given(value: Any) -> bool:
+    return value is not None and not isinstance(value, str)
+
+
+def _token(settings: Settings) -> str:
+    """The gateway's token: given, or in the file that a gateway of this user wrote."""
+    if settings.token is not None:
+        return settings.token
+    path = token_file()
+    if not path.exists():
+        raise SettingsError(
+            f"The gateway at {settings.platform} wants a token: set SHOAL_TOKEN, or token in "
+            "shoal.toml, to what `shoal gateway` wrote to its token file."
+        )
+    return path.read_text().strip()
+
+
+def token_file() -> Path:
+    """Where a stand-alone gateway of this user keeps its token."""
+    return runtime_folder() / "gateway.token"
+
+
+def _display(settings: Settings, name: str, tasks: int) -> Display | None:
+    shown = sys.stderr.isatty() if settings.progress is None else settings.progress
+    if not shown:
+        return None
+    from shoal.display import ProgressBar
+
+    return ProgressBar(name, tasks)
+
+
+class _Engine:
+    """Runs outputs in the session that fits the settings; sessions are shared and kept."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[Any, Session] = {}
+        self._lock = threading.Lock()
+
+    def session(self, options: dict[str, Any]) -> Session:
+        """The session for these options, which keep what concerns a single run."""
+        own = {name: options.pop(name) for name in ("store", "platform") if name in options}
+        settled = {name: options[name] for name in NAMES if name in options}
+        for name, value in own.items():
+            if isinstance(value, str):
+                settled[name] = value
+        settings = resolve(settled)
+        objects = [(name, id(value)) for name, value in own.items() if _given(value)]
+        key = (*settings.connections, *objects)
+        with self._lock:
+            session = self._sessions.get(key)
+            if session is None or session._closed or session._process != os.getpid():
+                session = self._sessions[key] = Session(**own, **settled)
+            return session
+
+    def compute(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> list[Any]:
+        """Run the workflow of these outputs and return their values."""
+        return self.session(options).compute(*outputs, **options)
+
+    def submit(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Run:
+        """Start the workflow of these outputs and return a handle."""
+        return self.session(options).submit(*outputs, **options)
+
+    def close(self) -> None:
+        """End all sessions."""
+        with self._lock, contextlib.ExitStack() as stack:
+            for session in self._sessions.values():
+                stack.callback(session.close)
+            self._sessions.clear()
+
+
+default_engine = _Engine()
+use_engine(default_engine)
+
+
+def compute(*outputs: Output[Any], **options: Any) -> list[Any]:
+    """Run the workflow of several outputs at once and return their values."""
+    return default_engine.compute(outputs, options)
+
+
+def submit(*outputs: Output[Any], **options: Any) -> Run:
+    """Start the workflow of several outputs at once; the handle gives their values."""
+    return default_engine.submit(outputs, options)

@@ -1,0 +1,143 @@
+"""`Settings`: what can be set, from arguments, `shoal.toml` and `SHOAL_*` variables.
+
+An argument beats the file, the file beats a variable, a variable beats the default. What is
+unknown or ill-typed is an error that names the nearest valid setting.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from shoal.errors import SettingsError
+
+FILE = "shoal.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set."""
+
+    store: str | None = None
+    """The store's URL, `redis://HOST:PORT/DB`; default: an embedded server."""
+    platform: str | None = None
+    """A gateway's URL, `http://HOST:PORT`; default: a gateway within this process."""
+    token: str | None = None
+    """The gateway's token; default: the one in the file that `shoal gateway` writes."""
+    workers: int | None = None
+    """How many workers may be at work at once; default: one for each core."""
+    memory_mb: int = 2048
+    """A worker's memory, unless a task asks for something else."""
+    cpus: float | None = None
+    """A worker's CPUs; default: they follow its memory."""
+    sandboxes: int = 32
+    """How many sandboxes the embedded gateway may have at once."""
+    idle_seconds: float = 7.0
+    """After how long an idle sandbox of the embedded gateway is removed."""
+    latency: float = 0.0
+    """Seconds added to each round trip to store and gateway, for experiments."""
+    progress: bool | None = None
+    """Whether to show progress; default: on a terminal."""
+    history: bool = True
+    """Whether runs are recorded for later plans."""
+    folder: str | None = None
+    """Where history and logs are kept; default: the user's data folder."""
+
+    def data_folder(self) -> Path:
+        """Where history and logs are kept."""
+        if self.folder is not None:
+            return Path(self.folder).expanduser()
+        base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+        return Path(base).expanduser() / "shoal"
+
+    @property
+    def connections(self) -> tuple[Any, ...]:
+        """The settings that two sessions must have in common to be one."""
+        return (self.store, self.platform, self.token, self.sandboxes, self.idle_seconds,
+                self.latency, self.folder)  # fmt: skip
+
+
+_TYPES: dict[str, Any] = get_type_hints(Settings)
+NAMES = tuple(field.name for field in fields(Settings))
+
+
+def resolve(arguments: Mapping[str, Any]) -> Settings:
+    """The settings in force, given some as arguments."""
+    settings = Settings()
+    settings = _updated(settings, _from_environment(), "the environment")
+    settings = _updated(settings, _from_file(Path.cwd() / FILE), FILE)
+    return _updated(settings, arguments, "the call")
+
+
+def _updated(settings: Settings, found: Mapping[str, Any], where: str) -> Settings:
+    if not found:
+        return settings
+    for name, value in found.items():
+        _check(name, value, where)
+    return replace(settings, **found)
+
+
+def _check(name: str, value: Any, where: str) -> None:
+    if name not in _TYPES:
+        near = difflib.get_close_matches(name, NAMES, 1, 0.4)
+        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}."
+        raise SettingsError(f"{where} has an unknown setting {name!r}; {meant}")
+    wanted = _TYPES[name]
+    fits = isinstance(value, wanted) or (isinstance(value, int) and isinstance(1.0, wanted))
+    if not fits or (isinstance(value, bool) and not isinstance(True, _without_int(wanted))):
+        raise SettingsError(f"{where} sets {name} to {value!r}; it must be {_named(wanted)}.")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        least = {"workers": 1, "sandboxes": 1, "memory_mb": 64}.get(name, 0)
+        if value < least:
+            raise SettingsError(f"{where} sets {name} to {value!r}; it must be at least {least}.")
+
+
+def _without_int(wanted: Any) -> tuple[type, ...]:
+    kinds = getattr(wanted, "__args__", (wanted,))
+    return tuple(kind for kind in kinds if kind is not int)
+
+
+def _named(wanted: Any) -> str:
+    names = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+    kinds = getattr(wanted, "__args__", (wanted,))
+    return " or ".join(names.get(kind, "left out") for kind in kinds)
+
+
+def _from_environment() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for variable, text in os.environ.items():
+        if variable.startswith("SHOAL_"):
+            name = variable[len("SHOAL_") :].lower()
+            found[name] = _parsed(name, text)
+    return found
+
+
+def _parsed(name: str, text: str) -> Any:
+    """A variable's text as the type that its setting has; as it is if it doesn't fit."""
+    kinds = getattr(_TYPES.get(name, str), "__args__", (_TYPES.get(name, str),))
+    if bool in kinds:
+        return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
+            text.lower(), text
+        )
+    for kind in (int, float):
+        if kind in kinds:
+            try:
+                return kind(text)
+            except ValueError:
+                return text
+    return text
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} can't be read: {error}.") from error

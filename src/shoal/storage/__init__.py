@@ -1,0 +1,1 @@
+"""The store that workers coordinate through, and how values become bytes."""

@@ -1,0 +1,142 @@
+"""`Store`: what workers coordinate through. Every operation is one round trip, and atomic.
+
+1. A run exists from `open` to `close`; after that the store refuses what is said of it (`RunOver`),
+   so that nothing of a run can come back. Every key also has a time to live.
+2. A worker's start has an epoch. What an older epoch sends is refused.
+3. Within one `complete`, outputs are saved before tasks are marked.
+4. Marks are idempotent: a set of those who have done their share, not a counter.
+5. A mailbox keeps its messages until the run ends: reading takes nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from shoal.storage.codec import Blob, Buffer
+from shoal.types import RunId, TaskId, WorkerId
+
+DEFAULT_TTL = 24 * 3600
+"""Seconds after which a run that nobody ended is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRequest:
+    """A worker has done its share for a task."""
+
+    task: TaskId
+    owner: WorkerId
+    """Is told when the last of the producers has marked."""
+    producers: tuple[WorkerId, ...]
+    payload: bytes
+    """What the owner is to get from this worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message in a mailbox."""
+
+    kind: str
+    """`ready` to workers; `output`, `failed`, `lost` and `finished` to the client."""
+    name: str
+    """The task or worker it is about."""
+    parts: tuple[Buffer, ...] = ()
+    id: str = ""
+    """Where it stands in its mailbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a worker tells the store in one round trip."""
+
+    saves: Sequence[tuple[str, Blob]] = ()
+    marks: Sequence[MarkRequest] = ()
+    letters: Sequence[Letter] = ()
+    """To the client."""
+    executed: int = 0
+    """How many tasks this start of the worker has executed so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right, and the duty, to start a worker."""
+
+    worker: WorkerId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a worker finds when it begins."""
+
+    part: Buffer | None
+    executed: bytes | None
+    """What it left when it parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a run begins with."""
+
+    started: Sequence[WorkerId]
+    """Workers that the client starts itself, with epoch 1."""
+    parts: Mapping[WorkerId, Blob] = field(default_factory=dict)
+    outputs: Mapping[str, Blob] = field(default_factory=dict)
+    """Large constants."""
+    ttl: int = DEFAULT_TTL
+
+
+class Store(Protocol):
+    """Durable mailboxes, idempotent marks, saved outputs; safe to use from several threads."""
+
+    @property
+    def url(self) -> str:
+        """Where workers find it."""
+        ...
+
+    def open(self, run: RunId, opening: Opening) -> None:
+        """Begin a run."""
+        ...
+
+    def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
+        """Begin a start of a worker; only the first to enter with an epoch may go on."""
+        ...
+
+    def complete(
+        self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
+    ) -> Sequence[Claim]:
+        """Save, mark, deliver; the answer names the workers that the caller has to start."""
+        ...
+
+    def post(self, run: RunId, letter: Letter) -> None:
+        """Put a message into the client's mailbox."""
+        ...
+
+    def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
+        """The messages behind the one with id `after`; waits for one up to `timeout` seconds."""
+        ...
+
+    def hang_up(self, run: RunId, mailbox: str) -> None:
+        """End whoever of this process waits in `receive` for that mailbox."""
+        ...
+
+    def park(self, run: RunId, worker: WorkerId, epoch: int, read: str, executed: bytes) -> bool:
+        """Leave, unless a message came after the one with id `read`."""
+        ...
+
+    def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
+        """Saved outputs; None for what isn't there."""
+        ...
+
+    def progress(self, run: RunId) -> int:
+        """How many tasks have been executed, as far as is known."""
+        ...
+
+    def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
+        """End a run and delete everything of it."""
+        ...
+
+    def disconnect(self) -> None:
+        """Give up the connections."""
+        ...

@@ -1,0 +1,158 @@
+"""`MemoryStore`: the store's rules within one process, for tests and simulation."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from shoal.errors import RunOver
+from shoal.storage.base import Claim, Completion, Entry, Letter, Opening
+from shoal.storage.codec import Blob, Buffer
+from shoal.storage.keys import CLIENT
+from shoal.types import RunId, TaskId, WorkerId
+
+
+@dataclass
+class _Run:
+    parts: dict[WorkerId, bytes]
+    outputs: dict[str, bytes]
+    epochs: dict[WorkerId, int] = field(default_factory=dict)
+    claimed: set[WorkerId] = field(default_factory=set)
+    entered: set[tuple[WorkerId, int]] = field(default_factory=set)
+    executed: dict[WorkerId, bytes] = field(default_factory=dict)
+    marks: dict[TaskId, dict[WorkerId, bytes]] = field(default_factory=dict)
+    mailboxes: dict[str, list[Letter]] = field(default_factory=dict)
+    progress: dict[tuple[WorkerId, int], int] = field(default_factory=dict)
+
+
+def _flat(blob: Blob) -> bytes:
+    return b"".join(blob)
+
+
+class MemoryStore:
+    """A store that lives and dies with its process."""
+
+    url = "memory://"
+
+    def __init__(self) -> None:
+        self._runs: dict[RunId, _Run] = {}
+        self._changed = threading.Condition()
+        self._hung_up: set[tuple[RunId, str]] = set()
+
+    def open(self, run: RunId, opening: Opening) -> None:
+        """Begin a run."""
+        with self._changed:
+            state = _Run(
+                {worker: _flat(blob) for worker, blob in opening.parts.items()},
+                {name: _flat(blob) for name, blob in opening.outputs.items()},
+            )
+            state.claimed.update(opening.started)
+            state.epochs.update(dict.fromkeys(opening.started, 1))
+            self._runs[run] = state
+
+    def _run(self, run: RunId, worker: WorkerId | None = None, epoch: int = 0) -> _Run:
+        state = self._runs.get(run)
+        if state is None:
+            raise RunOver(f"Run {run} is over.")
+        if worker is not None and state.epochs.get(worker) != epoch:
+            raise RunOver(f"Start {epoch} of worker {worker} in run {run} is over.")
+        return state
+
+    def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
+        """Begin a start of a worker."""
+        with self._changed:
+            state = self._run(run, worker, epoch)
+            if (worker, epoch) in state.entered:
+                raise RunOver(f"Start {epoch} of worker {worker} in run {run} is under way.")
+            state.entered.add((worker, epoch))
+            return Entry(state.parts.get(worker), state.executed.get(worker))
+
+    def complete(
+        self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
+    ) -> Sequence[Claim]:
+        """Save, mark, deliver."""
+        claims: list[Claim] = []
+        with self._changed:
+            state = self._run(run, worker, epoch)
+            for name, blob in completion.saves:
+                state.outputs[name] = _flat(blob)
+            for mark in completion.marks:
+                done = state.marks.setdefault(mark.task, {})
+                if worker in done:
+                    continue
+                done[worker] = mark.payload
+                if len(done) == len(mark.producers):
+                    payloads = tuple(done[producer] for producer in mark.producers)
+                    self._append(state, mark.owner, Letter("ready", mark.task, payloads))
+                    if mark.owner not in state.claimed:
+                        state.claimed.add(mark.owner)
+                        state.epochs[mark.owner] = state.epochs.get(mark.owner, 0) + 1
+                        claims.append(Claim(mark.owner, state.epochs[mark.owner]))
+            for letter in completion.letters:
+                self._append(state, CLIENT, letter)
+            state.progress[worker, epoch] = completion.executed
+            self._changed.notify_all()
+        return claims
+
+    def _append(self, state: _Run, mailbox: str, letter: Letter) -> None:
+        letters = state.mailboxes.setdefault(mailbox, [])
+        letters.append(replace(letter, id=str(len(letters) + 1)))
+
+    def post(self, run: RunId, letter: Letter) -> None:
+        """Put a message into the client's mailbox."""
+        with self._changed:
+            self._append(self._run(run), CLIENT, letter)
+            self._changed.notify_all()
+
+    def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
+        """The messages behind `after`."""
+        position = int(after or 0)
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                state = self._runs.get(run)
+                letters = state.mailboxes.get(mailbox, [])[position:] if state else []
+                left = deadline - time.monotonic()
+                if letters or left <= 0 or (run, mailbox) in self._hung_up:
+                    self._hung_up.discard((run, mailbox))
+                    return letters
+                self._changed.wait(left)
+
+    def hang_up(self, run: RunId, mailbox: str) -> None:
+        """End whoever waits for that mailbox."""
+        with self._changed:
+            self._hung_up.add((run, mailbox))
+            self._changed.notify_all()
+
+    def park(self, run: RunId, worker: WorkerId, epoch: int, read: str, executed: bytes) -> bool:
+        """Leave, unless a message came after `read`."""
+        with self._changed:
+            state = self._run(run, worker, epoch)
+            if len(state.mailboxes.get(worker, [])) > int(read or 0):
+                return False
+            state.claimed.discard(worker)
+            state.executed[worker] = executed
+            return True
+
+    def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
+        """Saved outputs."""
+        with self._changed:
+            state = self._run(run)
+            return [state.outputs.get(name) for name in names]
+
+    def progress(self, run: RunId) -> int:
+        """How many tasks have been executed."""
+        with self._changed:
+            state = self._runs.get(run)
+            return sum(state.progress.values()) if state else 0
+
+    def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
+        """End a run and delete everything of it."""
+        with self._changed:
+            self._runs.pop(run, None)
+            self._changed.notify_all()
+
+    def disconnect(self) -> None:
+        """Nothing to give up."""

@@ -1,0 +1,288 @@
+"""A connection to a Valkey or Redis server: the wire protocol in its smallest form.
+
+A packaged client copies large values and takes three times as long for a small round trip; this
+one writes buffers as they are and reads large replies straight into the memory they stay in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from shoal.errors import SettingsError, StoreRefused, StoreUnavailable
+from shoal.storage.codec import Buffer
+
+Arg = str | int | float | Buffer | list[Buffer]
+"""A command's argument; a list of buffers is one argument, written without joining."""
+
+_CONNECT_SECONDS = 5.0
+_REPLY_SECONDS = 60.0
+_GATHER = 32 * 1024
+"""Smaller pieces are joined before they are written."""
+_IOV_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server is and how to get in."""
+
+    host: str | None
+    port: int
+    path: str | None
+    """A unix socket; else host and port."""
+    username: str | None = None
+    password: str | None = None
+    db: int = 0
+    tls: bool = False
+    ca_file: str | None = None
+
+    def __str__(self) -> str:
+        return f"unix socket {self.path}" if self.path else f"{self.host}:{self.port}"
+
+
+def parse_url(url: str) -> Address:
+    """The address in a `redis://`, `rediss://`, `valkey://` or `unix://` URL."""
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    if parts.scheme not in ("redis", "rediss", "valkey", "valkeys", "unix"):
+        raise SettingsError(
+            f"store={_safe(url)!r} is not a store's URL: use redis://HOST:PORT/DB, rediss:// for "
+            "TLS, or unix:///PATH."
+        )
+    try:
+        port = parts.port or 6379
+        db = int(query["db"][0] if "db" in query else (parts.path.strip("/") or 0))
+    except ValueError as error:
+        if parts.scheme != "unix":
+            raise SettingsError(f"store={_safe(url)!r}: the port and the database are numbers.") from error
+        port, db = 6379, 0
+    return Address(
+        host=parts.hostname or "localhost",
+        port=port,
+        path=unquote(parts.path) if parts.scheme == "unix" else None,
+        username=unquote(parts.username) if parts.username else None,
+        password=unquote(parts.password) if parts.password else None,
+        db=db if parts.scheme != "unix" or "db" in query else 0,
+        tls=parts.scheme in ("rediss", "valkeys"),
+        ca_file=query["ca_file"][0] if "ca_file" in query else None,
+    )
+
+
+def _safe(url: str) -> str:
+    """The URL without its password."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('://')[0]}://…@{tail}" if at else url
+
+
+class Connection:
+    """One connection; the caller sees to it that one thread at a time uses it."""
+
+    def __init__(self, address: Address, latency: float = 0.0) -> None:
+        self.address = address
+        self._latency = latency
+        self._socket = self._connect()
+        self._buffer = bytearray(1 << 16)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._greet()
+
+    def _connect(self) -> socket.socket:
+        address = self.address
+        try:
+            if address.path:
+                sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                sock.settimeout(_CONNECT_SECONDS)
+                sock.connect(address.path)
+            else:
+                sock = socket.create_connection(
+                    (address.host or "localhost", address.port), timeout=_CONNECT_SECONDS
+                )
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address.tls:
+                import ssl
+
+                context = ssl.create_default_context(cafile=address.ca_file)
+                sock = context.wrap_socket(sock, server_hostname=address.host)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"The store at {address} can't be reached: {error}. Is the server running, and is "
+                "the address right?"
+            ) from error
+        sock.settimeout(_REPLY_SECONDS)
+        return sock
+
+    def _greet(self) -> None:
+        address = self.address
+        try:
+            if address.password is not None:
+                who = (address.username,) if address.username else ()
+                self.call("AUTH", *who, address.password)
+            if address.db:
+                self.call("SELECT", address.db)
+            elif address.password is None:
+                self.call("PING")
+        except StoreRefused as error:
+            self.close()
+            raise StoreRefused(
+                f"The store at {address} doesn't let us in: {error}. Check the user name, password "
+                "and database in the store's URL."
+            ) from error
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def hang_up(self) -> None:
+        """Close it under whoever waits for a reply; that one gets an error."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def call(self, *args: Arg) -> Any:
+        """One command, one reply; an error reply is raised."""
+        reply = self.pipeline([args])[0]
+        if isinstance(reply, StoreRefused):
+            raise reply
+        return reply
+
+    def pipeline(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+        """Several commands in one round trip; error replies stand among the others."""
+        if self._latency:
+            time.sleep(self._latency)
+        self.send(commands)
+        return [self.reply() for _ in commands]
+
+    def send(self, commands: Sequence[Sequence[Arg]]) -> None:
+        """Write commands; each wants a `reply`."""
+        pieces: list[Buffer] = []
+        small: list[bytes] = []
+        for command in commands:
+            small.append(b"*%d\r\n" % len(command))
+            for arg in command:
+                _encode(arg, small, pieces)
+        if small:
+            pieces.append(b"".join(small))
+        try:
+            self._write(pieces)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _write(self, pieces: list[Buffer]) -> None:
+        if len(pieces) == 1:
+            self._socket.sendall(pieces[0])
+            return
+        if self.address.tls:
+            for piece in pieces:
+                self._socket.sendall(piece)
+            return
+        views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+        while views:
+            sent = self._socket.sendmsg(views[:_IOV_MAX])
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if sent:
+                views[0] = views[0][sent:]
+
+    def reply(self) -> Any:
+        """The next reply."""
+        try:
+            return self._reply()
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _broken(self, error: OSError) -> StoreUnavailable:
+        return StoreUnavailable(f"The connection to the store at {self.address} broke: {error}.")
+
+    def _reply(self) -> Any:
+        line = self._line()
+        kind, rest = line[:1], line[1:]
+        if kind == b"$":
+            length = int(rest)
+            return None if length < 0 else self._bulk(length)
+        if kind == b":":
+            return int(rest)
+        if kind == b"+":
+            return rest
+        if kind == b"*":
+            count = int(rest)
+            return None if count < 0 else [self._reply() for _ in range(count)]
+        if kind == b"-":
+            return StoreRefused(rest.decode(errors="replace"))
+        raise StoreUnavailable(f"The store at {self.address} speaks another protocol: {line[:60]!r}")
+
+    def _line(self) -> bytes:
+        while True:
+            found = self._buffer.find(b"\r\n", self._start, self._end)
+            if found >= 0:
+                line = bytes(self._view[self._start : found])
+                self._start = found + 2
+                return line
+            self._fill()
+
+    def _bulk(self, length: int) -> Buffer:
+        have = self._end - self._start
+        if have >= length + 2:
+            data = bytes(self._view[self._start : self._start + length])
+            self._start += length + 2
+            return data
+        value = bytearray(length)
+        view = memoryview(value)
+        taken = min(have, length)
+        view[:taken] = self._view[self._start : self._start + taken]
+        self._start += taken
+        while taken < length:
+            got = self._socket.recv_into(view[taken:])
+            if not got:
+                raise ConnectionResetError("the server hung up")
+            taken += got
+        while self._end - self._start < 2:
+            self._fill()
+        self._start += 2
+        return value
+
+    def _fill(self) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == len(self._buffer):
+            kept = self._end - self._start
+            self._buffer[:kept] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, kept
+        if self._end == len(self._buffer):
+            raise ConnectionResetError("a reply line is too long")
+        got = self._socket.recv_into(self._view[self._end :])
+        if not got:
+            raise ConnectionResetError("the server hung up")
+        self._end += got
+
+
+def _encode(arg: Arg, small: list[bytes], pieces: list[Buffer]) -> None:
+    """Append an argument; what is large goes into `pieces` as it is, behind what came before."""
+    if isinstance(arg, str):
+        data: Buffer = arg.encode()
+    elif isinstance(arg, (int, float)):
+        data = str(arg).encode()
+    elif isinstance(arg, list):
+        small.append(b"$%d\r\n" % sum(memoryview(buffer).nbytes for buffer in arg))
+        for buffer in arg:
+            _append(buffer, small, pieces)
+        small.append(b"\r\n")
+        return
+    else:
+        data = arg
+    small.append(b"$%d\r\n" % memoryview(data).nbytes)
+    _append(data, small, pieces)
+    small.append(b"\r\n")
+
+
+def _append(data: Buffer, small: list[bytes], pieces: list[Buffer]) -> None:
+    if memoryview(data).nbytes < _GATHER:
+        small.append(bytes(data))
+        return
+    pieces.append(b"".join(small))
+    small.clear()
+    pieces.append(data)

@@ -1,0 +1,121 @@
+"""Large outputs between the sandboxes of one machine: files in memory, mapped by who takes them.
+
+1. A run owns a folder in the machine's shared memory, readable by its user only; it is deleted
+   with the run. A lock held by the client tells a live run's folder from one left by a crash.
+2. A file appears under its name only when it is complete.
+3. What is mapped can be written to without others noticing: pages are copied on write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import mmap
+import os
+import shutil
+from pathlib import Path
+
+from shoal.storage.codec import Blob, blob_nbytes
+from shoal.types import RunId
+
+_ROOT = Path("/dev/shm")  # noqa: S108
+WORTHWHILE = 64 * 1024
+"""Smaller outputs go through the store."""
+_IOV_MAX = 512
+
+
+class SharedFolder:
+    """The outputs of a run that are in this machine's shared memory."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    @staticmethod
+    def create(run: RunId) -> SharedFolder | None:
+        """A folder for a run, or None where the machine has no shared memory folder."""
+        root = _ROOT / f"shoal-{os.getuid()}"
+        try:
+            root.mkdir(mode=0o700, exist_ok=True)
+            if root.stat().st_uid != os.getuid():
+                return None
+            _sweep(root)
+            folder = SharedFolder(str(root / run))
+            Path(folder.path).mkdir(mode=0o700)
+            folder._lock = os.open(f"{folder.path}/.lock", os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(folder._lock, fcntl.LOCK_EX)
+        except OSError:
+            return None
+        return folder
+
+    def _file(self, name: str) -> str:
+        digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+        return f"{self.path}/{digest}"
+
+    def write(self, name: str, blob: Blob) -> bool:
+        """Put an output there; False if there is no room."""
+        path = self._file(name)
+        unfinished = f"{path}.{os.getpid()}"
+        try:
+            descriptor = os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            try:
+                _write_all(descriptor, blob)
+            finally:
+                os.close(descriptor)
+            os.rename(unfinished, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+            return False
+        return True
+
+    def read(self, name: str) -> memoryview | None:
+        """An output, mapped; None if it isn't there."""
+        try:
+            descriptor = os.open(self._file(name), os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
+        finally:
+            os.close(descriptor)
+
+    def delete(self) -> None:
+        """Delete the folder and what is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _write_all(descriptor: int, blob: Blob) -> None:
+    views = [memoryview(buffer).cast("B") for buffer in blob if len(buffer)]
+    while views:
+        written = os.writev(descriptor, views[:_IOV_MAX])
+        while views and written >= len(views[0]):
+            written -= len(views.pop(0))
+        if written:
+            views[0] = views[0][written:]
+
+
+def _sweep(root: Path) -> None:
+    """Delete the folders of runs whose client died."""
+    for folder in root.iterdir():
+        try:
+            descriptor = os.open(folder / ".lock", os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def worthwhile(blob: Blob) -> bool:
+    """Whether an output is large enough for shared memory."""
+    return blob_nbytes(blob) >= WORTHWHILE

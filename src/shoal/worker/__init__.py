@@ -1,0 +1,1 @@
+"""Workers: the driver of the worker machine in real time."""

@@ -1,0 +1,327 @@
+"""`Courier`: carries out what a worker owes to others and wants from them.
+
+1. Orders are carried out in the order given, by one thread at a time: a slot that has nothing else
+   to do, or the courier's own thread while the slots are busy.
+2. Everything that is ready to go travels in one round trip. Within it the store saves before it
+   marks, so an output counts as saved as soon as it stands in line.
+3. Large outputs for this machine go through shared memory, and nothing of them to the store.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from shoal.clock import RealClock
+from shoal.errors import StoreError
+from shoal.execution.effects import Mark
+from shoal.execution.events import Event, Fetched, Saved
+from shoal.execution.plan import Part
+from shoal.platform.base import Invocation, Platform
+from shoal.storage.base import Claim, Completion, Letter, MarkRequest, Store
+from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode, encode
+from shoal.storage.shared import SharedFolder, worthwhile
+from shoal.types import TaskId
+from shoal.worker.recorder import FETCH, SAVE, Recorder
+
+_PROGRESS_SECONDS = 0.25
+
+
+class Worker(Protocol):
+    """The worker that a courier works for."""
+
+    recorder: Recorder
+
+    @property
+    def executed(self) -> int:
+        """How many tasks it has executed."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Something happened."""
+        ...
+
+    def keep(self, outputs: dict[TaskId, Any]) -> None:
+        """Outputs of others came in."""
+        ...
+
+    def blob(self, task: TaskId) -> Blob:
+        """An own output as it is saved."""
+        ...
+
+    def parked(self, *, left: bool) -> None:
+        """Whether the store let it go."""
+        ...
+
+    def give_up(self, error: BaseException) -> None:
+        """It can't go on."""
+        ...
+
+
+@dataclass(slots=True)
+class _Parking:
+    executed: bytes
+    read: str
+
+
+Order = Callable[[], None]
+
+
+class Courier:
+    """The worker's connection to everything else."""
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        part: Part,
+        store: Store,
+        platform: Platform,
+        shared: SharedFolder | None,
+        worker: Worker,
+    ) -> None:
+        self._invocation = invocation
+        self._part = part
+        self._store = store
+        self._platform = platform
+        self._shared = shared
+        self._worker = worker
+        self._key = bytes.fromhex(invocation.key)
+        self._clock = RealClock()
+        self._room = part.resources.memory_mb * 1024 * 1024 // 2
+        """What may still go into shared memory, which counts as this worker's own."""
+        self._orders: deque[Order] = deque()
+        self._saves: list[tuple[str, Blob]] = []
+        self._marks: list[MarkRequest] = []
+        self._letters: list[Letter] = []
+        self._parking: _Parking | None = None
+        self._finishing = False
+        self._told = 0
+        """How many executed tasks the store knows of."""
+        self._working = threading.Lock()
+        self._wake = threading.Condition()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timer_count = 0
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="shoal-courier", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work in the background."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Do no more."""
+        with self._wake:
+            self._stopped = True
+            self._wake.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def save(self, task: TaskId) -> None:
+        """Save an own output."""
+        self._orders.append(lambda: self._save(task))
+
+    def fetch(self, outputs: tuple[TaskId, ...]) -> None:
+        """Fetch outputs of others."""
+        self._orders.append(lambda: self._fetch(outputs))
+
+    def mark(self, mark: Mark, plain: dict[TaskId, Any], pickled: dict[TaskId, Blob]) -> None:
+        """Mark a task; small outputs for it travel along."""
+
+        def order() -> None:
+            joined = {task: b"".join(blob) for task, blob in pickled.items()}
+            payload = b"".join(encode((plain, joined, mark.saved), self._key))
+            self._marks.append(MarkRequest(mark.task, mark.owner, mark.producers, payload))
+
+        self._orders.append(order)
+
+    def hand_in(self, task: TaskId, value: Any, blob: Blob | None, *, saved: bool) -> None:
+        """Give the client a sink's output, or tell it that it is saved."""
+
+        def order() -> None:
+            parts = () if saved else (b"".join(blob or encode(value, self._key)),)
+            self._letters.append(Letter("output", task, parts))
+
+        self._orders.append(order)
+
+    def post(self, letter: Letter) -> None:
+        """Send the client a message."""
+        self._orders.append(lambda: self._letters.append(letter))
+
+    def park(self, executed: bytes, read: str) -> None:
+        """Ask the store to let the worker go."""
+
+        def order() -> None:
+            self._parking = _Parking(executed, read)
+
+        self._orders.append(order)
+
+    def finish(self) -> None:
+        """Hand the timeline in with the last round trip."""
+
+        def order() -> None:
+            self._finishing = True
+
+        self._orders.append(order)
+
+    def drop(self) -> None:
+        """Forget what is still to do."""
+        self._orders.clear()
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to carry out."""
+        return bool(self._orders)
+
+    def wake(self) -> None:
+        """Have the orders carried out in the background."""
+        with self._wake:
+            self._wake.notify()
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call back later, from the courier's thread."""
+        with self._wake:
+            self._timer_count += 1
+            heapq.heappush(self._timers, (time.monotonic() + seconds, self._timer_count, callback))
+            self._wake.notify()
+
+    def work(self) -> bool:
+        """Carry the orders out, unless another thread does; whether there was anything to do."""
+        worked = False
+        while self._orders:
+            if not self._working.acquire(blocking=False):
+                return worked
+            try:
+                while self._orders:
+                    worked = True
+                    self._orders.popleft()()
+                self._send()
+            finally:
+                self._working.release()
+        return worked
+
+    def _send(self) -> None:
+        """Send what is ready, then park if that was asked for."""
+        parking, self._parking = self._parking, None
+        if self._finishing or parking:
+            kind = "finished" if self._finishing else "parked"
+            record = self._worker.recorder.taken()
+            self._letters.append(Letter(kind, self._part.worker, (record,)))
+        if self._saves or self._marks or self._letters:
+            completion = Completion(self._saves, self._marks, self._letters, self._worker.executed)
+            self._saves, self._marks, self._letters = [], [], []
+            self._complete(completion)
+        if parking:
+            run, epoch = self._invocation.run, self._invocation.epoch
+            worker = self._part.worker
+            left = self._store.park(run, worker, epoch, parking.read, parking.executed)
+            self._worker.parked(left=left)
+
+    def _complete(self, completion: Completion) -> None:
+        self._told = completion.executed
+        invocation = self._invocation
+        claims = self._store.complete(
+            invocation.run, self._part.worker, invocation.epoch, completion
+        )
+        if claims:
+            self._platform.invoke([self._invocation_of(claim) for claim in claims])
+
+    def _invocation_of(self, claim: Claim) -> Invocation:
+        resources = self._part.neighbours[claim.worker]
+        return replace(
+            self._invocation,
+            worker=claim.worker,
+            epoch=claim.epoch,
+            memory_mb=resources.memory_mb,
+            cpus=resources.cpu_share,
+            part=None,
+            sent=self._clock.now(),
+        )
+
+    def _save(self, task: TaskId) -> None:
+        start = self._clock.now()
+        blob = self._worker.blob(task)
+        nbytes = blob_nbytes(blob)
+        if self._shared and worthwhile(blob) and nbytes <= self._room:
+            if self._shared.write(task, blob):
+                self._room -= nbytes
+                self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
+                self._worker.tell(Saved(task))
+                return
+            self._room = 0
+        self._saves.append((task, blob))
+        self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
+        self._worker.tell(Saved(task))
+
+    def _fetch(self, outputs: tuple[TaskId, ...]) -> None:
+        found: dict[TaskId, Any] = {}
+        missing: list[TaskId] = []
+        for output in outputs:
+            start = self._clock.now()
+            view = self._shared.read(output) if self._shared else None
+            if view is None:
+                missing.append(output)
+            else:
+                self._take(found, output, view, start)
+        if missing:
+            start = self._clock.now()
+            for output, data in zip(
+                missing, self._store.fetch(self._invocation.run, missing), strict=True
+            ):
+                if data is None:
+                    raise StoreError(f"The store has lost the output of task {output!r}.")
+                self._take(found, output, data, start)
+                start = self._clock.now()
+        self._worker.keep(found)
+        self._worker.tell(Fetched(outputs))
+
+    def _take(
+        self, found: dict[TaskId, Any], output: TaskId, data: Buffer, start: float
+    ) -> None:
+        found[output] = decode(data, self._key)
+        nbytes = memoryview(data).nbytes
+        self._worker.recorder.moved(FETCH, output, start, self._clock.now(), nbytes)
+
+    def opened(self, letter: Letter) -> dict[TaskId, Any]:
+        """The small outputs that came with a message."""
+        held: dict[TaskId, Any] = {}
+        for part in letter.parts:
+            plain, pickled, _saved = decode(part, self._key)
+            held.update(plain)
+            held.update({task: decode(blob, self._key) for task, blob in pickled.items()})
+        return held
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                self._await_something()
+                for callback in self._due():
+                    callback()
+                self.work()
+        except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
+            self._worker.give_up(error)
+
+    def _await_something(self) -> None:
+        with self._wake:
+            if self._stopped:
+                return
+            timeout = _PROGRESS_SECONDS
+            if self._timers:
+                timeout = min(timeout, max(0.0, self._timers[0][0] - time.monotonic()))
+            notified = self._wake.wait(timeout) if not self._orders or timeout else True
+        if not notified and not self._stopped and self._worker.executed != self._told:
+            self._orders.append(self._tell_progress)
+
+    def _tell_progress(self) -> None:
+        self._complete(Completion(executed=self._worker.executed))
+
+    def _due(self) -> Sequence[Callable[[], None]]:
+        due = []
+        with self._wake:
+            while self._timers and self._timers[0][0] <= time.monotonic():
+                due.append(heapq.heappop(self._timers)[2])
+        return due

@@ -1,0 +1,73 @@
+"""The entry point: what a sandbox does with a job."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from base64 import b64decode
+from typing import Any
+
+from shoal.errors import RunOver
+from shoal.platform.base import Invocation
+from shoal.platform.http import HttpPlatform
+from shoal.storage.base import Store
+from shoal.storage.redis import RedisStore
+from shoal.worker.package import unpack
+from shoal.worker.runtime import Running, WorkerRuntime
+
+_stores: dict[tuple[str, float], RedisStore] = {}
+"""Connections that the next job in this sandbox may use again."""
+
+
+def handle(job: dict[str, Any], running: Running) -> bool:
+    """Run a worker; whether the sandbox can be used again."""
+    invocation = Invocation.from_dict(job["invocation"])
+    _move_to(invocation)
+    where = (invocation.store, invocation.latency)
+    store = _stores.get(where)
+    if store is None:
+        store = _stores[where] = RedisStore(*where)
+    platform = HttpPlatform(job["gateway"], job["token"], invocation.latency)
+    try:
+        return run_worker(invocation, store, platform, running, start=job["start"])
+    except BaseException:
+        _stores.pop(where, None)
+        raise
+    finally:
+        platform.close()
+
+
+def run_worker(
+    invocation: Invocation,
+    store: Store,
+    platform: Any,
+    running: Running,
+    *,
+    start: str,
+) -> bool:
+    """Enter the run and do the worker's part; a start that is over does nothing."""
+    try:
+        entry = store.enter(invocation.run, invocation.worker, invocation.epoch)
+    except RunOver:
+        return True
+    data = b64decode(invocation.part) if invocation.part is not None else entry.part
+    unpacked = unpack(data, bytes.fromhex(invocation.key))
+    numbers = frozenset(json.loads(entry.executed)) if entry.executed else frozenset()
+    part = unpacked.part
+    executed = [t for t, n in zip(part.tasks, part.numbers, strict=True) if n in numbers]
+    runtime = WorkerRuntime(
+        invocation, unpacked, store, platform, running, executed=executed, start=start
+    )
+    return runtime.run()
+
+
+def _move_to(invocation: Invocation) -> None:
+    """Find modules and files where the client finds them."""
+    if invocation.path:
+        known = set(invocation.path)
+        sys.path[:] = [*invocation.path, *(item for item in sys.path if item not in known)]
+    if invocation.folder:
+        with contextlib.suppress(OSError):
+            os.chdir(invocation.folder)

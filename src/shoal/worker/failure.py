@@ -1,0 +1,96 @@
+"""A task's failure as it travels: facts in JSON, and the exception itself, signed."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+import traceback
+from typing import Any
+
+from shoal.errors import ShoalError, TaskError
+from shoal.storage.codec import decode, encode
+from shoal.types import TaskId, WorkerId
+from shoal.worker.package import Unpacked
+
+_OWN_FRAMES = ("shoal/worker/", "shoal/platform/")
+
+
+def described_failure(
+    error: BaseException,
+    task: TaskId,
+    unpacked: Unpacked,
+    key: bytes,
+) -> tuple[bytes, bytes]:
+    """What is known of a failure."""
+    facts = {
+        "worker": unpacked.part.worker,
+        "reason": reason_of(error),
+        "arguments": _arguments(task, unpacked),
+        "traceback": _traceback(error),
+    }
+    return json.dumps(facts).encode(), b"".join(_pickled(error, key))
+
+
+def reason_of(error: BaseException) -> str:
+    """An exception in a line."""
+    if isinstance(error, TaskError):
+        return error.reason
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _arguments(task: TaskId, unpacked: Unpacked) -> str:
+    """A summary of what the task was called with."""
+    _, args, kwargs, refs, _, _ = unpacked.calls[task]
+    shown = [
+        f"<output of {refs[i]}>" if i in refs else _short(value) for i, value in enumerate(args)
+    ]
+    for name, value in kwargs.items():
+        shown.append(f"{name}=" + (f"<output of {refs[name]}>" if name in refs else _short(value)))
+    return f"({', '.join(shown[:6])}{', …' if len(shown) > 6 else ''})"
+
+
+def _short(value: Any) -> str:
+    try:
+        return reprlib.repr(value)
+    except Exception:  # noqa: BLE001 - the user's __repr__ may raise anything
+        return f"<{type(value).__name__}>"
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback without Shoal's own frames."""
+    if isinstance(error, ShoalError):
+        return ""
+    lines = traceback.TracebackException.from_exception(error)
+    kept = [f for f in lines.stack if not any(own in f.filename for own in _OWN_FRAMES)]
+    lines.stack = traceback.StackSummary.from_list(kept)
+    return "".join(lines.format())
+
+
+def _pickled(error: BaseException, key: bytes) -> Any:
+    """The exception, or one that says what it was if it can't travel."""
+    try:
+        blob = encode(error, key)
+        decode(b"".join(blob), key)
+    except Exception:  # noqa: BLE001 - an exception may pickle, and yet not unpickle
+        return encode(RuntimeError(reason_of(error)), key)
+    return blob
+
+
+def failure_error(
+    task: TaskId, parts: tuple[Any, ...], not_run: tuple[TaskId, ...], key: bytes
+) -> TaskError:
+    """The error that a client raises for a failure, with the user's exception as its cause."""
+    facts = json.loads(bytes(parts[0]))
+    cause = decode(parts[1], key)
+    kind = type(cause) if isinstance(cause, TaskError) else TaskError
+    error = kind(
+        task,
+        WorkerId(facts["worker"]),
+        facts["reason"],
+        arguments=facts["arguments"],
+        remote_traceback=facts["traceback"],
+        not_run=not_run,
+    )
+    error.__cause__ = None if isinstance(cause, TaskError) else cause
+    return error

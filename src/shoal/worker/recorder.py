@@ -1,0 +1,31 @@
+"""`Recorder`: what a worker spent its time on, a row for each thing."""
+
+from __future__ import annotations
+
+from shoal.execution.timeline import KINDS, Row, encode_record
+from shoal.types import TaskId, WorkerId
+
+_NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
+EXECUTE, FETCH, SAVE = _NUMBER_OF["execute"], _NUMBER_OF["fetch"], _NUMBER_OF["save"]
+
+
+class Recorder:
+    """Collects rows; appending is safe from any thread."""
+
+    def __init__(self, worker: WorkerId, numbers: dict[TaskId, int]) -> None:
+        self._worker = worker
+        self._numbers = numbers
+        self.rows: list[Row] = []
+
+    def started(self, start: str, sent: float, now: float) -> None:
+        """The worker began, cold or warm."""
+        self.rows.append((_NUMBER_OF[f"{start} start"], -1, sent, now, 0.0, 0))
+
+    def moved(self, kind: int, task: TaskId, start: float, end: float, nbytes: int) -> None:
+        """An output was fetched or saved."""
+        self.rows.append((kind, self._numbers.get(task, -1), start, end, 0.0, nbytes))
+
+    def taken(self) -> bytes:
+        """The rows since the last time, as they are handed in."""
+        rows, self.rows = self.rows, []
+        return encode_record(self._worker, rows)

@@ -1,0 +1,397 @@
+"""`WorkerRuntime`: drives the worker machine in real time.
+
+1. A slot is a thread that runs tasks. After each it tells the machine itself and takes the next
+   one, so that a tiny task costs no hand-over between threads.
+2. What leaves the worker goes through the `Courier`: a slot with nothing else to do sees to it at
+   once, otherwise the courier's thread does while the slots go on.
+3. Messages come in by a thread that blocks on the mailbox; a worker that expects none has none.
+4. The machine is only touched under the lock; user code and I/O never run under it.
+5. A task that exceeds its timeout is given up together with its thread, and the process isn't
+   used again.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
+
+from shoal.clock import RealClock
+from shoal.errors import RunOver, TaskTimeout
+from shoal.execution.effects import (
+    Abort,
+    Effect,
+    Execute,
+    Fetch,
+    Finish,
+    Forget,
+    HandIn,
+    Mark,
+    Park,
+    Save,
+    SetTimer,
+)
+from shoal.execution.events import (
+    Arrived,
+    Event,
+    Executed,
+    Failed,
+    MailCame,
+    Started,
+    TimerFired,
+)
+from shoal.execution.machine import WorkerMachine
+from shoal.platform.base import Invocation, Platform
+from shoal.storage.base import Letter, Store
+from shoal.storage.codec import Blob, blob_nbytes, encode, estimated_nbytes, quick_nbytes
+from shoal.storage.shared import SharedFolder
+from shoal.types import TaskId
+from shoal.worker.courier import Courier
+from shoal.worker.failure import described_failure
+from shoal.worker.package import Unpacked
+from shoal.worker.recorder import EXECUTE, Recorder
+
+_RECEIVE_SECONDS = 10.0
+
+
+class Running(Protocol):
+    """Where the numbers of running tasks are noted, for whoever finds the worker dead."""
+
+    def set(self, slot: int, number: int) -> None:
+        """A task begins."""
+        ...
+
+    def clear(self, slot: int) -> None:
+        """Nothing runs in the slot."""
+        ...
+
+
+@dataclass(slots=True)
+class _Try:
+    """One execution of a task that has a timeout."""
+
+    task: TaskId
+    given_up: bool = False
+
+
+class _GivenUp(Exception):
+    """This thread's task has been given up, and the thread with it."""
+
+
+class WorkerRuntime:
+    """One start of a worker."""
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        unpacked: Unpacked,
+        store: Store,
+        platform: Platform,
+        running: Running,
+        *,
+        executed: Sequence[TaskId] = (),
+        start: str = "cold",
+    ) -> None:
+        self._invocation = invocation
+        self._unpacked = unpacked
+        self._store = store
+        self._running = running
+        self._resumed = tuple(executed)
+        self._key = bytes.fromhex(invocation.key)
+        self._clock = RealClock()
+        self._part = part = unpacked.part
+        self._numbers = dict(zip(part.tasks, part.numbers, strict=True))
+        self.recorder = Recorder(part.worker, self._numbers)
+        self.recorder.started(start, invocation.sent, self._clock.now())
+        self._machine = WorkerMachine(part)
+        self._wanted = part.feeds.keys() | part.sinks
+        self._values: dict[TaskId, Any] = {}
+        self._blobs: dict[TaskId, Blob] = {}
+        """Outputs that were pickled to learn their size."""
+        self._failures: dict[TaskId, tuple[bytes, bytes]] = {}
+        self.executed = 0
+        """How many tasks this start has executed."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._todo: deque[TaskId] = deque()
+        self._slots = 0
+        self._idle = 0
+        """Slots that wait for a task."""
+        self._slot_count = 0
+        self._tries: dict[int, _Try] = {}
+        self._abandoned = 0
+        self._leaving = False
+        """The store has been asked to let us go: messages wait for its answer."""
+        self._over = False
+        self._broken: BaseException | None = None
+        self._read = ""
+        """The last message that the machine was told of."""
+        shared = SharedFolder(invocation.shared) if invocation.shared else None
+        self._courier = Courier(invocation, part, store, platform, shared, self)
+
+    def run(self) -> bool:
+        """Do everything there is to do; whether this process can run another worker."""
+        mail = None
+        if not self._part.shared.keys().isdisjoint(self._part.tasks):
+            mail = threading.Thread(target=self._receive, name="shoal-mail", daemon=True)
+        self._courier.start()
+        try:
+            self._tell(Started(self._resumed))
+            if mail is not None:
+                mail.start()
+            self._run_slots()
+        finally:
+            self._stop()
+            self._courier.stop()
+            if mail is not None:
+                self._store.hang_up(self._invocation.run, self._part.worker)
+                mail.join()
+        if self._broken is not None and not isinstance(self._broken, RunOver):
+            raise self._broken
+        return not self._abandoned and not self._slots
+
+    def _run_slots(self) -> None:
+        """Run tasks in this thread; in another one where a timeout may have to give it up."""
+        limited = any(call[5] is not None for call in self._unpacked.calls.values())
+        with self._lock:
+            wanted = min(self._part.resources.slots, max(1, len(self._todo)))
+            for _ in range(wanted if limited else wanted - 1):
+                self._add_slot()
+            if limited:
+                self._changed.wait_for(lambda: self._over)
+                return
+            self._slots += 1
+        self._slot(0)
+
+    def _add_slot(self) -> None:
+        """One more thread for tasks; the lock is held."""
+        self._slots += 1
+        self._slot_count += 1
+        threading.Thread(
+            target=self._slot, args=(self._slot_count,), name="shoal-slot", daemon=True
+        ).start()
+
+    def _slot(self, slot: int) -> None:
+        try:
+            task = self._next_task()
+            while task is not None:
+                task = self._run_task(task, slot)
+                if task is None:
+                    self._running.clear(slot)
+                    task = self._next_task()
+        except _GivenUp:
+            return
+        except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
+            self.give_up(error)
+        with self._lock:
+            self._slots -= 1
+
+    def _next_task(self) -> TaskId | None:
+        """Wait for a task; before that, see that nobody waits for what is done."""
+        while True:
+            worked = self._courier.work()
+            with self._lock:
+                if not worked and not self._todo and not self._over:
+                    self._idle += 1
+                    self._changed.wait_for(lambda: self._todo or self._over)
+                    self._idle -= 1
+                if self._over and not self._courier.pending:
+                    return None
+                if self._todo and not self._over:
+                    return self._todo.popleft()
+
+    def _run_task(self, task: TaskId, slot: int) -> TaskId | None:
+        """Run a task, tell the machine, and return what to run next, if anything."""
+        number, now = self._numbers[task], self._clock.now
+        self._running.set(slot, number)
+        limit = self._unpacked.calls[task][5]
+        attempt = None if limit is None else self._watch(task, slot, limit)
+        value, nbytes, failure = None, 0, None
+        start, cpu = now(), time.thread_time()
+        try:
+            value = self._unpacked.run(task, self._values)
+            end, cpu = now(), time.thread_time() - cpu
+            nbytes = self._measure(task, value)
+        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+            end, cpu = now(), time.thread_time() - cpu
+            failure = described_failure(error, task, self._unpacked, self._key)
+        with self._lock:
+            if attempt is not None:
+                self._conclude(attempt, slot)
+            self.recorder.rows.append((EXECUTE, number, start, end, cpu, nbytes))
+            if failure is None:
+                self._values[task] = value
+                self.executed += 1
+                effects = self._machine.handle(Executed(task, nbytes), end)
+            else:
+                self._failures[task] = failure
+                effects = self._machine.handle(Failed(task), end)
+            following = self._perform(effects, taking=True)
+        if following is not None and self._courier.pending:
+            self._courier.wake()
+        return following
+
+    def _watch(self, task: TaskId, slot: int, limit: float) -> _Try:
+        attempt = _Try(task)
+        with self._lock:
+            self._tries[slot] = attempt
+        self._courier.after(limit, lambda: self._time_out(attempt, slot, limit))
+        return attempt
+
+    def _conclude(self, attempt: _Try, slot: int) -> None:
+        if attempt.given_up:
+            self._abandoned -= 1
+            raise _GivenUp
+        del self._tries[slot]
+
+    def _time_out(self, attempt: _Try, slot: int, limit: float) -> None:
+        """Give up a try that took too long; another thread takes its slot."""
+        error = TaskTimeout(attempt.task, self._part.worker, f"it took longer than {limit:g} s")
+        failure = described_failure(error, attempt.task, self._unpacked, self._key)
+        with self._lock:
+            if self._tries.get(slot) is not attempt or self._over:
+                return
+            del self._tries[slot]
+            attempt.given_up = True
+            self._abandoned += 1
+            self._slots -= 1
+            self._running.clear(slot)
+            self._failures[attempt.task] = failure
+            self._add_slot()
+            self._perform(self._machine.handle(Failed(attempt.task), self._clock.now()))
+
+    def _measure(self, task: TaskId, value: Any) -> int:
+        """The size of an output; it is pickled right away if it may have to travel."""
+        if task not in self._wanted:
+            return estimated_nbytes(value)
+        nbytes = quick_nbytes(value)
+        if nbytes is not None:
+            return nbytes
+        blob = encode(value, self._key, what=f"the output of task {task!r}")
+        self._blobs[task] = blob
+        return blob_nbytes(blob)
+
+    def blob(self, task: TaskId) -> Blob:
+        """An own output as it is saved."""
+        with self._lock:
+            blob = self._blobs.pop(task, None)
+            value = self._values.get(task)
+        return blob or encode(value, self._key, what=f"the output of task {task!r}")
+
+    def tell(self, event: Event) -> None:
+        """Tell the machine what happened, from a thread that sees to the orders afterwards."""
+        self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        with self._lock:
+            if not self._over:
+                self._perform(self._machine.handle(event, self._clock.now()))
+
+    def keep(self, outputs: dict[TaskId, Any]) -> None:
+        """Outputs of others came in."""
+        with self._lock:
+            self._values.update(outputs)
+
+    def parked(self, *, left: bool) -> None:
+        """Whether the store let us go."""
+        with self._lock:
+            self._leaving = False
+            self._over = self._over or left
+            self._changed.notify_all()
+        if not left:
+            self._tell(MailCame())
+
+    def give_up(self, error: BaseException) -> None:
+        """Something that isn't the user's fault went wrong: stop."""
+        with self._lock:
+            if self._broken is None:
+                self._broken = error
+        self._courier.drop()
+        self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._over = True
+            self._changed.notify_all()
+
+    def _perform(self, effects: list[Effect], *, taking: bool = False) -> TaskId | None:
+        """Carry effects out or pass them on; the lock is held. A slot takes the first task."""
+        taken: TaskId | None = None
+        for effect in effects:
+            if type(effect) is Execute:
+                if taking and taken is None:
+                    taken = effect.task
+                else:
+                    self._hand_to_slot(effect.task)
+            elif type(effect) is Forget:
+                for output in effect.outputs:
+                    self._values.pop(output, None)
+                    self._blobs.pop(output, None)
+            else:
+                self._pass_on(effect)
+        return taken
+
+    def _hand_to_slot(self, task: TaskId) -> None:
+        self._todo.append(task)
+        if len(self._todo) <= self._idle:
+            self._changed.notify()
+        elif 0 < self._slots < self._part.resources.slots:
+            self._add_slot()
+
+    def _pass_on(self, effect: Effect) -> None:
+        courier = self._courier
+        match effect:
+            case Fetch(outputs):
+                courier.fetch(outputs)
+            case Save(task):
+                courier.save(task)
+            case Mark():
+                blobs, values = self._blobs, self._values
+                pickled = {output: blobs[output] for output in effect.inline if output in blobs}
+                plain = {output: values[output] for output in effect.inline if output not in blobs}
+                courier.mark(effect, plain, pickled)
+            case HandIn(task, saved):
+                courier.hand_in(task, self._values.get(task), self._blobs.get(task), saved=saved)
+            case SetTimer(timer, seconds):
+                courier.after(seconds, lambda: self._tell(TimerFired(timer)))
+            case Park(executed):
+                self._leaving = True
+                numbers = [self._numbers[task] for task in executed]
+                courier.park(json.dumps(numbers).encode(), self._read)
+            case Abort(task):
+                courier.post(Letter("failed", task, self._failures[task]))
+                self._finish()
+            case Finish():
+                self._finish()
+            case Execute() | Forget():
+                raise AssertionError("carried out by _perform")
+            case _:
+                assert_never(effect)
+
+    def _finish(self) -> None:
+        self._courier.finish()
+        self._over = True
+        self._changed.notify_all()
+
+    def _receive(self) -> None:
+        """Read the mailbox until the worker is done."""
+        run, me = self._invocation.run, self._part.worker
+        try:
+            while not self._over:
+                for letter in self._store.receive(run, me, self._read, _RECEIVE_SECONDS):
+                    held = self._courier.opened(letter)
+                    with self._lock:
+                        self._changed.wait_for(lambda: not self._leaving or self._over)
+                        if self._over:
+                            return
+                        self._read = letter.id
+                        self._values.update(held)
+                        event = Arrived(TaskId(letter.name), tuple(held))
+                        self._perform(self._machine.handle(event, self._clock.now()))
+                    self._courier.work()
+        except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
+            self.give_up(error)

@@ -1,0 +1,119 @@
+"""Small workflows and plans written as data, and machines that check themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shoal.execution.effects import Effect
+from shoal.execution.events import Event
+from shoal.execution.machine import WorkerMachine
+from shoal.execution.plan import Part, Placement, Plan
+from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
+from shoal.workflow import Call, Task, Workflow
+
+ONE_SLOT = Resources(memory_mb=MB_PER_CPU)
+
+a, b, c, d, e, f, g = (TaskId(name) for name in "abcdefg")
+w0, w1, w2, w3 = (WorkerId(f"w{number}") for number in range(4))
+
+
+def nothing(*_: Any) -> None:
+    """Stands for the user's code, which these tests never run."""
+
+
+def workflow_of(
+    wiring: Mapping[str, Sequence[str]],
+    *,
+    sinks: Sequence[str] | None = None,
+    retries: Mapping[str, int] | None = None,
+) -> Workflow:
+    """A workflow from each task's upstream tasks; sinks are those nobody takes unless given."""
+    taken = {source for sources in wiring.values() for source in sources}
+    if sinks is None:
+        sinks = [task for task in wiring if task not in taken]
+    calls = {
+        TaskId(task): Call(
+            Task(nothing, name=task, retries=(retries or {}).get(task, 0)), (), {}, {}, ()
+        )
+        for task in wiring
+    }
+    upstream = {TaskId(task): tuple(map(TaskId, sources)) for task, sources in wiring.items()}
+    return Workflow(calls, upstream, tuple(map(TaskId, sinks)))
+
+
+def plan_of(
+    wiring: Mapping[str, Sequence[str]],
+    homes: Mapping[str, str],
+    *,
+    sinks: Sequence[str] | None = None,
+    retries: Mapping[str, int] | None = None,
+    resources: Mapping[str, Resources] | None = None,
+    linger: float | None = None,
+) -> Plan:
+    """A plan from each worker's tasks, one letter each: `{"w0": "abc", "w1": "d"}`."""
+    placements = {
+        TaskId(task): Placement(WorkerId(worker), (resources or {}).get(worker, ONE_SLOT))
+        for worker, tasks in homes.items()
+        for task in tasks
+    }
+    return Plan(workflow_of(wiring, sinks=sinks, retries=retries), placements, linger)
+
+
+def part_of(plan: Plan, worker: str, constants: Mapping[str, Sequence[str]] | None = None) -> Part:
+    """What one worker needs of a plan."""
+    named = {TaskId(t): tuple(map(TaskId, names)) for t, names in (constants or {}).items()}
+    return next(part for part in plan.parts(named) if part.worker == worker)
+
+
+def machine_of(
+    wiring: Mapping[str, Sequence[str]],
+    homes: Mapping[str, str],
+    worker: str = "w0",
+    *,
+    constants: Mapping[str, Sequence[str]] | None = None,
+    **options: Any,
+) -> CheckedMachine:
+    """The machine of one worker of such a plan."""
+    return CheckedMachine(part_of(plan_of(wiring, homes, **options), worker, constants))
+
+
+class CheckedMachine(WorkerMachine):
+    """A machine that checks after each event that its state makes sense."""
+
+    def handle(self, event: Event, now: float = 0.0) -> list[Effect]:
+        """The machine's effects."""
+        effects = super().handle(event, now)
+        self.check()
+        return effects
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        ready = {self._order[rank] for rank in self._ready}
+        stages = [self._executed, self._running, self._pausing, ready, set(self._missing)]
+        assert sum(map(len, stages)) == len(set().union(*stages)), "a task in two stages"
+        assert len(self._running) <= self._slots
+        for count in (*self._lacks.values(), *self._uses.values(), *self._owes.values()):
+            assert count >= 0
+        for task in (*self._running, *self._pausing, *ready):
+            assert not self._lacks[task]
+            assert self._held.issuperset(self._inputs[task])
+        for output in self._held:
+            assert self._uses[output], f"{output} is held for nobody"
+        assert self._held.isdisjoint(self._lacks.keys() - self._executed), "held before executed"
+        assert self._withheld <= self._saving
+        assert not (self._parking and (self._running or self._ready or self._pausing))
+        if self.finished and not self._failed():
+            self.check_nothing_left()
+
+    def check_nothing_left(self) -> None:
+        """Raise AssertionError if a finished machine holds or owes anything."""
+        assert not self._held
+        assert not any(self._uses.values())
+        assert not any(self._owes.values())
+        assert not self._saving
+        assert not self._fetching
+        assert not self._missing
+
+    def _failed(self) -> bool:
+        return len(self._executed) < len(self.part.tasks)

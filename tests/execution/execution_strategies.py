@@ -1,0 +1,214 @@
+"""Random scenarios: a plan, what everything costs, what becomes of messages, and a pool.
+
+Seconds are multiples of 1/8, so that sums are exact and ties are frequent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any
+
+from execution_examples import workflow_of
+from hypothesis import strategies as st
+
+from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.plan import Placement, Plan
+from shoal.execution.pool import Acquired, WarmPool
+from shoal.execution.simulator import Simulation
+from shoal.execution.timeline import Timeline
+from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
+
+CONFIGURATIONS = [Resources(memory_mb=cpus * MB_PER_CPU) for cpus in (1, 2, 4)]
+SECONDS = [0.0, 0.125, 0.25, 0.5, 1.0, 4.0]
+SIZES = [0, 1, INLINE_NBYTES, INLINE_NBYTES + 1, 10 * INLINE_NBYTES]
+
+
+class DrawnCosts:
+    """Costs that differ from call to call."""
+
+    def __init__(self, seconds: Sequence[float], sizes: Sequence[int]) -> None:
+        self._seconds = cycle(seconds)
+        self._sizes = cycle(sizes)
+        self.executions: dict[TaskId, float] = {}
+        """What each execution was said to take."""
+
+    def startup(self, resources: Resources, *, warm: bool) -> float:
+        """The next seconds, more for a cold start."""
+        return next(self._seconds) + (not warm)
+
+    def transfer(self, nbytes: int, resources: Resources) -> float:
+        """The next seconds."""
+        return next(self._seconds)
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """The next seconds."""
+        self.executions[task] = next(self._seconds)
+        return self.executions[task]
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        """The next size."""
+        return next(self._sizes)
+
+    def coordination(self) -> float:
+        """The next seconds."""
+        return next(self._seconds)
+
+
+class WatchedPool(WarmPool[Resources]):
+    """A pool that remembers how full it has been, and checks that it is used rightly."""
+
+    def __init__(self, capacity: int, idle_seconds: float) -> None:
+        super().__init__(capacity, idle_seconds)
+        self.most = 0
+        self.starts: list[tuple[Resources, Acquired]] = []
+
+    def acquire(self, kind: Resources, now: float) -> Acquired | None:
+        """The pool's answer."""
+        acquired = super().acquire(kind, now)
+        if acquired is not None:
+            self.starts.append((kind, acquired))
+        self.most = max(self.most, self.busy + self.idle)
+        return acquired
+
+
+def value_of(task: TaskId, inputs: Mapping[TaskId, Any]) -> int:
+    """A value that tells which task it is of, and of what inputs in what order."""
+    return hash((task, *inputs.items()))
+
+
+@dataclass
+class Outcome:
+    """A scenario that was simulated."""
+
+    simulation: Simulation
+    timeline: Timeline
+    costs: DrawnCosts
+    pool: WatchedPool
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """All that a simulation depends on."""
+
+    plan: Plan
+    seconds: tuple[float, ...]
+    """What things take, one after the other and then from the start again."""
+    sizes: tuple[int, ...]
+    """How large outputs are, likewise."""
+    repeats: tuple[tuple[float, ...], ...] = ((0.0,),)
+    """After which delays each message comes, likewise."""
+    capacity: int = 32
+    idle_seconds: float = 7.0
+
+    def run(self) -> Outcome:
+        """Simulate it, with values."""
+        costs = DrawnCosts(self.seconds, self.sizes)
+        pool = WatchedPool(self.capacity, self.idle_seconds)
+        delays: Iterator[tuple[float, ...]] = cycle(self.repeats)
+        simulation = Simulation(
+            self.plan, costs, pool, perform=value_of, repeats=lambda: next(delays)
+        )
+        return Outcome(simulation, simulation.run(), costs, pool)
+
+    def sequential(self) -> dict[TaskId, int]:
+        """Every task's value, evaluated in the workflow's order."""
+        values: dict[TaskId, int] = {}
+        for task, sources in self.plan.workflow.upstream.items():
+            values[task] = value_of(task, {source: values[source] for source in sources})
+        return values
+
+    def longest_path(self, executions: Mapping[TaskId, float]) -> float:
+        """How long the executions on the longest path take."""
+        ends: dict[TaskId, float] = {}
+        for task, sources in self.plan.workflow.upstream.items():
+            ends[task] = executions[task] + max([ends[source] for source in sources], default=0.0)
+        return max(ends.values())
+
+
+@dataclass
+class _Sketch:
+    """A plan by numbers: each task's upstream tasks and worker, each worker's configuration."""
+
+    sources: list[list[int]] = field(default_factory=list)
+    homes: list[int] = field(default_factory=list)
+    sinks: list[int] = field(default_factory=list)
+
+    def plan(self, configurations: Sequence[Resources], linger: float | None) -> Plan:
+        wiring = {f"t{i}": [f"t{j}" for j in found] for i, found in enumerate(self.sources)}
+        taken = {j for found in self.sources for j in found}
+        sinks = [f"t{i}" for i in range(len(wiring)) if i not in taken or i in self.sinks]
+        placements = {
+            TaskId(f"t{i}"): Placement(WorkerId(f"w{home}"), configurations[home])
+            for i, home in enumerate(self.homes)
+        }
+        return Plan(workflow_of(wiring, sinks=sinks), placements, linger)
+
+
+WORKERS = 6
+
+_tasks = st.tuples(
+    st.integers(0, WORKERS - 1),
+    st.lists(st.integers(1, 8), max_size=3, unique=True),
+    st.sampled_from([False, False, False, True]),
+)
+"""A task's worker, how far back its upstream tasks are, and whether the client wants it too."""
+
+
+@st.composite
+def sketches(draw: st.DrawFn, most: int = 16) -> _Sketch:
+    """Random DAGs with random placements over up to six workers."""
+    workers = draw(st.integers(1, WORKERS))
+    sketch = _Sketch()
+    for number, (home, back, wanted) in enumerate(draw(st.lists(_tasks, min_size=1, max_size=most))):
+        sketch.homes.append(home % workers)
+        sketch.sources.append([number - distance for distance in back if distance <= number])
+        if wanted:
+            sketch.sinks.append(number)
+    return sketch
+
+
+lingers = st.sampled_from([0.0, 0.125, 0.5, 2.0])
+delays = st.lists(st.sampled_from([0.0, 0.125, 1.0, 8.0]), min_size=1, max_size=3).map(tuple)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, most: int = 16) -> Scenario:
+    """Random scenarios; a pool that is smaller than the plan comes only with parking."""
+    sketch = draw(sketches(most))
+    configurations = draw(
+        st.lists(st.sampled_from(CONFIGURATIONS), min_size=WORKERS, max_size=WORKERS)
+    )
+    capacity = draw(st.integers(1, WORKERS))
+    spacious = capacity >= len(set(sketch.homes))
+    linger = draw(lingers | st.none() if spacious else lingers)
+    return Scenario(
+        sketch.plan(configurations, linger),
+        seconds=tuple(draw(st.lists(st.sampled_from(SECONDS), min_size=1, max_size=12))),
+        sizes=tuple(draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=7))),
+        repeats=tuple(draw(st.lists(delays, min_size=1, max_size=5))),
+        capacity=capacity,
+        idle_seconds=draw(st.sampled_from([0.0, 1.0, 7.0])),
+    )
+
+
+def large_scenario(seed: int, tasks: int) -> Scenario:
+    """A scenario with many tasks, for which drawing each would take too long."""
+    rng = random.Random(seed)
+    workers = rng.randint(2, 12)
+    reach = rng.choice([3, 10, tasks])
+    sketch = _Sketch()
+    for number in range(tasks):
+        nearest = range(max(0, number - reach), number)
+        sketch.sources.append(rng.sample(nearest, min(len(nearest), rng.choice([0, 1, 1, 2, 5]))))
+        sketch.homes.append(rng.randrange(workers))
+    configurations = [rng.choice(CONFIGURATIONS) for _ in range(workers)]
+    return Scenario(
+        sketch.plan(configurations, rng.choice([0.0, 0.125, 2.0])),
+        seconds=tuple(rng.choices(SECONDS, k=97)),
+        sizes=tuple(rng.choices(SIZES, k=31)),
+        repeats=tuple(tuple(rng.choices([0.0, 0.5, 8.0], k=rng.randint(1, 3))) for _ in range(11)),
+        capacity=rng.randint(1, workers),
+    )

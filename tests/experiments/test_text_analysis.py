@@ -1,0 +1,163 @@
+"""The text-analysis workflow: its shape, and that its report is right."""
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.experiments.text_analysis import Report, generate_text, text_analysis
+from shoal.types import TaskId
+from shoal.workflow import Output, Ref, Workflow
+
+
+def evaluated(output: Output[Any]) -> Any:
+    """The output's value: every task called in order, here."""
+    workflow = Workflow.of(output)
+    values: dict[TaskId, Any] = {}
+    for task, call in workflow.calls.items():
+        args = [resolved(value, values) for value in call.args]
+        kwargs = {name: resolved(value, values) for name, value in call.kwargs.items()}
+        for where, source in call.refs.items():
+            place: Any = args if isinstance(where, int) else kwargs
+            place[where] = values[source]
+        values[task] = call.task.function(*args, **kwargs)
+    return values[workflow.sinks[0]]
+
+
+def resolved(value: Any, values: dict[TaskId, Any]) -> Any:
+    if isinstance(value, Ref):
+        return values[value.task]
+    if isinstance(value, list | tuple):
+        return type(value)(resolved(item, values) for item in value)
+    if isinstance(value, dict):
+        return {key: resolved(item, values) for key, item in value.items()}
+    return value
+
+
+def levels(workflow: Workflow) -> dict[TaskId, int]:
+    """Each task's longest path from a root."""
+    level: dict[TaskId, int] = {}
+    for task, sources in workflow.upstream.items():
+        level[task] = 1 + max((level[source] for source in sources), default=-1)
+    return level
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return generate_text(2_000, seed=7)
+
+
+@pytest.fixture(scope="module")
+def report(text: str) -> Report:
+    found = evaluated(text_analysis(text))
+    assert isinstance(found, Report)
+    return found
+
+
+def test_it_has_59_tasks_in_eight_levels() -> None:
+    workflow = Workflow.of(text_analysis("One line."))
+    shape = Counter(
+        (level, workflow.calls[task].task.name) for task, level in levels(workflow).items()
+    )
+    assert len(workflow) == 59
+    assert shape == {
+        (0, "cut"): 1,
+        (1, "count"): 32,
+        (2, "merge_counts"): 1,
+        (3, "segment"): 16,
+        (3, "statistics"): 1,
+        (4, "keywords"): 1,
+        (4, "punctuation"): 1,
+        (4, "readability"): 1,
+        (4, "patterns"): 1,
+        (5, "merge_analyses"): 1,
+        (6, "metrics"): 1,
+        (6, "summary"): 1,
+        (7, "report"): 1,
+    }
+
+
+def test_report_has_the_totals_of_a_direct_count(text: str, report: Report) -> None:
+    assert report.lines == len(text.splitlines()) == 2_000
+    assert report.words == len(text.split())
+    assert report.metrics["sentences"] == len(re.findall(r"[.!?]\n", text))
+
+
+def test_report_has_the_marks_and_patterns_of_a_direct_count(text: str, report: Report) -> None:
+    patterns = report.analyses.patterns
+    assert dict(report.analyses.marks)["."] == text.count(".")
+    assert patterns["email"] == text.count("@") > 0
+    assert patterns["percentage"] == text.count("%") > 0
+    assert patterns["date"] == len(re.findall(r"\d{4}-\d\d-\d\d|\d March \d{4}", text)) > 0
+    assert patterns["number"] == text.count("(page ") > 0
+
+
+def test_totals_do_not_depend_on_how_the_text_is_cut(text: str, report: Report) -> None:
+    other = evaluated(text_analysis(text, chunks=5, segments=3))
+    assert (other.lines, other.words) == (report.lines, report.words)
+    assert other.metrics == report.metrics
+    assert other.analyses.marks == report.analyses.marks
+
+
+def test_keywords_are_words_of_the_text_that_mean_something(text: str, report: Report) -> None:
+    keywords = [word for word, _ in report.analyses.keywords]
+    assert len(keywords) == 10
+    assert all(word in text.lower().split() for word in keywords)
+    assert not {"the", "of", "and"} & set(keywords)
+
+
+def test_keywords_tell_segments_apart() -> None:
+    text = "\n".join(["the tide rose"] * 20 + ["the wind fell"] * 20)
+    report = evaluated(text_analysis(text, chunks=4, segments=2))
+    assert {word for word, _ in report.analyses.keywords} == {"tide", "rose", "wind", "fell"}
+
+
+def test_readability_is_that_of_flesch_and_kincaid() -> None:
+    # 6 words and as many syllables in 1 sentence.
+    metrics = evaluated(text_analysis("The cat sat on the mat.")).metrics
+    assert metrics["words per sentence"] == 6
+    assert metrics["reading ease"] == 116.1
+    assert metrics["school grade"] == -1.4
+
+
+def test_summary_is_sentences_of_the_text_in_its_order(text: str, report: Report) -> None:
+    places = [text.index(sentence[:60]) for sentence in report.summary]
+    assert len(places) == 2
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "word", "no end of a sentence\r\nnor — here\r\n"])
+def test_any_text_can_be_analysed(text: str) -> None:
+    report = evaluated(text_analysis(text))
+    assert report.lines == len(text.splitlines())
+    assert report.words == len(text.split())
+    assert str(report)
+
+
+def test_report_is_about_a_dozen_lines_on_a_terminal(report: Report) -> None:
+    rows = str(report).splitlines()
+    assert 12 <= len(rows) <= 15
+    assert all(len(row) <= 140 for row in rows)
+    assert rows[0].split() == ["lines", "2,000"]
+
+
+def test_report_is_the_same_every_time(text: str, report: Report) -> None:
+    assert evaluated(text_analysis(text)) == report
+
+
+def test_text_is_the_same_for_a_seed_and_another_for_another() -> None:
+    assert generate_text(50, seed=1) == generate_text(50, seed=1)
+    assert generate_text(50, seed=1) != generate_text(50, seed=2)
+
+
+def test_workflow_on_another_text_has_the_same_fingerprint() -> None:
+    one, other = text_analysis(generate_text(10)), text_analysis(generate_text(20, seed=1))
+    assert Workflow.of(one).fingerprint() == Workflow.of(other).fingerprint()
+
+
+@pytest.mark.parametrize(("chunks", "segments"), [(0, 16), (32, 0)])
+def test_text_cannot_be_cut_into_nothing(chunks: int, segments: int) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        text_analysis("text", chunks=chunks, segments=segments)
