@@ -43,6 +43,14 @@ def end_descendants(pid: int) -> None:
         time.sleep(0.01)
 
 
+def end_all() -> None:
+    """Kill all processes below this one and wait for them; the last thing that it does."""
+    end_descendants(os.getpid())
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def end_tree(pid: int) -> None:
     """Kill a process and all below it; first it is stopped, so that it can't start others."""
     _send(pid, signal.SIGSTOP)

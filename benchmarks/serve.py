@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import IO
 
 from engines import ENGINES, Engine
-from processes import adopt_orphans, end_descendants
+from processes import adopt_orphans, end_all, end_descendants
 from workloads import WORKLOADS
 
 FIRST = Path(__file__).parent / "first"
@@ -81,7 +81,7 @@ def _listen(requests: IO[str], queue: "SimpleQueue[str | None]") -> None:
         queue.put(line.strip())
     queue.put(None)
     time.sleep(GRACE)
-    end_descendants(os.getpid())
+    end_all()
     os._exit(1)
 
 
@@ -120,7 +120,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - the engine's failure to start or stop is reported
         print(json.dumps({"error": _describe(error)}), file=replies)
     finally:
-        end_descendants(os.getpid())
+        end_all()
         os._exit(0)
 
 

@@ -1,12 +1,12 @@
 """Shoal: a serverless dataflow engine for Python.
 
-    from shoal import task
+from shoal import task
 
-    @task
-    def add(a: int, b: int) -> int:
-        return a + b
+@task
+def add(a: int, b: int) -> int:
+    return a + b
 
-    add(add(1, 2), 3).compute()
+add(add(1, 2), 3).compute()
 """
 
 from shoal.planning.optimizations import (

@@ -29,12 +29,12 @@ from shoal.errors import (
 from shoal.execution.plan import Part, Plan
 from shoal.execution.timeline import Timeline, decode_records
 from shoal.metadata.history import RunRecord
-from shoal.platform.base import INLINE_PART, Invocation, Platform, LogLine, this_host
+from shoal.platform.base import INLINE_PART, Invocation, LogLine, Platform, this_host
 from shoal.storage.base import Letter, Opening, Store
 from shoal.storage.codec import Blob, blob_nbytes, decode
 from shoal.storage.keys import CLIENT
 from shoal.storage.shared import SharedFolder, worthwhile
-from shoal.types import RunId, TaskId
+from shoal.types import RunId, TaskId, WorkerId
 from shoal.worker.failure import failure_error
 from shoal.worker.package import Packed, pack
 
@@ -92,7 +92,9 @@ class Environment:
 class Run:
     """A handle on a run: `result()`, `status()`, `cancel()`, `timeline`, `logs()`."""
 
-    def __init__(self, plan: Plan, name: str, environment: Environment, display: Display | None) -> None:
+    def __init__(
+        self, plan: Plan, name: str, environment: Environment, display: Display | None
+    ) -> None:
         self.id = RunId(time.strftime("%m%d-%H%M%S-") + secrets.token_hex(3))
         self.plan = plan
         self.workflow = plan.workflow
@@ -237,7 +239,7 @@ class Run:
         elif letter.kind in ("finished", "parked"):
             self.records.append(bytes(letter.parts[0]))
             if letter.kind == "finished":
-                self._unfinished.discard(letter.name)  # type: ignore[arg-type]
+                self._unfinished.discard(WorkerId(letter.name))
 
     def _output(self, task: TaskId, letter: Letter) -> Any:
         if letter.parts:

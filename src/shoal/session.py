@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from shoal.errors import SettingsError, ShoalError, UsageError
 from shoal.metadata.history import History
@@ -32,22 +32,27 @@ from shoal.settings import NAMES, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.embedded import EmbeddedServer, runtime_folder
 from shoal.storage.redis import RedisStore
-from shoal.types import Resources
+from shoal.types import Resources, RunId
 from shoal.workflow import Output, Workflow, use_engine
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 WORKER_ENTRY = "shoal.worker.entry:handle"
 _PRELOADABLE = ("numpy", "scipy", "pandas", "PIL")
 """Packages that take long to import and bear being forked."""
-_OPTIONS = ("name", "planner", "timeout", "store", "platform")
 
 
 class Session:
     """Runs workflows, with a store and a platform of its own choosing."""
 
     def __init__(
-        self, *, store: Store | str | None = None, platform: Platform | str | None = None, **settings: Any
+        self,
+        *,
+        store: Store | str | None = None,
+        platform: Platform | str | None = None,
+        **settings: Any,
     ) -> None:
         """Connect, or start what is embedded.
 
@@ -71,8 +76,8 @@ class Session:
         self._runs: set[Run] = set()
         self._lock = threading.Lock()
         try:
-            self.platform = platform if _given(platform) else self._make_platform()
-            self.store = store if _given(store) else self._make_store()
+            self.platform = _given(platform) or self._make_platform()
+            self.store = _given(store) or self._make_store()
         except BaseException:
             self._close_all()
             raise
@@ -80,12 +85,10 @@ class Session:
 
     def _make_platform(self) -> Platform:
         settings = self.settings
-        if settings.platform is not None:
-            from shoal.platform.http import HttpPlatform
-
-            remote = HttpPlatform(settings.platform, _token(settings), settings.latency)
-            remote.status()
+        remote = remote_platform(settings)
+        if remote is not None:
             self._closers.append(remote.close)
+            remote.active(RunId(self._id))
             return remote
         gateway = LocalGateway(
             WORKER_ENTRY,
@@ -117,7 +120,9 @@ class Session:
                 self._history = History(self.settings.data_folder())
             return self._history
 
-    def compute(self, *outputs: Output[Any], timeout: float | None = None, **options: Any) -> list[Any]:
+    def compute(
+        self, *outputs: Output[Any], timeout: float | None = None, **options: Any
+    ) -> list[Any]:
         """Run the workflow of some outputs and return their values.
 
         Args:
@@ -261,8 +266,18 @@ class Session:
         self.close()
 
 
-def _given(value: Any) -> bool:
-    return value is not None and not isinstance(value, str)
+def _given(value: T | str | None) -> T | None:
+    """An object that was passed instead of a URL."""
+    return None if isinstance(value, str) else value
+
+
+def remote_platform(settings: Settings) -> Platform | None:
+    """The gateway that the settings name, if they name one."""
+    if settings.platform is None:
+        return None
+    from shoal.platform.http import HttpPlatform
+
+    return HttpPlatform(settings.platform, _token(settings), settings.latency)
 
 
 def _token(settings: Settings) -> str:
@@ -307,7 +322,7 @@ class _Engine:
             if isinstance(value, str):
                 settled[name] = value
         settings = resolve(settled)
-        objects = [(name, id(value)) for name, value in own.items() if _given(value)]
+        objects = [(name, id(value)) for name, value in own.items() if _given(value) is not None]
         key = (*settings.connections, *objects)
         with self._lock:
             session = self._sessions.get(key)

@@ -22,6 +22,9 @@ def nothing(*_: Any) -> None:
     """Stands for the user's code, which these tests never run."""
 
 
+_NOTHING = Task(nothing)
+
+
 def workflow_of(
     wiring: Mapping[str, Sequence[str]],
     *,
@@ -32,26 +35,23 @@ def workflow_of(
     taken = {source for sources in wiring.values() for source in sources}
     if sinks is None:
         sinks = [task for task in wiring if task not in taken]
-    calls = {
-        TaskId(task): Call(
-            Task(nothing, name=task, retries=(retries or {}).get(task, 0)), (), {}, {}, ()
-        )
-        for task in wiring
-    }
+    calls = {TaskId(task): Call(_NOTHING, (), {}, {}, ()) for task in wiring}
+    for task, count in (retries or {}).items():
+        calls[TaskId(task)] = Call(Task(nothing, retries=count), (), {}, {}, ())
     upstream = {TaskId(task): tuple(map(TaskId, sources)) for task, sources in wiring.items()}
     return Workflow(calls, upstream, tuple(map(TaskId, sinks)))
 
 
 def plan_of(
     wiring: Mapping[str, Sequence[str]],
-    homes: Mapping[str, str],
+    homes: Mapping[str, Sequence[str]],
     *,
     sinks: Sequence[str] | None = None,
     retries: Mapping[str, int] | None = None,
     resources: Mapping[str, Resources] | None = None,
     linger: float | None = None,
 ) -> Plan:
-    """A plan from each worker's tasks, one letter each: `{"w0": "abc", "w1": "d"}`."""
+    """A plan from each worker's tasks, as in `{"w0": "abc", "w1": ["long", "names"]}`."""
     placements = {
         TaskId(task): Placement(WorkerId(worker), (resources or {}).get(worker, ONE_SLOT))
         for worker, tasks in homes.items()
@@ -68,7 +68,7 @@ def part_of(plan: Plan, worker: str, constants: Mapping[str, Sequence[str]] | No
 
 def machine_of(
     wiring: Mapping[str, Sequence[str]],
-    homes: Mapping[str, str],
+    homes: Mapping[str, Sequence[str]],
     worker: str = "w0",
     *,
     constants: Mapping[str, Sequence[str]] | None = None,

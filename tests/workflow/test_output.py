@@ -66,7 +66,7 @@ def test_output_is_shown_by_its_task() -> None:
 
 def test_outputs_are_equal_only_to_themselves() -> None:
     one, other = clean("a"), clean("a")
-    assert one == one  # noqa: PLR0124
+    assert one == one
     assert one != other
     assert len({one, other}) == 2
 
@@ -77,7 +77,8 @@ def test_outputs_are_run_by_the_engine_in_use() -> None:
     use_engine(fake)
     output = clean("a b")
     assert engine() is fake
-    assert output.compute(workers=3) == ("computed", output, {"workers": 3})
+    computed: Any = output.compute(workers=3)
+    assert computed == ("computed", output, {"workers": 3})
     assert output.submit() == ("submitted", (output,), {})
 
 
@@ -105,6 +106,7 @@ SNIPPET = """
     words: list[str] = clean("x").compute()
     number: int = clean("x").compute()
     clean("x").upper()
+    [word for word in clean("x")]
     task(retries="2")
     task("clean")
 """
@@ -135,6 +137,7 @@ def test_wrong_use_of_an_output_is_a_type_error(checked: list[str]) -> None:
     assert [lines[number - 1] for number in sorted(wrong)] == [
         'number: int = clean("x").compute()',
         'clean("x").upper()',
+        '[word for word in clean("x")]',
         'task(retries="2")',
         'task("clean")',
     ]

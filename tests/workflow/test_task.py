@@ -145,7 +145,7 @@ def test_what_only_this_process_has_is_not_importable(monkeypatch: pytest.Monkey
     exec("def made(): ...", notebook.__dict__)
     monkeypatch.setitem(sys.modules, "notebook", notebook)
     assert importable(local_task()) is None
-    assert importable(task(lambda: None)) is None
+    assert importable(task(lambda: None)) is None  # type: ignore[misc]
     assert importable(task(partial(shout))) is None
     assert importable(task(notebook.made)) is None
 

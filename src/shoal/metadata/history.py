@@ -76,9 +76,7 @@ class History:
                 "can be written to, or history=False."
             ) from error
 
-    def file(
-        self, record: RunRecord, tasks: Sequence[TaskId], records: Sequence[bytes]
-    ) -> None:
+    def file(self, record: RunRecord, tasks: Sequence[TaskId], records: Sequence[bytes]) -> None:
         """Keep a run."""
         with self._lock, self._database as database:
             known = database.execute(

@@ -368,9 +368,9 @@ class LocalGateway:
         sandbox.job = None
         self._pool.remove(sandbox.number)
         del self._sandboxes[sandbox.number]
-        for file in (sandbox.control, *sandbox.streams.values()):
-            if file in self._selector.get_map():
-                self._selector.unregister(file)
+        for descriptor in (sandbox.control.fileno(), *sandbox.streams.values()):
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
         sandbox.control.close()
         for descriptor in sandbox.streams.values():
             os.close(descriptor)

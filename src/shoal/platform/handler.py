@@ -111,7 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
         text = isinstance(answer, str)
         body = answer.encode() if text else json.dumps(answer).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "text/plain; version=0.0.4" if text else "application/json")
+        self.send_header(
+            "Content-Type", "text/plain; version=0.0.4" if text else "application/json"
+        )
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

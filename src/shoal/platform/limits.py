@@ -147,9 +147,7 @@ def _version_1() -> Limits | str:
     own, mounts = _own_groups(), _mounts()
     if not {"cpu", "memory"} <= own.keys() & mounts.keys():
         return "cgroup v1 has no cpu and memory controllers here"
-    return Limits(
-        "cgroup v1", mounts["cpu"] / own["cpu"], mounts["memory"] / own["memory"]
-    )
+    return Limits("cgroup v1", mounts["cpu"] / own["cpu"], mounts["memory"] / own["memory"])
 
 
 def _version_2() -> Limits | str:

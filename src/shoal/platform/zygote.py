@@ -108,9 +108,7 @@ class Zygote:
         self._children[pid] = message["sandbox"]
         self._say(op="forked", sandbox=message["sandbox"], pid=pid)
 
-    def _become_sandbox(
-        self, message: dict[str, Any], descriptors: list[int], group: str
-    ) -> int:
+    def _become_sandbox(self, message: dict[str, Any], descriptors: list[int], group: str) -> int:
         control, out, err, page = descriptors
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

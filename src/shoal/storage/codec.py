@@ -50,7 +50,7 @@ def _pickled(value: Any, buffers: list[memoryview], what: str) -> bytes:
     out = BytesIO()
     try:
         cloudpickle.Pickler(out, protocol=5, buffer_callback=kept.append).dump(value)
-    except Exception as error:  # noqa: BLE001 - any __reduce__ may raise anything
+    except Exception as error:
         raise NotPicklable(what, f"{type(error).__name__}: {error}") from error
     for buffer in kept:
         try:

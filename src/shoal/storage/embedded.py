@@ -52,7 +52,7 @@ class EmbeddedServer:
                 log = folder / "server.log"
                 said = log.read_text()[-2000:] if log.exists() else "nothing"
                 raise StoreUnavailable(
-                    f"The embedded server did not start within {_START_SECONDS:g} s; it said: {said}"
+                    f"The embedded server has not started in {_START_SECONDS:g} s; it said: {said}"
                 )
             time.sleep(0.0005)
 

@@ -131,8 +131,8 @@ class _Script:
         self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_SCRIPTS = {name: _Script(text) for name, text in
-            (("complete", _COMPLETE), ("enter", _ENTER), ("post", _POST), ("park", _PARK))}  # fmt: skip
+_SOURCES = {"complete": _COMPLETE, "enter": _ENTER, "post": _POST, "park": _PARK}
+_SCRIPTS = {name: _Script(source) for name, source in _SOURCES.items()}
 
 
 class RedisStore:
@@ -208,9 +208,7 @@ class RedisStore:
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
         """Begin a start of a worker."""
-        part, executed = self._script(
-            "enter", (keys.state(run), keys.parts(run)), (worker, epoch)
-        )
+        part, executed = self._script("enter", (keys.state(run), keys.parts(run)), (worker, epoch))
         return Entry(part, executed)
 
     def complete(

@@ -59,7 +59,9 @@ def parse_url(url: str) -> Address:
         db = int(query["db"][0] if "db" in query else (parts.path.strip("/") or 0))
     except ValueError as error:
         if parts.scheme != "unix":
-            raise SettingsError(f"store={_safe(url)!r}: the port and the database are numbers.") from error
+            raise SettingsError(
+                f"store={_safe(url)!r}: the port and the database are numbers."
+            ) from error
         port, db = 6379, 0
     return Address(
         host=parts.hostname or "localhost",
@@ -213,7 +215,9 @@ class Connection:
             return None if count < 0 else [self._reply() for _ in range(count)]
         if kind == b"-":
             return StoreRefused(rest.decode(errors="replace"))
-        raise StoreUnavailable(f"The store at {self.address} speaks another protocol: {line[:60]!r}")
+        raise StoreUnavailable(
+            f"The store at {self.address} speaks another protocol: {line[:60]!r}"
+        )
 
     def _line(self) -> bytes:
         while True:

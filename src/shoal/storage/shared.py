@@ -19,7 +19,7 @@ from pathlib import Path
 from shoal.storage.codec import Blob, blob_nbytes
 from shoal.types import RunId
 
-_ROOT = Path("/dev/shm")  # noqa: S108
+_ROOT = Path("/dev/shm")
 WORTHWHILE = 64 * 1024
 """Smaller outputs go through the store."""
 _IOV_MAX = 512

@@ -279,9 +279,7 @@ class Courier:
         self._worker.keep(found)
         self._worker.tell(Fetched(outputs))
 
-    def _take(
-        self, found: dict[TaskId, Any], output: TaskId, data: Buffer, start: float
-    ) -> None:
+    def _take(self, found: dict[TaskId, Any], output: TaskId, data: Buffer, start: float) -> None:
         found[output] = decode(data, self._key)
         nbytes = memoryview(data).nbytes
         self._worker.recorder.moved(FETCH, output, start, self._clock.now(), nbytes)

@@ -93,11 +93,13 @@ class Output(Generic[T_co]):
             "a task can't return it."
         )
 
-    def __iter__(self) -> NoReturn:
-        raise UsageError(
-            f"The output of {self.task.name!r} isn't known yet, so it can't be looped over. "
-            "Pass it to a task that does, or compute() it first."
-        )
+    if not TYPE_CHECKING:  # so that type checkers refuse the loop too
+
+        def __iter__(self) -> NoReturn:
+            raise UsageError(
+                f"The output of {self.task.name!r} isn't known yet, so it can't be looped over. "
+                "Pass it to a task that does, or compute() it first."
+            )
 
     def __bool__(self) -> bool:
         raise UsageError(

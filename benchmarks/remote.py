@@ -1,0 +1,164 @@
+"""The benchmark's end of an engine's process, see `serve.py`.
+
+An engine that hangs or dies is ended with all that it started; the next run starts it anew.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from processes import end_tree
+
+HERE = Path(__file__).parent
+PATIENCE = 20.0
+"""Seconds an idle engine has to stop, more than it grants itself."""
+
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""What all engines get: one core a worker, and the workloads importable wherever tasks run."""
+
+
+class RunFailedError(Exception):
+    """A run gave no time: the engine raised, gave a wrong result, hung or died."""
+
+    def __init__(self, engine: str, workload: str, reason: str) -> None:
+        super().__init__(engine, workload, reason)
+        self.engine = engine
+        self.workload = workload
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.workload} on {self.engine}: {self.reason}"
+
+
+class Remote:
+    """An engine in a process of its own, kept from one run to the next."""
+
+    def __init__(self, engine: str, slots: int, limit: float) -> None:
+        self.engine = engine
+        self._slots = slots
+        self._limit = limit
+        self._process: subprocess.Popen[str] | None = None
+        self._log: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._stop()
+        self._end()
+
+    def run(self, workload: str) -> float:
+        """Run a workload once and give the seconds it took.
+
+        Raises:
+            RunFailedError: There is no valid time.
+        """
+        process = self._process or self._start(workload)
+        assert process.stdin is not None
+        try:
+            print(workload, file=process.stdin, flush=True)
+        except BrokenPipeError as error:
+            raise self._lost(workload, self._last_words()) from error
+        return float(self._receive(workload, process)["seconds"])
+
+    def _start(self, workload: str) -> "subprocess.Popen[str]":
+        """Start the engine's process and wait until it is ready."""
+        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see _end
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "serve.py"), self.engine, str(self._slots)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | ENVIRONMENT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            self._receive(workload, self._process)
+        except RunFailedError as error:
+            raise self._lost(workload, f"could not start: {error.reason}") from error
+        return self._process
+
+    def _receive(self, workload: str, process: "subprocess.Popen[str]") -> dict[str, Any]:
+        try:
+            reply: dict[str, Any] = json.loads(_read_line(process, self._limit))
+        except TimeoutError as error:
+            raise self._lost(workload, f"no result within {self._limit:g} s") from error
+        except EOFError as error:
+            raise self._lost(workload, self._last_words()) from error
+        if "error" in reply:
+            raise RunFailedError(self.engine, workload, reply["error"])
+        return reply
+
+    def _lost(self, workload: str, reason: str) -> RunFailedError:
+        self._end()
+        return RunFailedError(self.engine, workload, reason)
+
+    def _last_words(self) -> str:
+        assert self._log is not None
+        self._log.seek(0)
+        lines = [line for line in self._log.read().splitlines() if line.strip()]
+        return f"its process ended: {lines[-1][:200] if lines else 'without a message'}"
+
+    def _stop(self) -> None:
+        """Let the engine end by itself."""
+        if self._process and self._process.stdin:
+            self._process.stdin.close()
+            try:
+                self._process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                end_tree(self._process.pid)
+
+    def _end(self) -> None:
+        """Make sure that nothing of the engine is left."""
+        if self._process and self._log:
+            if self._process.poll() is None:
+                end_tree(self._process.pid)
+            self._process.wait()
+            for stream in filter(None, (self._process.stdin, self._process.stdout, self._log)):
+                # A request that nobody will read may still be in the buffer.
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self._process = self._log = None
+
+
+def _read_line(process: "subprocess.Popen[str]", limit: float) -> str:
+    """Wait for a reply, no longer than the process lives.
+
+    Raises:
+        TimeoutError: It lives, but is silent.
+        EOFError: It has ended.
+    """
+    assert process.stdout is not None
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        # The process is looked at too: one below it may hold the pipe open when it has ended.
+        ended = process.poll() is not None
+        if select.select([process.stdout], [], [], 0 if ended else 0.2)[0]:
+            line = process.stdout.readline()
+            if line:
+                return line
+            raise EOFError
+        if ended:
+            raise EOFError
+    raise TimeoutError

@@ -1,0 +1,189 @@
+"""What was measured and on what machine, as a table and as JSON."""
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from engines import ENGINES
+from targets import TARGETS
+
+PEERS = tuple(name for name in ENGINES if name != "shoal")
+
+
+@dataclass(slots=True)
+class Series:
+    """The runs of one workload on one engine."""
+
+    warm_up: float | None = None
+    """Seconds of the first run, which doesn't count."""
+
+    times: list[float] = field(default_factory=list)
+    """Seconds of the others."""
+
+    failure: str | None = None
+    """Why there is no time, or no more."""
+
+    @property
+    def median(self) -> float | None:
+        """The median in seconds; none if a run failed."""
+        return statistics.median(self.times) if self.times and not self.failure else None
+
+    @property
+    def best(self) -> float | None:
+        """The shortest run in seconds; none if a run failed."""
+        return min(self.times) if self.times and not self.failure else None
+
+
+Results = Mapping[str, Mapping[str, Series]]
+"""By workload, then by engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where, when and with what the benchmark ran."""
+
+    date: str
+    cpu: str
+    cores: int
+    memory_gb: float
+    kernel: str
+    load: float
+    """Average over the minute before the start; other work makes the figures worthless."""
+    python: str
+    versions: dict[str, str]
+    repeats: int
+    options: dict[str, str]
+    """Variables that change how a peer works."""
+
+    def __str__(self) -> str:
+        versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
+        options = "".join(f"\n{name}={value}" for name, value in self.options.items())
+        return (
+            f"{self.date}, load {self.load:.1f} before the start\n"
+            f"{self.cpu}, {self.cores} cores, {self.memory_gb:.0f} GB, {self.kernel}\n"
+            f"Python {self.python}, {versions}{options}\n"
+            f"Seconds: median and best of {self.repeats} warm runs; ratios of medians."
+        )
+
+
+def find_setting(engines: Sequence[str], repeats: int) -> Setting:
+    """Look at this machine and what is installed."""
+    packages = [package for engine in engines for package in ENGINES[engine].packages]
+    return Setting(
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        cpu=_cpu(),
+        cores=os.cpu_count() or 1,
+        memory_gb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30,
+        kernel=f"{platform.system()} {platform.release()}",
+        load=os.getloadavg()[0],
+        python=platform.python_version(),
+        versions={name: _version(name) for name in (*packages, "numpy")},
+        repeats=repeats,
+        options={k: v for k, v in os.environ.items() if k.startswith(("DASK_", "RAY_", "SHOAL_"))},
+    )
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+def table(results: Results, engines: Sequence[str]) -> str:
+    """One row a workload, then a line for each failure."""
+    peers = [peer for peer in PEERS if peer in engines and "shoal" in engines]
+    head = ["workload", *(cell for engine in engines for cell in (engine, "best"))]
+    head += [*(f"{peer}/shoal" for peer in peers), "target", ""]
+    rows = [_row(workload, series, peers) for workload, series in results.items()]
+    failures = [
+        f"{workload} on {engine}: {each.failure}"
+        for workload, series in results.items()
+        for engine, each in series.items()
+        if each.failure
+    ]
+    return "\n".join([*_aligned([head, *rows]), *failures])
+
+
+def _row(workload: str, series: Mapping[str, Series], peers: Sequence[str]) -> list[str]:
+    cells = [workload]
+    for each in series.values():
+        cells += ["failed" if each.failure else _seconds(each.median), _seconds(each.best)]
+    for peer in peers:
+        ratio = ratio_of(series, peer)
+        cells.append("-" if ratio is None else f"{ratio:.2f}")
+    return [*cells, TARGETS[workload].text, verdict(workload, series)]
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Figures to the right; the first column and the last two, which are text, to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    text = {0, len(widths) - 2, len(widths) - 1}
+    return [
+        "  ".join(
+            cell.ljust(width) if at in text else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def ratio_of(series: Mapping[str, Series], peer: str) -> float | None:
+    """A peer's median over Shoal's, if both have one."""
+    medians = _medians(series)
+    return medians[peer] / medians["shoal"] if {peer, "shoal"} <= medians.keys() else None
+
+
+def verdict(workload: str, series: Mapping[str, Series]) -> str:
+    """`ok`, `MISSED`, or `-` where the target couldn't be judged; Shoal's failure misses it."""
+    if "shoal" in series and series["shoal"].failure:
+        return "MISSED"
+    match TARGETS[workload].met(_medians(series)):
+        case True:
+            return "ok"
+        case False:
+            return "MISSED"
+        case None:
+            return "-"
+
+
+def _medians(series: Mapping[str, Series]) -> dict[str, float]:
+    return {name: each.median for name, each in series.items() if each.median is not None}
+
+
+def save(path: Path, setting: Setting, results: Results) -> None:
+    """Write everything that was measured, each single run included."""
+    rows = {workload: _record(workload, series) for workload, series in results.items()}
+    path.write_text(json.dumps({"setting": asdict(setting), "workloads": rows}, indent=2) + "\n")
+
+
+def _record(workload: str, series: Mapping[str, Series]) -> dict[str, Any]:
+    return {
+        "engines": {
+            name: {"median": each.median, "best": each.best, **asdict(each)}
+            for name, each in series.items()
+        },
+        "ratios": {peer: ratio_of(series, peer) for peer in PEERS if peer in series},
+        "target": TARGETS[workload].text,
+        "verdict": verdict(workload, series),
+    }

@@ -1,0 +1,55 @@
+"""`shoal demo`: the text-analysis workflow on a generated text, with everything there is to see."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from shoal.cli.show import print_gantt, write_page
+from shoal.execution.gantt import gantt_html
+from shoal.experiments.text_analysis import generate_text, text_analysis
+from shoal.session import Session
+from shoal.workflow import Workflow
+from shoal.workflow.drawing import draw_svg, draw_text
+
+NAME = "text-analysis"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.add_argument("--lines", type=int, default=100_000, help="length of the text (100000)")
+    parser.add_argument("--workers", type=int, help="how many at once (default: one for each core)")
+    parser.add_argument("--out", default="out", metavar="FOLDER", help="where files go (out)")
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Draw the workflow, run it, and show what happened."""
+    begin = time.perf_counter()
+    print(f"Writing a text of {args.lines:,} lines …", end=" ", flush=True)
+    text = generate_text(max(100, args.lines))
+    print(f"{len(text) / 2**20:.1f} MB in {time.perf_counter() - begin:.1f} s\n")
+    report = text_analysis(text)
+    workflow = Workflow.of(report)
+    print(f"The workflow has {len(workflow)} tasks:\n\n{draw_text(workflow)}\n")
+    workers = {} if args.workers is None else {"workers": args.workers}
+    with Session(**workers) as session:
+        earlier = session.history.count(NAME, workflow.fingerprint())
+        known = session.history.runs(name=NAME, most=5)
+        run = session.submit(report, name=NAME)
+        value = run.result()
+    print(f"{value}\n")
+    print_gantt(run.timeline)
+    folder = Path(args.out)
+    write_page(folder / "workflow.svg", draw_svg(workflow))
+    write_page(folder / "gantt.html", gantt_html(run.timeline, f"{NAME}, run {run.id}"))
+    print(
+        f"\nThe chart as a page: {folder / 'gantt.html'}; the workflow: {folder / 'workflow.svg'}"
+    )
+    if earlier:
+        seconds = ", ".join(f"{record.makespan:.2f} s" for record in known)
+        print(f"This was run {earlier + 1} of this workflow; the latest before it took {seconds}.")
+    else:
+        print("This run is history now: run the demo again, and look at `shoal runs`.")
+    print(f"`shoal show {run.id}` shows it again.", file=sys.stdout)

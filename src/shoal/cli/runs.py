@@ -1,0 +1,36 @@
+"""`shoal runs`: the runs that are known, the latest first."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from shoal.metadata.history import History
+from shoal.settings import resolve
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.add_argument("name", nargs="?", help="only the runs of this workflow")
+    parser.add_argument("-n", "--most", type=int, default=20, help="how many (default: 20)")
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Print a table of runs."""
+    from rich.console import Console
+    from rich.table import Table
+
+    found = History(resolve({}).data_folder()).runs(name=args.name, most=max(1, args.most))
+    if not found:
+        of_name = f" of {args.name!r}" if args.name else ""
+        print(f"No run{of_name} is known yet. `shoal demo` makes one.")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("run", "workflow", "started", "tasks", "workers", "seconds", "outcome"):
+        table.add_column(title, justify="right" if title in ("tasks", "workers", "seconds") else "left",
+                         no_wrap=title == "run")  # fmt: skip
+    for run in found:
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
+        table.add_row(run.run, run.name, started, str(run.tasks), str(run.workers),
+                      f"{run.makespan:.3f}", run.outcome)  # fmt: skip
+    Console().print(table)

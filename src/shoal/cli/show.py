@@ -1,0 +1,54 @@
+"""`shoal show RUN`: what a run did, as a Gantt chart in the terminal or as an HTML page."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from shoal.errors import UsageError
+from shoal.execution.gantt import gantt_html, gantt_text
+from shoal.execution.timeline import Timeline
+from shoal.metadata.history import History
+from shoal.settings import resolve
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    parser.add_argument(
+        "run", metavar="RUN", help="the run's id, or the beginning of it; or `last`"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the chart as an HTML page")
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Show the run."""
+    history = History(resolve({}).data_folder())
+    latest = history.runs(most=1) if args.run == "last" else []
+    record = latest[0] if latest else history.find(args.run)
+    timeline = history.timeline(record)
+    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
+    print(
+        f"run {record.run} of {record.name}, {started}, planned by {record.planner}: {record.outcome}"
+    )
+    print_gantt(timeline)
+    if args.html:
+        write_page(Path(args.html), gantt_html(timeline, f"{record.name}, run {record.run}"))
+        print(f"written to {args.html}")
+
+
+def print_gantt(timeline: Timeline) -> None:
+    """Print a chart as wide as the terminal."""
+    width = min(160, shutil.get_terminal_size((100, 24)).columns)
+    print(gantt_text(timeline, width=width, color=sys.stdout.isatty()))
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a file that the user asked for."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(page)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}.") from error

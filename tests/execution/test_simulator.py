@@ -1,0 +1,287 @@
+"""Simulated runs: whatever the plan, the delays and the pool, the same things hold."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from execution_examples import CheckedMachine, a, b, c, plan_of, w0, w1
+from execution_strategies import (
+    CONFIGURATIONS,
+    DrawnCosts,
+    Outcome,
+    Scenario,
+    delays,
+    large_scenario,
+    lingers,
+    scenarios,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.errors import WorkflowError
+from shoal.execution import simulator
+from shoal.execution.events import MailCame, Started
+from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.plan import Placement, Plan
+from shoal.execution.pool import WarmPool
+from shoal.execution.simulator import Simulation, simulate
+from shoal.execution.timeline import Span
+from shoal.types import Resources, TaskId, WorkerId
+
+many = settings(max_examples=300, deadline=None)
+
+
+@contextmanager
+def checked_machines() -> Iterator[None]:
+    """Every machine checks its state after each event."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulator, "WorkerMachine", CheckedMachine)
+        yield
+
+
+def most_at_once(spans: list[Span]) -> int:
+    """How many spans overlap; one that ends when another starts doesn't overlap it."""
+    steps = [(span.end, -1) for span in spans if span.seconds]
+    steps += [(span.start, 1) for span in spans if span.seconds]
+    level = most = 0
+    for _, step in sorted(steps):
+        level += step
+        most = max(most, level)
+    return most
+
+
+def assert_complete(scenario: Scenario, outcome: Outcome) -> None:
+    """Everything was done once, where it should be, rightly, and nothing is left over."""
+    plan, simulation = scenario.plan, outcome.simulation
+    homes = {task: placement.worker for task, placement in plan.placements.items()}
+    assert Counter(simulation.performed) == Counter(homes.items())
+    values = scenario.sequential()
+    assert simulation.results == {sink: values[sink] for sink in plan.workflow.sinks}
+    assert_nothing_left(outcome)
+
+
+def assert_nothing_left(outcome: Outcome) -> None:
+    """Every worker has finished, and neither it nor its driver holds anything."""
+    for worker in outcome.simulation._workers.values():
+        assert worker.machine is not None
+        assert worker.machine.finished
+        assert not worker.machine._held
+        assert worker.values == {}
+    assert outcome.pool.busy == 0
+
+
+@many
+@given(scenarios())
+def test_each_task_is_performed_once_and_on_its_planned_worker(scenario: Scenario) -> None:
+    outcome = scenario.run()
+    homes = {task: placement.worker for task, placement in scenario.plan.placements.items()}
+    assert Counter(outcome.simulation.performed) == Counter(homes.items())
+    assert outcome.timeline.placements == homes
+
+
+@many
+@given(scenarios())
+def test_results_are_those_of_a_sequential_evaluation(scenario: Scenario) -> None:
+    values = scenario.sequential()
+    results = scenario.run().simulation.results
+    assert results == {sink: values[sink] for sink in scenario.plan.workflow.sinks}
+
+
+@many
+@given(scenarios())
+def test_every_worker_finishes_and_holds_nothing(scenario: Scenario) -> None:
+    assert_nothing_left(scenario.run())
+
+
+@many
+@given(scenarios())
+def test_every_machine_is_consistent_after_each_event(scenario: Scenario) -> None:
+    with checked_machines():
+        assert_complete(scenario, scenario.run())
+
+
+@many
+@given(scenarios())
+def test_two_simulations_of_the_same_input_are_identical(scenario: Scenario) -> None:
+    first, second = scenario.run(), scenario.run()
+    assert first.timeline == second.timeline
+    assert first.simulation.performed == second.simulation.performed
+
+
+@many
+@given(scenarios())
+def test_run_takes_no_less_than_its_longest_path(scenario: Scenario) -> None:
+    outcome = scenario.run()
+    assert outcome.timeline.makespan >= scenario.longest_path(outcome.costs.executions)
+
+
+@many
+@given(scenarios())
+def test_no_task_starts_before_its_upstream_tasks_have_ended(scenario: Scenario) -> None:
+    spans = {span.task: span for span in scenario.run().timeline.of_kind("execute")}
+    for task, sources in scenario.plan.workflow.upstream.items():
+        for source in sources:
+            assert spans[source].end <= spans[task].start
+
+
+@many
+@given(scenarios())
+def test_no_worker_runs_more_tasks_at_a_time_than_it_has_slots(scenario: Scenario) -> None:
+    executions = scenario.run().timeline.of_kind("execute")
+    for worker, resources in scenario.plan.workers.items():
+        spans = [span for span in executions if span.worker == worker]
+        assert most_at_once(spans) <= resources.slots
+
+
+@many
+@given(scenarios())
+def test_pool_never_has_more_sandboxes_than_its_capacity(scenario: Scenario) -> None:
+    outcome = scenario.run()
+    assert 1 <= outcome.pool.most <= scenario.capacity
+    cold = [kind for kind, acquired in outcome.pool.starts if acquired.start == "cold"]
+    assert len(outcome.timeline.of_kind("cold start")) == len(cold)
+
+
+@many
+@given(scenarios(), lingers)
+def test_one_sandbox_is_enough_if_workers_park(scenario: Scenario, linger: float) -> None:
+    cramped = replace(scenario, plan=replace(scenario.plan, linger=linger), capacity=1)
+    assert_complete(cramped, cramped.run())
+
+
+@many
+@given(
+    length=st.integers(2, 30),
+    workers=st.integers(2, 4),
+    linger=lingers,
+    repeats=st.lists(delays, min_size=1, max_size=4),
+    sizes=st.lists(st.sampled_from([1, INLINE_NBYTES + 1]), min_size=1, max_size=5),
+    capacity=st.integers(1, 4),
+)
+def test_worker_may_park_many_times_while_messages_are_repeated(
+    length: int,
+    workers: int,
+    linger: float,
+    repeats: list[tuple[float, ...]],
+    sizes: list[int],
+    capacity: int,
+) -> None:
+    """A chain goes round the workers, and the last task takes every task's output."""
+    wiring = {f"t{i}": [f"t{i - 1}"] if i else [] for i in range(length)}
+    wiring["end"] = list(wiring)
+    plan = round_robin(wiring, workers, linger)
+    scenario = Scenario(plan, (1.0, 0.25), tuple(sizes), tuple(repeats), capacity)
+    with checked_machines():
+        assert_complete(scenario, scenario.run())
+
+
+def round_robin(wiring: dict[str, list[str]], workers: int, linger: float | None) -> Plan:
+    """A plan that deals tasks out one by one."""
+    plan = plan_of(wiring, {"w0": list(wiring)}, linger=linger)
+    placements = {
+        task: Placement(WorkerId(f"w{number % workers}"), CONFIGURATIONS[0])
+        for number, task in enumerate(plan.workflow.calls)
+    }
+    return replace(plan, placements=placements)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(seed=st.integers(0, 2**32), tasks=st.integers(1, 24))
+def test_everything_holds_for_thousands_of_small_plans(seed: int, tasks: int) -> None:
+    scenario = large_scenario(seed, tasks)
+    with checked_machines():
+        assert_complete(scenario, scenario.run())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_everything_holds_for_large_plans(seed: int) -> None:
+    scenario = large_scenario(seed, 400)
+    outcome = scenario.run()
+    assert_complete(scenario, outcome)
+    assert outcome.pool.most <= scenario.capacity
+    assert outcome.timeline.makespan >= scenario.longest_path(outcome.costs.executions)
+
+
+def test_worker_that_is_woken_often_still_parks_and_gives_up_its_sandbox() -> None:
+    """Timers of earlier waits must not keep a worker from parking.
+
+    1. The only sandbox goes to w0, then to w1, which waits for w0 more than once.
+    2. Each message comes three times, so that w1's waits and their timers overlap.
+    3. w0 gets the sandbox back each time, because w1 parks all the same.
+    """
+    wiring = {f"t{i}": [f"t{i - 1}"] if i else [] for i in range(12)}
+    plan = round_robin(wiring, 2, linger=0.5)
+    scenario = Scenario(plan, (0.125,), (1,), ((0.0, 0.125, 0.25),), capacity=1)
+    outcome = scenario.run()
+    assert_complete(scenario, outcome)
+    starts = Counter(s.worker for s in outcome.timeline.of_kind("cold start", "warm start"))
+    assert starts[w0] > 3
+    assert starts[w1] > 3
+
+
+def test_message_that_comes_while_a_worker_leaves_keeps_it() -> None:
+    """The store decides between leaving and a message.
+
+    1. w1 has nothing to do and asks to park at 1.25, which takes a second.
+    2. w0's mark for `b` lands at 2.0: the message lies in w1's mailbox.
+    3. At 2.25 the store refuses: w1 stays, reads the message and runs `b`.
+    """
+
+    class Costs(DrawnCosts):
+        def coordination(self) -> float:
+            return 1.0
+
+        def startup(self, resources: Resources, *, warm: bool) -> float:
+            return 0.0
+
+        def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+            return 1.0 if task == a else 0.0
+
+    plan = plan_of({"a": "", "b": "a", "c": ""}, {"w0": "a", "w1": "bc"}, linger=1.25)
+    simulation = Simulation(plan, Costs((0.0,), (1,)), WarmPool())
+    timeline = simulation.run()
+    log = simulation._workers[w1].machine._log  # type: ignore[union-attr]
+    assert [now for now, event, _ in log if isinstance(event, MailCame)] == [2.25]
+    assert len([event for _, event, _ in log if isinstance(event, Started)]) == 1
+    assert {span.task: span.start for span in timeline.of_kind("execute")}[b] == 2.25
+    assert simulation.performed == [(a, w0), (c, w1), (b, w1)]
+
+
+def test_plan_whose_workers_wait_for_ever_in_too_small_a_pool_is_said_to_never_end() -> None:
+    plan = plan_of({"a": "", "b": "a", "c": "b"}, {"w0": "ac", "w1": "b"}, linger=None)
+    scenario = Scenario(plan, (1.0,), (1,), capacity=1)
+    with pytest.raises(WorkflowError, match=r"never ends: workers \['w0', 'w1'\]"):
+        scenario.run()
+
+
+def test_worker_that_is_started_again_in_time_starts_warm() -> None:
+    plan = plan_of({"a": "", "b": "a", "c": "b"}, {"w0": "ac", "w1": "b"}, linger=0.0)
+    timeline = Scenario(plan, (0.125,), (1,), capacity=1).run().timeline
+    kinds = [(s.kind, s.worker) for s in timeline.of_kind("cold start", "warm start")]
+    assert kinds == [("cold start", w0), ("warm start", w1), ("warm start", w0)]
+
+
+def test_each_effect_takes_its_predicted_time() -> None:
+    """Everything takes a second, a cold start two; `a` is too large to travel with its mark."""
+    plan = plan_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"})
+    timeline = simulate(plan, DrawnCosts((1.0,), (INLINE_NBYTES + 1, 1)))
+    assert [(s.kind, s.worker, s.task, s.start, s.end, s.nbytes) for s in timeline.spans] == [
+        ("cold start", w0, None, 0.0, 2.0, 0),
+        ("execute", w0, a, 2.0, 3.0, INLINE_NBYTES + 1),
+        ("save", w0, a, 3.0, 4.0, INLINE_NBYTES + 1),
+        ("warm start", w1, None, 5.0, 6.0, 0),
+        ("fetch", w1, a, 6.0, 7.0, INLINE_NBYTES + 1),
+        ("execute", w1, b, 7.0, 8.0, 1),
+    ]
+    assert timeline.makespan == 9.0
+
+
+def test_chain_of_100_000_tasks_is_simulated_without_recursion() -> None:
+    length = 100_000
+    wiring = {f"t{i}": [f"t{i - 1}"] if i else [] for i in range(length)}
+    plan = plan_of(wiring, {"w0": list(wiring)})
+    timeline = simulate(plan, DrawnCosts((1.0,), (1,)))
+    assert len(timeline.of_kind("execute")) == length
+    assert timeline.makespan == length + 3.0
