@@ -29,7 +29,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """A clock that jumps to the next thing due; ties keep the order in which they were asked for."""
+    """A clock that jumps to the next thing due; ties keep the order of the asking."""
 
     def __init__(self) -> None:
         self._now = 0.0

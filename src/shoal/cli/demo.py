@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
@@ -52,4 +51,4 @@ def carry_out(args: argparse.Namespace) -> None:
         print(f"This was run {earlier + 1} of this workflow; the latest before it took {seconds}.")
     else:
         print("This run is history now: run the demo again, and look at `shoal runs`.")
-    print(f"`shoal show {run.id}` shows it again.", file=sys.stdout)
+    print(f"`shoal show {run.id}` shows it again.")

@@ -27,8 +27,8 @@ def carry_out(args: argparse.Namespace) -> None:
         return
     table = Table(box=None, pad_edge=False)
     for title in ("run", "workflow", "started", "tasks", "workers", "seconds", "outcome"):
-        table.add_column(title, justify="right" if title in ("tasks", "workers", "seconds") else "left",
-                         no_wrap=title == "run")  # fmt: skip
+        number = title in ("tasks", "workers", "seconds")
+        table.add_column(title, justify="right" if number else "left", no_wrap=title == "run")
     for run in found:
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
         table.add_row(run.run, run.name, started, str(run.tasks), str(run.workers),

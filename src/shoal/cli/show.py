@@ -30,9 +30,7 @@ def carry_out(args: argparse.Namespace) -> None:
     record = latest[0] if latest else history.find(args.run)
     timeline = history.timeline(record)
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
-    print(
-        f"run {record.run} of {record.name}, {started}, planned by {record.planner}: {record.outcome}"
-    )
+    print(f"run {record.run} of {record.name}, {started}: {record.outcome}")
     print_gantt(timeline)
     if args.html:
         write_page(Path(args.html), gantt_html(timeline, f"{record.name}, run {record.run}"))
