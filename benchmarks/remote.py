@@ -1,6 +1,7 @@
 """The benchmark's end of an engine's process, see `serve.py`.
 
-An engine that hangs or dies is ended with all that it started; the next run starts it anew.
+An engine that hangs or dies is ended with all that it started; the next run starts it anew. It
+works in an empty folder of its own: what Shoal knows of earlier runs comes from this benchmark.
 """
 
 import contextlib
@@ -13,11 +14,14 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from processes import end_tree
 
 HERE = Path(__file__).parent
+LOG = "log"
+"""The file in an engine's folder with all that it prints."""
+
 PATIENCE = 20.0
 """Seconds an idle engine has to stop, more than it grants itself."""
 
@@ -52,7 +56,7 @@ class Remote:
         self._slots = slots
         self._limit = limit
         self._process: subprocess.Popen[str] | None = None
-        self._log: IO[str] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -83,16 +87,19 @@ class Remote:
 
     def _start(self, workload: str) -> "subprocess.Popen[str]":
         """Start the engine's process and wait until it is ready."""
-        self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see _end
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "serve.py"), self.engine, str(self._slots)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=os.environ | ENVIRONMENT,
-            text=True,
-            start_new_session=True,
-        )
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        with (folder / LOG).open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(HERE / "serve.py"), self.engine, str(self._slots)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=folder,
+                env=os.environ | ENVIRONMENT | {"SHOAL_FOLDER": str(folder)},
+                text=True,
+                start_new_session=True,
+            )
         try:
             self._receive(workload, self._process)
         except RunFailedError as error:
@@ -115,10 +122,10 @@ class Remote:
         return RunFailedError(self.engine, workload, reason)
 
     def _last_words(self) -> str:
-        assert self._log is not None
-        self._log.seek(0)
-        lines = [line for line in self._log.read().splitlines() if line.strip()]
-        return f"its process ended: {lines[-1][:200] if lines else 'without a message'}"
+        assert self._folder is not None
+        text = (Path(self._folder.name) / LOG).read_text(errors="replace")
+        last = text.strip().rpartition("\n")[2]
+        return f"its process ended: {last[:200] or 'without a message'}"
 
     def _stop(self) -> None:
         """Let the engine end by itself."""
@@ -131,15 +138,17 @@ class Remote:
 
     def _end(self) -> None:
         """Make sure that nothing of the engine is left."""
-        if self._process and self._log:
+        if self._process:
             if self._process.poll() is None:
                 end_tree(self._process.pid)
             self._process.wait()
-            for stream in filter(None, (self._process.stdin, self._process.stdout, self._log)):
+            for stream in filter(None, (self._process.stdin, self._process.stdout)):
                 # A request that nobody will read may still be in the buffer.
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
-        self._process = self._log = None
+        if self._folder:
+            self._folder.cleanup()
+        self._process = self._folder = None
 
 
 def _read_line(process: "subprocess.Popen[str]", limit: float) -> str:

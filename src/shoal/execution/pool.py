@@ -81,9 +81,8 @@ class WarmPool(Generic[K]):
 
     def expire(self, now: float) -> list[int]:
         """Take out the sandboxes that have been idle for too long."""
-        count = sum(idle.since + self.idle_seconds <= now for idle in self._idle)
-        expired = [idle.sandbox for idle in self._idle[:count]]
-        del self._idle[:count]
+        expired = [i.sandbox for i in self._idle if i.since + self.idle_seconds <= now]
+        self._idle = [idle for idle in self._idle if idle.since + self.idle_seconds > now]
         return expired
 
     def next_expiry(self) -> float | None:

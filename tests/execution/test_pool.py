@@ -1,0 +1,150 @@
+"""Which sandboxes are warm, and which make room."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.execution.pool import Acquired, WarmPool
+
+
+def test_first_start_of_a_kind_is_cold() -> None:
+    pool: WarmPool[str] = WarmPool()
+    assert pool.acquire("small", 0.0) == Acquired("cold", 1)
+    assert (pool.busy, pool.idle) == (1, 0)
+
+
+def test_idle_sandbox_of_the_same_kind_is_used_again() -> None:
+    pool: WarmPool[str] = WarmPool()
+    pool.acquire("small", 0.0)
+    pool.release(1, 1.0)
+    assert (pool.busy, pool.idle) == (0, 1)
+    assert pool.acquire("small", 2.0) == Acquired("warm", 1)
+
+
+def test_busy_sandbox_serves_nobody_else() -> None:
+    pool: WarmPool[str] = WarmPool()
+    pool.acquire("small", 0.0)
+    assert pool.acquire("small", 0.0) == Acquired("cold", 2)
+
+
+def test_sandbox_of_another_kind_is_not_warm() -> None:
+    pool: WarmPool[str] = WarmPool()
+    pool.acquire("small", 0.0)
+    pool.release(1, 1.0)
+    assert pool.acquire("large", 2.0) == Acquired("cold", 2)
+
+
+def test_sandbox_used_last_is_used_first() -> None:
+    pool: WarmPool[str] = WarmPool()
+    for _ in range(3):
+        pool.acquire("small", 0.0)
+    for sandbox in (2, 3, 1):
+        pool.release(sandbox, 1.0)
+    assert pool.acquire("small", 2.0) == Acquired("warm", 1)
+    assert pool.acquire("small", 2.0) == Acquired("warm", 3)
+
+
+def test_full_pool_has_no_sandbox() -> None:
+    pool: WarmPool[str] = WarmPool(capacity=1)
+    pool.acquire("small", 0.0)
+    assert pool.acquire("small", 0.0) is None
+    assert (pool.busy, pool.idle) == (1, 0)
+
+
+def test_sandbox_idle_longest_makes_room_for_another_kind() -> None:
+    pool: WarmPool[str] = WarmPool(capacity=2)
+    pool.acquire("small", 0.0)
+    pool.acquire("small", 0.0)
+    pool.release(2, 1.0)
+    pool.release(1, 2.0)
+    assert pool.acquire("large", 3.0) == Acquired("cold", 3, evicted=2)
+    assert pool.acquire("small", 3.0) == Acquired("warm", 1)
+
+
+def test_sandbox_that_was_idle_for_too_long_is_removed() -> None:
+    pool: WarmPool[str] = WarmPool(idle_seconds=7.0)
+    pool.acquire("small", 0.0)
+    pool.acquire("small", 0.0)
+    pool.release(2, 1.0)
+    pool.release(1, 3.0)
+    assert pool.next_expiry() == 8.0
+    assert pool.expire(7.9) == []
+    assert pool.expire(8.0) == [2]
+    assert pool.next_expiry() == 10.0
+    assert pool.acquire("small", 9.0) == Acquired("warm", 1)
+    assert pool.next_expiry() is None
+
+
+def test_removed_sandbox_is_gone_whether_it_was_busy_or_idle_or_unknown() -> None:
+    pool: WarmPool[str] = WarmPool(capacity=2)
+    pool.acquire("small", 0.0)
+    pool.acquire("small", 0.0)
+    pool.release(2, 0.0)
+    pool.remove(1)
+    pool.remove(2)
+    pool.remove(2)
+    assert (pool.busy, pool.idle) == (0, 0)
+    assert pool.acquire("small", 1.0) == Acquired("cold", 3)
+
+
+@given(released=st.floats(0, 2e9), idle_seconds=st.floats(0, 1e6))
+def test_something_expires_at_the_next_expiry(released: float, idle_seconds: float) -> None:
+    """Whoever wakes up at that time must find something, or would wake up for ever."""
+    pool: WarmPool[str] = WarmPool(idle_seconds=idle_seconds)
+    pool.acquire("small", 0.0)
+    pool.release(1, released)
+    expiry = pool.next_expiry()
+    assert expiry is not None
+    assert pool.expire(expiry) == [1]
+
+
+_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("acquire"), st.sampled_from(["small", "large"])),
+        st.tuples(st.sampled_from(["release", "remove"]), st.integers(0, 9)),
+        st.tuples(st.just("pass"), st.sampled_from([0.5, 3.0, 10.0])),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(capacity=st.integers(1, 4), steps=_steps)
+def test_pool_keeps_its_rules(capacity: int, steps: list[tuple[str, str | int | float]]) -> None:
+    pool: WarmPool[str] = WarmPool(capacity, idle_seconds=7.0)
+    now, highest = 0.0, 0
+    busy: dict[int, str] = {}
+    idle: dict[int, tuple[str, float]] = {}
+    for step, argument in steps:
+        match step, argument:
+            case "acquire", str(kind):
+                acquired = pool.acquire(kind, now)
+                if acquired is None:
+                    assert len(busy) == capacity
+                    continue
+                if acquired.start == "warm":
+                    assert idle.pop(acquired.sandbox)[0] == kind
+                else:
+                    assert kind not in [known for known, _ in idle.values()]
+                    assert acquired.sandbox > highest
+                    highest = acquired.sandbox
+                if acquired.evicted is not None:
+                    oldest = min(since for _, since in idle.values())
+                    assert len(busy) + len(idle) == capacity
+                    assert idle.pop(acquired.evicted)[1] == oldest
+                busy[acquired.sandbox] = kind
+            case "release", int(number) if busy:
+                sandbox = list(busy)[number % len(busy)]
+                pool.release(sandbox, now)
+                idle[sandbox] = (busy.pop(sandbox), now)
+            case "remove", int(sandbox):
+                pool.remove(sandbox)
+                busy.pop(sandbox, None)
+                idle.pop(sandbox, None)
+            case "pass", float(seconds):
+                now += seconds
+                expired = pool.expire(now)
+                assert set(expired) == {s for s, (_, since) in idle.items() if since + 7.0 <= now}
+                for sandbox in expired:
+                    del idle[sandbox]
+        assert (pool.busy, pool.idle) == (len(busy), len(idle))
+        assert len(busy) + len(idle) <= capacity

@@ -1,0 +1,133 @@
+"""The exceptions: one tree, as the docstring draws it; each survives pickling."""
+
+import copy
+import inspect
+import pickle
+import re
+
+import pytest
+
+from shoal import errors
+from shoal.errors import ShoalError, TaskError
+
+SAMPLES = [
+    errors.ShoalError("something"),
+    errors.UsageError("wrong"),
+    errors.SettingsError("unknown setting"),
+    errors.WorkflowError("a cycle"),
+    errors.NotPicklable("argument 0 of 'clean'", "a lock"),
+    errors.UnknownRun("r1"),
+    errors.TaskError("clean#3", "w2", "ValueError: no", arguments="('a',)", not_run=["b#0"]),
+    errors.TaskTimeout("clean#3", "w2", "it took longer than 3 s", remote_traceback="Traceback"),
+    errors.OutOfMemory("clean#3", "w2", "MemoryError", not_run=["b#0", "c#0"]),
+    errors.WorkerDied("clean#3", "w2", "signal 9"),
+    errors.RunEnded("over"),
+    errors.RunCancelled("r1"),
+    errors.RunTimeout("r1", 2.5, "3 of 5 tasks are done"),
+    errors.PlatformError("broken"),
+    errors.GatewayUnavailable("nobody there"),
+    errors.GatewayRefused("no such function"),
+    errors.StoreError("broken"),
+    errors.StoreUnavailable("nobody there"),
+    errors.StoreRefused("full"),
+    errors.Tampered("a wrong signature"),
+    errors.RunOver("ended"),
+    errors.ProtocolViolation("executed twice"),
+]
+MADE_FROM_FACTS = [sample for sample in SAMPLES if type(sample).__init__ is not Exception.__init__]
+
+CLASSES = {
+    found.__name__: found
+    for _, found in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(found, BaseException)
+}
+
+
+def test_every_exception_is_in_the_tree_drawn_in_the_docstring() -> None:
+    drawn: dict[str, str] = {}
+    path: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        if match := re.match(r"    ((?:[│ ]   )*(?:[├└]── )?)([A-Z]\w+)(?: {2,}\S.*)?$", line):
+            depth, name = len(match[1]) // 4, match[2]
+            assert name not in drawn
+            path[depth:] = [name]
+            drawn[name] = path[depth - 1] if depth else "Exception"
+    assert drawn == {name: found.__bases__[0].__name__ for name, found in CLASSES.items()}
+    assert all(len(found.__bases__) == 1 for found in CLASSES.values())
+
+
+def test_there_is_a_sample_of_every_exception() -> None:
+    assert {type(sample) for sample in SAMPLES} == set(CLASSES.values())
+
+
+@pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_an_exception_survives_pickling(error: ShoalError, protocol: int) -> None:
+    found = pickle.loads(pickle.dumps(error, protocol))
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert found.args == error.args
+    assert vars(found) == vars(error)
+
+
+@pytest.mark.parametrize("error", MADE_FROM_FACTS, ids=lambda error: type(error).__name__)
+def test_an_exception_keeps_the_facts_that_it_was_made_from(error: ShoalError) -> None:
+    assert set(inspect.signature(type(error)).parameters) == set(vars(error))
+
+
+def test_notes_survive_pickling_too() -> None:
+    error = errors.UnknownRun("r1")
+    error.add_note("the run was removed")
+    assert pickle.loads(pickle.dumps(error)).__notes__ == ["the run was removed"]
+
+
+def test_a_copy_does_not_share_its_facts() -> None:
+    error = errors.UnknownRun("r1")
+    copied = copy.copy(error)
+    copied.run = "r2"
+    assert error.run == "r1"
+
+
+def test_an_exception_of_a_user_s_subclass_survives_pickling() -> None:
+    found = pickle.loads(pickle.dumps(Own(1, b=2)))
+    assert (found.a, found.b, str(found)) == (1, 2, "1 and 2")
+
+
+class Own(ShoalError):
+    def __init__(self, a: int, *, b: int) -> None:
+        self.a = a
+        self.b = b
+        super().__init__(f"{a} and {b}")
+
+
+def test_a_task_error_says_what_failed_where_and_what_was_not_run() -> None:
+    error = TaskError("resize#3", "w2", "ValueError: no", not_run=["a#0", "b#0", "c#0", "d#0"])
+    assert str(error) == (
+        "task 'resize#3' failed on worker w2: ValueError: no. "
+        "4 tasks that need it were not run (a#0, b#0, c#0, …)."
+    )
+
+
+def test_a_task_error_speaks_of_one_task_in_the_singular() -> None:
+    error = TaskError("resize#3", "w2", "It broke!", not_run=["a#0"])
+    assert str(error) == (
+        "task 'resize#3' failed on worker w2: It broke! 1 task that needs it was not run (a#0)."
+    )
+
+
+def test_a_task_error_ends_with_advice_arguments_and_the_worker_s_traceback() -> None:
+    error = errors.OutOfMemory(
+        "resize#3",
+        "w2",
+        "MemoryError",
+        arguments="(photo, scale=2)",
+        remote_traceback="Traceback (most recent call last):\n  …\n",
+    )
+    assert str(error).splitlines() == [
+        "task 'resize#3' failed on worker w2: MemoryError.",
+        "Give it more memory: @task(resources=Resources(memory_mb=…)).",
+        "It was called with (photo, scale=2).",
+        "On the worker:",
+        "Traceback (most recent call last):",
+        "  …",
+    ]
