@@ -106,6 +106,7 @@ class Courier:
         self._wake = threading.Condition()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_count = 0
+        self._woken = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="shoal-courier", daemon=True)
 
@@ -114,12 +115,11 @@ class Courier:
         self._thread.start()
 
     def stop(self) -> None:
-        """Do no more."""
+        """Do no more in the background."""
         with self._wake:
             self._stopped = True
             self._wake.notify()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.join()
 
     def save(self, task: TaskId) -> None:
         """Save an own output."""
@@ -180,6 +180,7 @@ class Courier:
     def wake(self) -> None:
         """Have the orders carried out in the background."""
         with self._wake:
+            self._woken = True
             self._wake.notify()
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -187,6 +188,7 @@ class Courier:
         with self._wake:
             self._timer_count += 1
             heapq.heappush(self._timers, (time.monotonic() + seconds, self._timer_count, callback))
+            self._woken = True
             self._wake.notify()
 
     def work(self) -> bool:
@@ -305,13 +307,12 @@ class Courier:
 
     def _await_something(self) -> None:
         with self._wake:
-            if self._stopped:
-                return
             timeout = _PROGRESS_SECONDS
             if self._timers:
                 timeout = min(timeout, max(0.0, self._timers[0][0] - time.monotonic()))
-            notified = self._wake.wait(timeout) if not self._orders or timeout else True
-        if not notified and not self._stopped and self._worker.executed != self._told:
+            woken = self._wake.wait_for(lambda: self._woken or self._stopped, timeout)
+            self._woken = False
+        if not woken and self._worker.executed != self._told:
             self._orders.append(self._tell_progress)
 
     def _tell_progress(self) -> None:

@@ -56,6 +56,8 @@ from shoal.worker.package import Unpacked
 from shoal.worker.recorder import EXECUTE, Recorder
 
 _RECEIVE_SECONDS = 10.0
+_LAST_WORDS = 0.1
+"""Seconds that slots have to notice that the worker is done."""
 
 
 class Running(Protocol):
@@ -144,12 +146,18 @@ class WorkerRuntime:
             if mail is not None:
                 mail.start()
             self._run_slots()
+            self._courier.stop()
+            self._courier.work()
+        except RunOver as error:
+            self.give_up(error)
         finally:
             self._stop()
             self._courier.stop()
-            if mail is not None:
+            if mail is not None and mail.ident is not None:
                 self._store.hang_up(self._invocation.run, self._part.worker)
                 mail.join()
+        with self._lock:
+            self._changed.wait_for(lambda: not self._slots, _LAST_WORDS)
         if self._broken is not None and not isinstance(self._broken, RunOver):
             raise self._broken
         return not self._abandoned and not self._slots
@@ -189,6 +197,7 @@ class WorkerRuntime:
             self.give_up(error)
         with self._lock:
             self._slots -= 1
+            self._changed.notify_all()
 
     def _next_task(self) -> TaskId | None:
         """Wait for a task; before that, see that nobody waits for what is done."""
@@ -199,9 +208,9 @@ class WorkerRuntime:
                     self._idle += 1
                     self._changed.wait_for(lambda: self._todo or self._over)
                     self._idle -= 1
-                if self._over and not self._courier.pending:
+                if self._over:
                     return None
-                if self._todo and not self._over:
+                if self._todo:
                     return self._todo.popleft()
 
     def _run_task(self, task: TaskId, slot: int) -> TaskId | None:
