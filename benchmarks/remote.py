@@ -1,7 +1,6 @@
 """The benchmark's end of an engine's process, see `serve.py`.
 
-An engine that hangs or dies is ended with all that it started; the next run starts it anew. It
-works in an empty folder of its own: what Shoal knows of earlier runs comes from this benchmark.
+An engine that hangs or dies is ended with all that it started; the next run starts it anew.
 """
 
 import contextlib
@@ -96,7 +95,7 @@ class Remote:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=folder,
-                env=os.environ | ENVIRONMENT | {"SHOAL_FOLDER": str(folder)},
+                env=os.environ | ENVIRONMENT | _own_places(folder),
                 text=True,
                 start_new_session=True,
             )
@@ -149,6 +148,15 @@ class Remote:
         if self._folder:
             self._folder.cleanup()
         self._process = self._folder = None
+
+
+def _own_places(folder: Path) -> dict[str, str]:
+    """Keep an engine apart from everything else its user runs.
+
+    Shoal's embedded server is shared by all of a user's clients. The benchmark must not measure
+    one that others load or started already, and must never end one that others use.
+    """
+    return {"SHOAL_FOLDER": str(folder), "XDG_RUNTIME_DIR": str(folder)}
 
 
 def _read_line(process: "subprocess.Popen[str]", limit: float) -> str:

@@ -92,7 +92,7 @@ def _check(name: str, value: Any, where: str) -> None:
         raise SettingsError(f"{where} sets {name} to {value!r}; it must be {_named(wanted)}.")
     if isinstance(value, int | float) and not isinstance(value, bool):
         least = {"workers": 1, "sandboxes": 1, "memory_mb": 64}.get(name, 0)
-        if value < least:
+        if not value >= least:
             raise SettingsError(f"{where} sets {name} to {value!r}; it must be at least {least}.")
 
 
@@ -138,6 +138,6 @@ def _from_file(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path} can't be read: {error}.") from error

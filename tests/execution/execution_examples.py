@@ -101,7 +101,7 @@ class CheckedMachine(WorkerMachine):
         for output in self._held:
             assert self._uses[output], f"{output} is held for nobody"
         assert self._held.isdisjoint(self._lacks.keys() - self._executed), "held before executed"
-        assert self._withheld <= self._saving
+        assert self._withheld <= self._saving <= self._held
         assert not (self._parking and (self._running or self._ready or self._pausing))
         if self.finished and not self._failed():
             self.check_nothing_left()

@@ -6,7 +6,7 @@ Seconds are multiples of 1/8, so that sums are exact and ties are frequent.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from execution_examples import workflow_of
 from hypothesis import strategies as st
 
+from shoal.clock import VirtualClock
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.pool import Acquired, WarmPool
@@ -74,6 +75,15 @@ class WatchedPool(WarmPool[Resources]):
         return acquired
 
 
+class BoundedClock(VirtualClock):
+    """A clock that notices when things go on for ever."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        """Call back, unless that has happened too often."""
+        super().call_at(when, callback)
+        assert self._count < 50_000, "the run goes on for ever"
+
+
 def value_of(task: TaskId, inputs: Mapping[TaskId, Any]) -> int:
     """A value that tells which task it is of, and of what inputs in what order."""
     return hash((task, *inputs.items()))
@@ -111,6 +121,7 @@ class Scenario:
         simulation = Simulation(
             self.plan, costs, pool, perform=value_of, repeats=lambda: next(delays)
         )
+        simulation._clock = BoundedClock()
         return Outcome(simulation, simulation.run(), costs, pool)
 
     def sequential(self) -> dict[TaskId, int]:

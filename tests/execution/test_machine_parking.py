@@ -119,11 +119,11 @@ def test_message_that_comes_while_saving_to_park_is_served_first() -> None:
     ]
 
 
-def test_output_may_be_forgotten_while_it_is_saved_to_park() -> None:
+def test_output_is_kept_until_it_is_saved_though_nobody_needs_it_any_more() -> None:
     """The saving outlives the need.
 
     1. The worker saves `a` in order to park; `c` arrives and takes `a` from memory.
-    2. `c` is executed: nobody needs `a` any more, though its save is still under way.
+    2. `c` is executed: nobody needs `a` any more, but the driver may not have read it yet.
     3. The worker, with nothing left to do, waits for that save before it finishes.
     """
     machine = machine_of(WAITING, {"w0": "ac", "w1": "b"}, linger=0.5)
@@ -131,8 +131,8 @@ def test_output_may_be_forgotten_while_it_is_saved_to_park() -> None:
     machine.handle(Executed(a, SMALL))
     assert machine.handle(TimerFired("linger 1")) == [Save(a)]
     assert machine.handle(Arrived(c, held=(b,))) == [Execute(c)]
-    assert machine.handle(Executed(c, SMALL)) == [HandIn(c, saved=False), Forget((a, b, c))]
-    assert machine.handle(Saved(a)) == [Finish()]
+    assert machine.handle(Executed(c, SMALL)) == [HandIn(c, saved=False), Forget((b, c))]
+    assert machine.handle(Saved(a)) == [Forget((a,)), Finish()]
 
 
 def test_message_whose_inputs_are_to_be_fetched_also_stops_parking() -> None:

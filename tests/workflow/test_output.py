@@ -106,7 +106,7 @@ SNIPPET = """
     words: list[str] = clean("x").compute()
     number: int = clean("x").compute()
     clean("x").upper()
-    [word for word in clean("x")]
+    for word in clean("x"): ...
     task(retries="2")
     task("clean")
 """
@@ -137,7 +137,8 @@ def test_wrong_use_of_an_output_is_a_type_error(checked: list[str]) -> None:
     assert [lines[number - 1] for number in sorted(wrong)] == [
         'number: int = clean("x").compute()',
         'clean("x").upper()',
-        '[word for word in clean("x")]',
+        'for word in clean("x"): ...',
         'task(retries="2")',
         'task("clean")',
     ]
+    assert any("not iterable" in line for line in checked)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -196,8 +197,14 @@ sys.stdout.buffer.write(cloudpickle.dumps((greet, count_down)))
 """
 
 
-def test_a_task_of_a_script_travels_by_value_to_another_process() -> None:
-    script = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, check=True)
+@pytest.mark.parametrize("way", [["script.py"], ["-m", "script"]], ids=["file", "module"])
+def test_a_task_of_a_script_travels_by_value_to_another_process(
+    way: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    script = subprocess.run(
+        [sys.executable, *way], cwd=tmp_path, stdout=subprocess.PIPE, check=True
+    )
     greet, count_down = pickle.loads(script.stdout)
     assert greet.function("you") == "hello you"
     assert greet.retries == 1

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 from shoal.errors import ShoalError
@@ -97,7 +98,8 @@ def _loopback() -> Finding:
 
 def _history() -> Finding:
     folder = resolve({}).data_folder()
-    return True, f"{len(History(folder).runs(most=1000))} runs in {folder}"
+    with closing(History(folder)) as history:
+        return True, f"{len(history.runs(most=1000))} runs in {folder}"
 
 
 _CHECKS: dict[str, Callable[[], Finding]] = {

@@ -47,15 +47,16 @@ def carry_out(args: argparse.Namespace) -> None:
         server = GatewayServer(gateway, token, args.host, args.port)
         path = token_file()
         _write_secret(str(path), token)
-        print(f"listening on {server.url}, at most {settings.sandboxes} sandboxes", flush=True)
-        print(f"token in {path}; clients of this user find it there", flush=True)
-        print(f"use it with SHOAL_PLATFORM={server.url}; Ctrl-C ends it", flush=True)
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
+        print(f"listening on {server.url}, at most {settings.sandboxes} sandboxes", flush=True)
+        print(f"token in {path}; clients of this user find it there", flush=True)
+        print(f"use it with SHOAL_PLATFORM={server.url}; Ctrl-C ends it", flush=True)
         ended.wait()
         server.close()
-        path.unlink(missing_ok=True)
+        if path.exists() and path.read_text().strip() == token:
+            path.unlink()
     finally:
         gateway.close()
 

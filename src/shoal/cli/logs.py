@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import closing
 
 from shoal.metadata.history import History
 from shoal.platform.logs import RunLogs
@@ -21,9 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def carry_out(args: argparse.Namespace) -> None:
     """Print the lines."""
     settings = resolve({})
-    history = History(settings.data_folder())
-    latest = history.runs(most=1) if args.run == "last" else []
-    run = (latest[0] if latest else history.find(args.run)).run
+    with closing(History(settings.data_folder())) as history:
+        latest = history.runs(most=1) if args.run == "last" else []
+        run = (latest[0] if latest else history.find(args.run)).run
     remote = remote_platform(settings)
     lines = remote.logs(run) if remote else RunLogs(settings.data_folder() / "logs").read(run)
     if not lines:

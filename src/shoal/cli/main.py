@@ -48,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _carry_out(parsed: argparse.Namespace) -> int:
     try:
         importlib.import_module(f"shoal.cli.{parsed.command}").carry_out(parsed)
+        sys.stdout.flush()
     except ShoalError as error:
         print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import inspect
 import pprint
 import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from shoal.cli.settings import assigned, configure_set
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.session import submit
 from shoal.settings import NAMES
 from shoal.workflow import Output
@@ -61,7 +64,9 @@ def load_output(where: str, given: dict[str, Any]) -> Output[Any]:
             raise UsageError(f"{source} has no {name!r}.{hint}")
         found = getattr(found, part)
     if callable(found) and not isinstance(found, Output):
-        found = found(**_parameters(found, given))
+        parameters = _parameters(found, given)
+        with _blamed(where):
+            found = found(**parameters)
     if not isinstance(found, Output):
         raise UsageError(
             f"{where} is {type(found).__name__}, not an output: call a function decorated with "
@@ -71,7 +76,10 @@ def load_output(where: str, given: dict[str, Any]) -> Output[Any]:
 
 
 def _parameters(function: Any, given: dict[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{function!r} does not tell its parameters: {error}.") from error
     taken = {name: given.pop(name) for name in list(given) if name in parameters}
     missing = [
         name
@@ -83,11 +91,11 @@ def _parameters(function: Any, given: dict[str, Any]) -> dict[str, Any]:
     unknown = [name for name in given if name not in NAMES]
     if missing:
         raise UsageError(
-            f"{function.__name__} needs {', '.join(missing)}: give --set {missing[0]}=VALUE."
+            f"{_name(function)} needs {', '.join(missing)}: give --set {missing[0]}=VALUE."
         )
     if unknown:
         raise UsageError(
-            f"--set {unknown[0]}: neither a parameter of {function.__name__} "
+            f"--set {unknown[0]}: neither a parameter of {_name(function)} "
             f"({', '.join(parameters) or 'it has none'}) nor a setting ({', '.join(NAMES)})."
         )
     return taken
@@ -96,14 +104,7 @@ def _parameters(function: Any, given: dict[str, Any]) -> dict[str, Any]:
 def _load(source: str) -> ModuleType:
     sys.path.insert(0, str(Path.cwd()))
     if not source.endswith(".py"):
-        try:
-            return importlib.import_module(source)
-        except ModuleNotFoundError as error:
-            if error.name and not source.startswith(error.name):
-                raise
-            raise UsageError(
-                f"There is no module {source!r} here; a file's name ends with .py."
-            ) from error
+        return _imported(source)
     path = Path(source).resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
@@ -111,5 +112,36 @@ def _load(source: str) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    with _blamed(source):
+        spec.loader.exec_module(module)
     return module
+
+
+def _imported(name: str) -> ModuleType:
+    with _blamed(name):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+                raise UsageError(
+                    f"There is no module {name!r} here; a file's name ends with .py."
+                ) from error
+            raise
+
+
+@contextlib.contextmanager
+def _blamed(source: str) -> Iterator[None]:
+    """Say of an exception in the user's code what it was and where, in a line."""
+    try:
+        yield
+    except ShoalError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+        at = "" if isinstance(error, SyntaxError) else at
+        raise UsageError(f"{source} can't be used: {type(error).__name__}: {error}{at}.") from error
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", repr(function)))

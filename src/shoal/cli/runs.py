@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import closing
 
 from shoal.metadata.history import History
 from shoal.settings import resolve
@@ -20,7 +21,8 @@ def carry_out(args: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    found = History(resolve({}).data_folder()).runs(name=args.name, most=max(1, args.most))
+    with closing(History(resolve({}).data_folder())) as history:
+        found = history.runs(name=args.name, most=max(1, args.most))
     if not found:
         of_name = f" of {args.name!r}" if args.name else ""
         print(f"No run{of_name} is known yet. `shoal demo` makes one.")

@@ -6,6 +6,7 @@ import argparse
 import shutil
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 from shoal.errors import UsageError
@@ -25,10 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def carry_out(args: argparse.Namespace) -> None:
     """Show the run."""
-    history = History(resolve({}).data_folder())
-    latest = history.runs(most=1) if args.run == "last" else []
-    record = latest[0] if latest else history.find(args.run)
-    timeline = history.timeline(record)
+    with closing(History(resolve({}).data_folder())) as history:
+        latest = history.runs(most=1) if args.run == "last" else []
+        record = latest[0] if latest else history.find(args.run)
+        timeline = history.timeline(record)
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
     print(f"run {record.run} of {record.name}, {started}: {record.outcome}")
     print_gantt(timeline)

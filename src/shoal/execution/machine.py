@@ -78,7 +78,7 @@ class WorkerMachine:
         self._joins: dict[TaskId, list[TaskId]] = {}
         """Those of them that also wait for others, and are marked without the output."""
         self._uses: dict[TaskId, int] = {}
-        """Own tasks, marks and hand-ins that still need an output in memory."""
+        """Own tasks, marks, hand-ins and saves that still need an output in memory."""
         self._owes: dict[TaskId, int] = {}
         """Own outputs that a shared task still waits for."""
         self._held: set[TaskId] = set()
@@ -268,13 +268,14 @@ class WorkerMachine:
         if task not in self._saving:
             raise self._violation(task, "saved, but nobody had asked for it")
         self._saving.remove(task)
-        if task not in self._withheld:
-            self._spare.add(task)
-            return
-        self._withheld.remove(task)
-        self._saved.add(task)
         forgotten: list[TaskId] = []
-        self._release(task, effects, forgotten)
+        if task in self._withheld:
+            self._withheld.remove(task)
+            self._saved.add(task)
+            self._release(task, effects, forgotten)
+        else:
+            self._spare.add(task)
+            self._used(task, 1, forgotten)
         if forgotten:
             effects.append(Forget(tuple(forgotten)))
 
@@ -337,6 +338,7 @@ class WorkerMachine:
             for output in self.part.tasks:
                 if output in self._held and output not in there:
                     self._saving.add(output)
+                    self._uses[output] += 1
                     effects.append(Save(output))
 
     def _on_mail_came(self, event: MailCame, effects: list[Effect]) -> None:

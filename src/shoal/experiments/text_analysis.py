@@ -187,7 +187,7 @@ def statistics(counts: Counts) -> dict[str, float]:
 
 @task
 def segment(pieces: Sequence[str], counts: Counts, i: int, segments: int) -> Segment:
-    """A close reading of one of the text's segments."""
+    """A close reading of one of the text's segments; a sentence ends there at the latest."""
     text = "".join(_part(pieces, i, segments)).strip()
     words = Counter(map(_word, text.split()))
     scores = _distinctive(words, counts.words)

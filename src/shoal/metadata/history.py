@@ -92,6 +92,7 @@ class History:
                 (record.run, record.name, record.fingerprint, record.planner, record.tasks,
                  record.workers, record.started, record.makespan, record.outcome),
             )  # fmt: skip
+            database.execute("DELETE FROM records WHERE run = ?", (record.run,))
             database.executemany(
                 "INSERT INTO records VALUES (?, ?)",
                 [(record.run, zlib.compress(data, 1)) for data in records],
@@ -128,9 +129,10 @@ class History:
         """A run by its id, or by the beginning of it if that is unambiguous."""
         with self._lock:
             rows = self._database.execute(
-                "SELECT * FROM runs WHERE substr(run, 1, ?) = ? LIMIT 2", (len(run), run)
+                "SELECT * FROM runs WHERE substr(run, 1, ?) = ? ORDER BY length(run) LIMIT 2",
+                (len(run), run),
             ).fetchall()
-        if len(rows) != 1 or not run:
+        if not rows or not run or (len(rows) > 1 and rows[0][0] != run):
             raise UnknownRun(run)
         return RunRecord(*rows[0])
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
-from shoal.errors import GatewayRefused
+from shoal.errors import GatewayRefused, UsageError
 from shoal.types import Resources, RunId, WorkerId
 
+_LONGEST_RUN = 100
 INLINE_PART = 64 * 1024
 """A part up to this size travels in the invocation, a larger one through the store."""
 
@@ -62,7 +63,7 @@ class Invocation:
         """As it arrives; whatever doesn't fit is refused with a reason."""
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise GatewayRefused(f"An invocation must be JSON: {error}.") from error
         return Invocation.from_dict(found)
 
@@ -74,11 +75,9 @@ class Invocation:
         unknown = found.keys() - _TYPES.keys()
         missing = _REQUIRED - found.keys()
         if unknown or missing:
-            raise GatewayRefused(
-                "An invocation"
-                + (f" lacks {', '.join(sorted(missing))};" if missing else "")
-                + (f" has unknown fields {', '.join(sorted(unknown))}" if unknown else "")
-            )
+            wrong = [f"lacks {', '.join(sorted(missing))}"] if missing else []
+            wrong += [f"has unknown fields {', '.join(sorted(unknown))}"] if unknown else []
+            raise GatewayRefused(f"An invocation {' and '.join(wrong)}.")
         for name, value in found.items():
             if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
                 raise GatewayRefused(f"An invocation's {name} can't be {value!r}.")
@@ -86,9 +85,14 @@ class Invocation:
                 if not all(isinstance(item, str) for item in value):
                     raise GatewayRefused(f"An invocation's {name} must be a list of strings.")
                 found[name] = tuple(value)
-        if not found["run"].replace("-", "").isalnum():
+        if not valid_run(found["run"]):
             raise GatewayRefused("An invocation's run has letters, digits and hyphens only.")
-        return Invocation(**found)
+        invocation = Invocation(**found)
+        try:
+            invocation.resources  # noqa: B018 - checks itself
+        except UsageError as error:
+            raise GatewayRefused(f"An invocation asks for what can't be: {error}") from error
+        return invocation
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -111,6 +115,11 @@ class LogLine:
     stream: str
     """`stdout` or `stderr`."""
     text: str
+
+
+def valid_run(run: str) -> bool:
+    """Whether a run's id is one: it names files, too."""
+    return len(run) <= _LONGEST_RUN and run.isascii() and run.replace("-", "").isalnum()
 
 
 class Platform(Protocol):

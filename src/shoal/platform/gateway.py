@@ -10,12 +10,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import mmap
 import os
 import secrets
 import selectors
+import signal
 import socket
 import sys
 import threading
@@ -25,8 +27,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shoal.clock import RealClock
-from shoal.errors import GatewayRefused, ShoalError
-from shoal.execution.pool import WarmPool
+from shoal.errors import GatewayRefused, RunOver, ShoalError
+from shoal.execution.pool import Acquired, WarmPool
 from shoal.platform.base import Invocation, LogLine, this_host
 from shoal.platform.logs import RunLogs
 from shoal.platform.sandbox import PAGE, RunningTasks, send_frame
@@ -38,6 +40,11 @@ from shoal.types import Resources, RunId
 log = logging.getLogger(__name__)
 
 _CANCEL_SECONDS = 5.0
+_LINE = 64 * 1024
+"""A longer line is cut, so that one without an end isn't collected for ever."""
+_READ = 1 << 16
+_DRAINS = 32
+"""How often a stream is read after a job, should something go on printing."""
 
 Kind = tuple[Resources, str]
 """What sandboxes must have in common to be exchangeable: resources and session."""
@@ -52,6 +59,8 @@ class _Sandbox:
     """The pipes that its stdout and stderr come out of."""
     running: RunningTasks
     zygote: int
+    pid: int = 0
+    """Once the zygote has told it."""
     job: Invocation | None = None
     last_run: tuple[RunId, str] = (RunId(""), "")
     """Whose lines come out of it."""
@@ -97,6 +106,9 @@ class LocalGateway:
         self._sandboxes: dict[int, _Sandbox] = {}
         self._counts = {"cold": 0, "warm": 0, "died": 0, "out_of_memory": 0}
         self._busy_seconds = 0.0
+        self._logs_failed = False
+        self._unlimited = False
+        """It has been said that there are no control groups."""
         self._closed = False
         self._selector = selectors.DefaultSelector()
         self._wake, self._waker = socket.socketpair()
@@ -122,15 +134,14 @@ class LocalGateway:
         with self._lock:
             self._check_open()
             kind = (invocation.resources, invocation.session)
+            ready: list[int] = []
             for _ in range(count):
                 acquired = self._pool.acquire(kind, self._clock.now())
-                if acquired is None:
-                    return
-                if acquired.evicted is not None:
-                    self._kill(self._sandboxes[acquired.evicted])
-                if acquired.start == "cold":
-                    self._create(acquired.sandbox, kind, invocation.preload)
-                self._pool.release(acquired.sandbox, self._clock.now())
+                if acquired is None or not self._ensure(acquired, kind, invocation.preload):
+                    break
+                ready.append(acquired.sandbox)
+            for sandbox in ready:
+                self._pool.release(sandbox, self._clock.now())
             self._wake_up()
 
     def cancel(self, run: RunId) -> None:
@@ -197,32 +208,43 @@ class LocalGateway:
             if acquired is None:
                 return
             self._queue.popleft()
-            if acquired.evicted is not None:
-                self._kill(self._sandboxes[acquired.evicted])
-            if acquired.start == "cold":
-                self._create(acquired.sandbox, kind, job.preload)
+            if not self._ensure(acquired, kind, job.preload):
+                detail = "no sandbox could be made for it; the gateway's log says why"
+                self._report(job, [], {"reason": "error", "detail": detail})
+                continue
             self._counts[acquired.start] += 1
             self._give(self._sandboxes[acquired.sandbox], job, acquired.start)
 
+    def _ensure(self, acquired: Acquired, kind: Kind, preload: Sequence[str]) -> bool:
+        """Make the sandbox that the pool gave if it is a new one; False if that isn't possible."""
+        if acquired.evicted is not None:
+            self._kill(self._sandboxes[acquired.evicted])
+        if acquired.start == "cold":
+            try:
+                self._create(acquired.sandbox, kind, preload)
+            except OSError as error:
+                log.warning("no sandbox could be made: %s", error)
+                self._pool.remove(acquired.sandbox)
+                return False
+        return True
+
     def _create(self, number: int, kind: Kind, preload: Sequence[str]) -> None:
-        control, inside = socket.socketpair()
-        out, out_inside = os.pipe()
-        err, err_inside = os.pipe()
-        page = os.memfd_create("shoal")
-        os.ftruncate(page, PAGE)
-        resources = kind[0]
-        try:
-            zygote = self._zygotes.get(resources.slots)
-            zygote.preload(preload)
-            zygote.fork(number, resources, (inside.fileno(), out_inside, err_inside, page))
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            control, inside = socket.socketpair()
+            ours.callback(control.close)
+            theirs.callback(inside.close)
+            out, out_inside = _pipe(ours, theirs)
+            err, err_inside = _pipe(ours, theirs)
+            page = os.memfd_create("shoal")
+            theirs.callback(os.close, page)
+            os.ftruncate(page, PAGE)
             running = RunningTasks(mmap.mmap(page, PAGE))
-        finally:
-            inside.close()
-            for descriptor in (out_inside, err_inside, page):
-                os.close(descriptor)
-        sandbox = _Sandbox(
-            number, kind, control, {"stdout": out, "stderr": err}, running, resources.slots
-        )
+            zygote = self._zygotes.get(min(kind[0].slots, os.cpu_count() or 1))
+            zygote.preload(preload)
+            zygote.fork(number, kind[0], (inside.fileno(), out_inside, err_inside, page))
+            ours.pop_all()
+        streams = {"stdout": out, "stderr": err}
+        sandbox = _Sandbox(number, kind, control, streams, running, zygote.slots)
         self._sandboxes[number] = sandbox
         control.setblocking(True)
         self._watch(control, lambda: self._on_control(sandbox))
@@ -298,7 +320,8 @@ class LocalGateway:
         self._busy_seconds += self._clock.now() - sandbox.began
         sandbox.job = None
         if job is not None and "error" in answer and not sandbox.doomed:
-            self._report(job, sandbox, {"reason": "error", "detail": answer["error"]})
+            running = sandbox.running.numbers()
+            self._report(job, running, {"reason": "error", "detail": answer["error"]})
         if answer["reusable"] and not sandbox.doomed:
             self._pool.release(sandbox.number, self._clock.now())
         else:
@@ -309,44 +332,61 @@ class LocalGateway:
     def _on_print(self, sandbox: _Sandbox, stream: str) -> None:
         descriptor = sandbox.streams[stream]
         try:
-            data = os.read(descriptor, 1 << 16)
+            data = os.read(descriptor, _READ)
         except BlockingIOError:
             return
         if not data:
             self._selector.unregister(descriptor)
             return
-        *lines, rest = (sandbox.rest.get(stream, b"") + data).split(b"\n")
-        sandbox.rest[stream] = rest
-        for line in lines:
-            self._keep(sandbox, stream, line)
+        self._take_print(sandbox, stream, data)
 
-    def _keep(self, sandbox: _Sandbox, stream: str, line: bytes) -> None:
+    def _take_print(self, sandbox: _Sandbox, stream: str, data: bytes) -> None:
+        *lines, rest = (sandbox.rest.get(stream, b"") + data).split(b"\n")
+        if len(rest) > _LINE:
+            lines.append(rest)
+            rest = b""
+        sandbox.rest[stream] = rest
+        self._keep(sandbox, stream, lines)
+
+    def _keep(self, sandbox: _Sandbox, stream: str, lines: Sequence[bytes]) -> None:
         run, worker = sandbox.last_run
-        if run:
-            self._logs.append(run, worker, stream, line.decode(errors="replace"))
+        if not run or not lines:
+            return
+        try:
+            self._logs.extend(
+                run, worker, stream, [line.decode(errors="replace") for line in lines]
+            )
+        except OSError as error:
+            if not self._logs_failed:
+                log.warning("what tasks print can't be kept: %s", error)
+            self._logs_failed = True
 
     def _drain(self, sandbox: _Sandbox) -> None:
         """Take what a sandbox has printed so far, unfinished lines too."""
         for stream, descriptor in sandbox.streams.items():
-            while True:
+            for _ in range(_DRAINS):
                 try:
-                    data = os.read(descriptor, 1 << 16)
-                except (BlockingIOError, OSError):
+                    data = os.read(descriptor, _READ)
+                except OSError:
                     break
                 if not data:
                     break
-                sandbox.rest[stream] = sandbox.rest.get(stream, b"") + data
-            for line in sandbox.rest.pop(stream, b"").splitlines():
-                self._keep(sandbox, stream, line)
+                self._take_print(sandbox, stream, data)
+            rest = sandbox.rest.pop(stream, b"")
+            self._keep(sandbox, stream, [rest] if rest else [])
 
     def _on_zygote(self, message: dict[str, Any]) -> None:
         sandbox = self._sandboxes.get(message.get("sandbox", -1))
         if message["op"] == "exited" and sandbox is not None:
             self._on_exit(sandbox, message)
+        elif message["op"] == "forked" and sandbox is not None:
+            sandbox.pid = message["pid"]
         elif message["op"] == "gone":
             for lost in [s for s in self._sandboxes.values() if s.zygote == message["slots"]]:
+                _kill_group(lost.pid)
                 self._on_exit(lost, {"code": -9, "out_of_memory": False})
-        elif message["op"] == "ready" and message["limits"] == "rlimit":
+        elif message["op"] == "ready" and message["limits"] == "rlimit" and not self._unlimited:
+            self._unlimited = True
             log.warning(
                 "no control groups (%s): sandboxes have no CPU limit, and memory is limited by "
                 "the process's data size",
@@ -359,7 +399,8 @@ class LocalGateway:
         if job is not None and not sandbox.doomed:
             self._counts["out_of_memory" if message["out_of_memory"] else "died"] += 1
             reason = "out of memory" if message["out_of_memory"] else "died"
-            self._report(job, sandbox, {"reason": reason, "code": message["code"]})
+            running = sandbox.running.numbers()
+            self._report(job, running, {"reason": reason, "code": message["code"]})
         self._discard(sandbox)
         self._quieter.notify_all()
         self._serve_queue()
@@ -375,8 +416,8 @@ class LocalGateway:
         for descriptor in sandbox.streams.values():
             os.close(descriptor)
 
-    def _report(self, job: Invocation, sandbox: _Sandbox, facts: dict[str, Any]) -> None:
-        facts |= {"running": sandbox.running.numbers(), "memory_mb": job.memory_mb}
+    def _report(self, job: Invocation, running: list[int], facts: dict[str, Any]) -> None:
+        facts |= {"running": running, "memory_mb": job.memory_mb}
         letter = Letter("lost", job.worker, (json.dumps(facts).encode(),))
         threading.Thread(target=_post, args=(job, letter), daemon=True).start()
 
@@ -388,8 +429,25 @@ def _post(job: Invocation, letter: Letter) -> None:
             store.post(job.run, letter)
         finally:
             store.disconnect()
+    except RunOver:
+        return
     except ShoalError as error:
         log.warning("run %s can't be told of worker %s: %s", job.run, job.worker, error)
+
+
+def _kill_group(pid: int) -> None:
+    """End what a sandbox started that its zygote can't end any more."""
+    if pid:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose ends are closed with the two stacks."""
+    read, write = os.pipe()
+    ours.callback(os.close, read)
+    theirs.callback(os.close, write)
+    return read, write
 
 
 def new_token() -> str:

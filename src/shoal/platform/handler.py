@@ -17,13 +17,15 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from shoal.errors import GatewayRefused
-from shoal.platform.base import Invocation
+from shoal.platform.base import Invocation, valid_run
 from shoal.platform.gateway import LocalGateway
 from shoal.types import RunId
 
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 64 * 1024 * 1024
+_MOST_UNASKED = 1024 * 1024
+"""Bytes that are read from somebody without a token."""
 _IDLE_SECONDS = 60.0
 _MOST_WARM = 1024
 
@@ -59,25 +61,36 @@ class _Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self._answer("DELETE")
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer what isn't HTTP as we know it: always the caller's fault."""
+        self.close_connection = True
+        self._reply(code if code < 500 else 400, {"error": message or "This isn't a request."})
+
     def _answer(self, method: str) -> None:
         try:
-            body = self._body()
-            if not self._allowed():
-                self._reply(401, {"error": "The token is missing or wrong."})
-                return
-            status, answer = self._route(method, body)
+            allowed = self._allowed()
+            body = self._body(_MOST_BYTES if allowed else _MOST_UNASKED)
+            if allowed:
+                status, answer = self._route(method, body)
+            else:
+                status, answer = 401, {"error": "The token is missing or wrong."}
         except GatewayRefused as error:
             status, answer = 400, {"error": str(error)}
+        except OSError:
+            raise
+        except Exception:
+            log.exception("%s %s", method, self.path)
+            status, answer = 500, {"error": "The gateway has a defect; its log says which."}
         self._reply(status, answer)
 
-    def _body(self) -> bytes:
+    def _body(self, most: int) -> bytes:
         try:
             length = int(self.headers.get("Content-Length") or 0)
         except ValueError:
             length = -1
-        if not 0 <= length <= _MOST_BYTES:
+        if not 0 <= length <= most or "Transfer-Encoding" in self.headers:
             self.close_connection = True
-            raise GatewayRefused(f"A request has at most {_MOST_BYTES} bytes and says how many.")
+            raise GatewayRefused(f"A request has at most {most} bytes and says how many.")
         return self.rfile.read(length)
 
     def _allowed(self) -> bool:
@@ -103,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "DELETE", ["runs", run]:
                 gateway.cancel(RunId(run))
                 return 200, {}
-            case "GET", ["runs", run, "logs"] if run.replace("-", "").isalnum():
+            case "GET", ["runs", run, "logs"] if valid_run(run):
                 return 200, [asdict(line) for line in gateway.logs(RunId(run))]
         return 404, {"error": f"There is no {method} {self.path} here."}
 
@@ -115,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
             "Content-Type", "text/plain; version=0.0.4" if text else "application/json"
         )
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 
@@ -122,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _json_list(body: bytes) -> list[Any]:
     try:
         found = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise GatewayRefused(f"The request isn't JSON: {error}.") from error
     if not isinstance(found, list):
         raise GatewayRefused("The request must be a list of invocations.")

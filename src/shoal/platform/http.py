@@ -24,12 +24,10 @@ class HttpPlatform:
     """A gateway somewhere else, through its URL and token."""
 
     def __init__(self, url: str, token: str, latency: float = 0.0) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"platform={url!r} is not a gateway's URL: use http://HOST:PORT.")
         self.url = url
-        self._tls = parts.scheme == "https"
-        self._where = (parts.hostname, parts.port or (443 if self._tls else 80))
+        self._tls, self._where = _address(url)
+        if not token.isascii() or not token.isprintable():
+            raise SettingsError("A gateway's token has printable ASCII characters only.")
         self._token = token
         self._latency = latency
         self._lock = threading.Lock()
@@ -40,7 +38,7 @@ class HttpPlatform:
     def host(self) -> str:
         """The machine that the gateway is on."""
         if self._host is None:
-            self._host = str(self.status()["host"])
+            self._host = str(self.status().get("host", ""))
         return self._host
 
     def invoke(self, invocations: Sequence[Invocation]) -> None:
@@ -57,7 +55,7 @@ class HttpPlatform:
 
     def active(self, run: RunId) -> bool:
         """Whether a worker of the run is at work or waits to be."""
-        return bool(self._request("GET", f"/runs/{run}")["active"])
+        return bool(self._request("GET", f"/runs/{run}").get("active"))
 
     def logs(self, run: RunId) -> Sequence[LogLine]:
         """What the run's user code has printed."""
@@ -84,9 +82,15 @@ class HttpPlatform:
                 f"The gateway at {self.url} doesn't accept our token. Set SHOAL_TOKEN, or token in "
                 "shoal.toml, to what `shoal gateway` printed or wrote to its token file."
             )
-        found = json.loads(answer or b"{}")
-        if status >= 400:
-            raise GatewayRefused(f"The gateway at {self.url} refuses: {found.get('error', status)}")
+        try:
+            found = json.loads(answer or b"{}")
+            if status >= 300:
+                raise GatewayRefused(f"The gateway at {self.url} refuses: {found['error']}")
+        except (ValueError, LookupError, TypeError) as error:
+            raise GatewayUnavailable(
+                f"What answers at {self.url} with status {status} isn't a gateway. Is the address "
+                "right?"
+            ) from error
         return found
 
     def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
@@ -129,6 +133,19 @@ class HttpPlatform:
             f"The gateway at {self.url} can't be reached: {error}. Is `shoal gateway` running "
             "there, and is the address right?"
         )
+
+
+def _address(url: str) -> tuple[bool, tuple[str, int]]:
+    """Whether a URL asks for TLS, and its host and port."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(f"platform={url!r} is not a gateway's URL: use http://HOST:PORT.")
+    tls = parts.scheme == "https"
+    return tls, (parts.hostname, port or (443 if tls else 80))
 
 
 def _closed(connection: http.client.HTTPConnection) -> bool:

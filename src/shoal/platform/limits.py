@@ -43,7 +43,7 @@ class Limits:
             resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
             return
         for folder in self._folders(name):
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
         if self.kind == "cgroup v2":
             (self.cpu / name / "cpu.max").write_text(f"{quota} {_PERIOD}")
             (self.memory / name / "memory.max").write_text(str(nbytes))
@@ -82,6 +82,15 @@ class Limits:
                     time.sleep(0.002)
                 else:
                     break
+
+    def sweep(self) -> None:
+        """Delete the empty groups of zygotes that were killed."""
+        for root in {self.cpu, self.memory} if self.kind != "rlimit" else ():
+            for folder in root.glob("shoal-*-*"):
+                pid = folder.name.split("-")[1]
+                if pid.isdigit() and not Path("/proc", pid).exists():
+                    with contextlib.suppress(OSError):
+                        folder.rmdir()
 
 
 def detect() -> Limits:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shoal.platform.base import LogLine
@@ -26,7 +27,10 @@ class RunLogs:
 
     def append(self, run: RunId, worker: str, stream: str, text: str) -> None:
         """Keep a line."""
-        line = json.dumps([time.time(), worker, stream, text]) + "\n"
+        self.extend(run, worker, stream, [text])
+
+    def extend(self, run: RunId, worker: str, stream: str, texts: Sequence[str]) -> None:
+        """Keep lines that came together."""
         with self._lock:
             if run not in self._written:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -34,14 +38,21 @@ class RunLogs:
             written = self._written.get(run, 0)
             if written > _MOST:
                 return
-            self._written[run] = written + len(line)
-            if written + len(line) > _MOST:
-                line = json.dumps([time.time(), worker, stream, "… the rest is not kept"]) + "\n"
+            kept: list[str] = []
+            for text in texts:
+                line = json.dumps([time.time(), worker, stream, text]) + "\n"
+                written += len(line)
+                if written > _MOST:
+                    cut = [time.time(), worker, stream, "… the rest is not kept"]
+                    kept.append(json.dumps(cut) + "\n")
+                    break
+                kept.append(line)
+            self._written[run] = written
             with (self._folder / f"{run}.jsonl").open("a") as file:
-                file.write(line)
+                file.write("".join(kept))
 
     def _forget_oldest(self) -> None:
-        files = sorted(self._folder.glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+        files = sorted(self._folder.glob("*.jsonl"), key=_age)
         for path in files[: max(0, len(files) - _KEPT + 1)]:
             path.unlink(missing_ok=True)
 
@@ -50,9 +61,19 @@ class RunLogs:
         return list(self._lines(run))
 
     def _lines(self, run: RunId) -> Iterator[LogLine]:
-        path = self._folder / f"{run}.jsonl"
-        if not path.exists():
+        try:
+            file = (self._folder / f"{run}.jsonl").open()
+        except FileNotFoundError:
             return
-        with path.open() as file:
+        with file:
             for line in file:
-                yield LogLine(*json.loads(line))
+                with contextlib.suppress(ValueError):  # it may be being written
+                    yield LogLine(*json.loads(line))
+
+
+def _age(path: Path) -> float:
+    """When a file was last written to; another process may have deleted it meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

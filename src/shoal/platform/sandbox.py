@@ -6,6 +6,7 @@ that the gateway can say which task a sandbox died of.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -75,20 +76,32 @@ def serve(control: int, page: int, entry: Entry) -> int:
     sock = socket.socket(fileno=control)
     running = RunningTasks(mmap.mmap(page, PAGE))
     os.close(page)
-    sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
     while True:
         frame = receive_frame(sock)
         if frame is None:
             return 0
+        _open_streams()
         answer: dict[str, Any] = {"reusable": False}
         try:
             answer["reusable"] = entry(json.loads(frame), running)
         except BaseException:  # noqa: BLE001 - the outermost edge: reported by the gateway
             answer["error"] = traceback.format_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush_streams()
         try:
             send_frame(sock, json.dumps(answer).encode())
         except OSError:
             return 0
+
+
+def _open_streams() -> None:
+    """What a job prints goes to the gateway, whatever the one before did to the streams."""
+    sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
+
+
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(
+            AttributeError, ValueError, OSError
+        ):  # the user's code may close it
+            stream.flush()

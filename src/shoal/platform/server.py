@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 
 from shoal.errors import GatewayUnavailable
 from shoal.platform.gateway import LocalGateway
 
+log = logging.getLogger(__name__)
+
 _BACKLOG = 256
+_PAUSE = 0.1
+"""Seconds until the next try after one that failed, for want of descriptors for example."""
 
 
 class GatewayServer:
@@ -25,22 +30,26 @@ class GatewayServer:
         self._token = token
         try:
             self._socket = socket.create_server((host, port), backlog=_BACKLOG)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise GatewayUnavailable(
-                f"The gateway can't listen on {host}:{port}: {error.strerror}. Choose another "
-                "address or port."
+                f"The gateway can't listen on {host}:{port}: {reason}. Choose another address or "
+                "port."
             ) from error
         self.url = f"http://{host}:{self._socket.getsockname()[1]}"
         gateway.address = (self.url, token)
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="shoal-http", daemon=True)
         self._thread.start()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 connection, peer = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if not self._closed.wait(_PAUSE):
+                    log.warning("a connection could not be accepted: %s", error)
+                continue
             from shoal.platform.handler import serve_connection
 
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -53,6 +62,7 @@ class GatewayServer:
 
     def close(self) -> None:
         """Accept no more."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()

@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,7 @@ class Zygote:
         self._gateway = gateway
         self._entry = entry
         self._limits = limits.detect()
+        self._limits.sweep()
         self._children: dict[int, int] = {}
         """Sandboxes' numbers by process id."""
         self._wake, wake = socket.socketpair()
@@ -101,6 +103,8 @@ class Zygote:
             code = 1
             try:
                 code = self._become_sandbox(message, descriptors, group)
+            except BaseException:  # noqa: BLE001 - the outermost edge: it goes to the run's log
+                traceback.print_exc()
             finally:
                 os._exit(code)
         for descriptor in descriptors:

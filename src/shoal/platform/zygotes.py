@@ -50,7 +50,8 @@ class ZygoteProcess:
         new = [module for module in modules if module not in self._preloaded]
         if new:
             self._preloaded.update(new)
-            self._send({"op": "preload", "modules": new})
+            with contextlib.suppress(ConnectionError):
+                self._send({"op": "preload", "modules": new})
 
     def fork(self, number: int, resources: Resources, descriptors: Sequence[int]) -> None:
         """Have a sandbox made that uses these files."""
@@ -60,7 +61,8 @@ class ZygoteProcess:
             "memory_mb": resources.memory_mb,
             "cpus": resources.cpu_share,
         }
-        socket.send_fds(self.socket, [json.dumps(message).encode()], list(descriptors))
+        with contextlib.suppress(ConnectionError):  # it has ended, which is reported as such
+            socket.send_fds(self.socket, [json.dumps(message).encode()], list(descriptors))
 
     def kill(self, number: int) -> None:
         """Have a sandbox killed."""

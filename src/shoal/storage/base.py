@@ -1,7 +1,7 @@
 """`Store`: what workers coordinate through. Every operation is one round trip, and atomic.
 
 1. A run exists from `open` to `close`; after that the store refuses what is said of it (`RunOver`),
-   so that nothing of a run can come back. Every key also has a time to live.
+   so that nothing of a run can come back. Every key also has a time to live: that of the run.
 2. A worker's start has an epoch. What an older epoch sends is refused.
 3. Within one `complete`, outputs are saved before tasks are marked.
 4. Marks are idempotent: a set of those who have done their share, not a counter.
@@ -114,11 +114,17 @@ class Store(Protocol):
         ...
 
     def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
-        """The messages behind the one with id `after`; waits for one up to `timeout` seconds."""
+        """The messages behind the one with id `after`; waits for one up to `timeout` seconds.
+
+        Who waits while the run is closed by this process gets none.
+        """
         ...
 
     def hang_up(self, run: RunId, mailbox: str) -> None:
-        """End whoever of this process waits in `receive` for that mailbox."""
+        """End whoever of this process waits in `receive` for that mailbox.
+
+        If nobody does, the next one to come doesn't wait.
+        """
         ...
 
     def park(self, run: RunId, worker: WorkerId, epoch: int, read: str, executed: bytes) -> bool:
@@ -130,7 +136,7 @@ class Store(Protocol):
         ...
 
     def progress(self, run: RunId) -> int:
-        """How many tasks have been executed, as far as is known."""
+        """How many tasks have been executed, as far as is known; 0 of a run that is over."""
         ...
 
     def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:

@@ -30,8 +30,8 @@ _COUNTS = struct.Struct("<IQ")
 _ALIGN = 64
 _PADDING = bytes(_ALIGN)
 
-_EXACT = {type(None): 4, bool: 4, int: 12, float: 12, complex: 24}
-_SIZED = (str, bytes, bytearray)
+_EXACT = {type(None): 4, bool: 4, float: 12, complex: 24}
+_PLAIN = frozenset((*_EXACT, int, str, bytes, bytearray))
 
 
 def encode(value: Any, key: bytes, *, what: str = "a value") -> Blob:
@@ -42,7 +42,7 @@ def encode(value: Any, key: bytes, *, what: str = "a value") -> Blob:
 
 
 def _pickled(value: Any, buffers: list[memoryview], what: str) -> bytes:
-    if type(value) in _EXACT or type(value) in _SIZED:
+    if type(value) in _PLAIN:
         return pickle.dumps(value, 5)
     import cloudpickle
 
@@ -121,8 +121,13 @@ def quick_nbytes(value: Any) -> int | None:
     size = _EXACT.get(kind)
     if size is not None:
         return size
-    if kind in _SIZED:
+    if kind is int:
+        bits: int = value.bit_length()
+        return 12 + bits // 8
+    if kind is bytes or kind is bytearray or (kind is str and value.isascii()):
         return len(value) + 8
+    if kind is str:
+        return len(value.encode(errors="surrogatepass")) + 8
     return None
 
 

@@ -6,19 +6,24 @@ ends with the last of its clients, also when that one is killed (see `keeper.py`
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import os
 import platform
+import stat
 import sys
 import tempfile
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 from shoal.errors import StoreUnavailable
 from shoal.storage.resp import Connection, parse_url
 
 _START_SECONDS = 15.0
+_LONGEST_PATH = 103
+"""What every system allows for the path of a unix socket."""
 
 
 class EmbeddedServer:
@@ -26,7 +31,13 @@ class EmbeddedServer:
 
     def __init__(self) -> None:
         folder = runtime_folder()
-        self.url = f"unix://{folder}/server.sock"
+        socket = folder / "server.sock"
+        if len(os.fsencode(socket)) > _LONGEST_PATH:
+            raise StoreUnavailable(
+                f"The embedded server can't listen on {socket}: the path is too long for a "
+                "socket. Set XDG_RUNTIME_DIR to a folder with a shorter one."
+            )
+        self.url = f"unix://{quote(str(socket))}"
         self._held = _lock(folder / "server.lock", fcntl.LOCK_SH)
         try:
             self._ensure_running(folder)
@@ -40,8 +51,10 @@ class EmbeddedServer:
         starting = _lock(folder / "starting.lock", fcntl.LOCK_EX)
         try:
             if not _answers(self.url):
-                _start(folder)
+                keeper = _start(folder)
                 self._await(folder)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(keeper, 0)
         finally:
             os.close(starting)
 
@@ -69,7 +82,8 @@ def runtime_folder() -> Path:
     base = Path(given) if given and os.access(given, os.W_OK) else Path(tempfile.gettempdir())
     folder = base / f"shoal-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
         raise StoreUnavailable(f"{folder} belongs to somebody else; set XDG_RUNTIME_DIR.")
     folder.chmod(0o700)
     return folder
@@ -123,7 +137,8 @@ def _answers(url: str) -> bool:
     return True
 
 
-def _start(folder: Path) -> None:
+def _start(folder: Path) -> int:
+    """Start the server; the process whose id is returned ends as soon as its keeper is at work."""
     socket = folder / "server.sock"
     options = {
         "port": "0",
@@ -141,7 +156,7 @@ def _start(folder: Path) -> None:
     for name, value in options.items():
         command += [f"--{name}", value]
     keeper = Path(__file__).with_name("keeper.py")
-    os.posix_spawn(
+    return os.posix_spawn(
         sys.executable,
         [
             *(sys.executable, "-I", "-S", str(keeper)),

@@ -1,8 +1,9 @@
 """Keeps the embedded server: starts it, and ends it with the last of its clients.
 
-Runs as a script of its own that imports nothing of Shoal. Each client holds a shared lock on a
-file; the system lets it go however the client ends. Who gets the exclusive lock knows that
-nobody is left.
+Runs as a script of its own that imports nothing of Shoal, in a process that isn't the client's
+child, so that it leaves nothing behind in a client that outlives it. Each client holds a shared
+lock on a file; the system lets it go however the client ends. Who gets the exclusive lock knows
+that nobody is left, and may remove the socket: otherwise a new server could be listening there.
 
 Arguments: the lock file, the socket, then the server's command line.
 """
@@ -24,9 +25,10 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _end_when_alone(lock: str, server: "subprocess.Popen[bytes]") -> None:
+def _end_when_alone(lock: str, server: "subprocess.Popen[bytes]", alone: threading.Event) -> None:
     descriptor = os.open(lock, os.O_RDWR)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
+    alone.set()
     server.terminate()
     try:
         server.wait(3)
@@ -36,11 +38,15 @@ def _end_when_alone(lock: str, server: "subprocess.Popen[bytes]") -> None:
 
 def _main() -> None:
     lock, socket, *command = sys.argv[1:]
+    if os.fork():
+        os._exit(0)
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
-    threading.Thread(target=_end_when_alone, args=(lock, server), daemon=True).start()
+    alone = threading.Event()
+    threading.Thread(target=_end_when_alone, args=(lock, server, alone), daemon=True).start()
     server.wait()
-    with contextlib.suppress(OSError):
-        os.unlink(socket)
+    if alone.is_set():
+        with contextlib.suppress(OSError):
+            os.unlink(socket)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,21 @@ def outputs(run: RunId) -> str:
     return f"shoal:{{{run}}}:outputs"
 
 
+def large_outputs(run: RunId) -> str:
+    """Set: the names of the outputs that have a key of their own."""
+    return f"shoal:{{{run}}}:large"
+
+
+def large_output(run: RunId, name: str) -> str:
+    """String: a large output."""
+    return f"shoal:{{{run}}}:large:{name}"
+
+
+def staged(run: RunId, token: str) -> str:
+    """String: a large output on its way, which the store may still refuse."""
+    return f"shoal:{{{run}}}:staged:{token}"
+
+
 def parts(run: RunId) -> str:
     """Hash: the plan, a part for each worker."""
     return f"shoal:{{{run}}}:parts"

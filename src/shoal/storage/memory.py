@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -39,6 +39,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._runs: dict[RunId, _Run] = {}
         self._changed = threading.Condition()
+        self._waiting: Counter[tuple[RunId, str]] = Counter()
         self._hung_up: set[tuple[RunId, str]] = set()
 
     def open(self, run: RunId, opening: Opening) -> None:
@@ -108,20 +109,27 @@ class MemoryStore:
 
     def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
         """The messages behind `after`."""
-        position = int(after or 0)
-        deadline = time.monotonic() + timeout
+        position, place = int(after or 0), (run, mailbox)
         with self._changed:
-            while True:
-                state = self._runs.get(run)
-                letters = state.mailboxes.get(mailbox, [])[position:] if state else []
-                left = deadline - time.monotonic()
-                if letters or left <= 0 or (run, mailbox) in self._hung_up:
-                    self._hung_up.discard((run, mailbox))
-                    return letters
-                self._changed.wait(left)
+            state = self._run(run)
+
+            def awaited() -> bool:
+                come = len(state.mailboxes.get(mailbox, ())) > position
+                return come or place in self._hung_up or self._runs.get(run) is not state
+
+            self._waiting[place] += 1
+            try:
+                self._changed.wait_for(awaited, timeout)
+            finally:
+                self._waiting[place] -= 1
+                if not self._waiting[place]:
+                    del self._waiting[place]
+                    self._hung_up.discard(place)
+            over = self._runs.get(run) is not state
+            return [] if over else state.mailboxes.get(mailbox, [])[position:]
 
     def hang_up(self, run: RunId, mailbox: str) -> None:
-        """End whoever waits for that mailbox."""
+        """End whoever waits for that mailbox, or is about to."""
         with self._changed:
             self._hung_up.add((run, mailbox))
             self._changed.notify_all()
@@ -152,6 +160,7 @@ class MemoryStore:
         """End a run and delete everything of it."""
         with self._changed:
             self._runs.pop(run, None)
+            self._hung_up = {place for place in self._hung_up if place[0] != run}
             self._changed.notify_all()
 
     def disconnect(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,33 +13,38 @@ from shoal.errors import RunOver, StoreRefused, StoreUnavailable
 from shoal.storage import keys
 from shoal.storage.base import Claim, Completion, Entry, Letter, Opening
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
+from shoal.storage.receivers import Receivers
 from shoal.storage.resp import Address, Arg, Connection, parse_url
 from shoal.types import RunId, WorkerId
 
 _LARGE = 64 * 1024
-"""Larger values are set by a command of their own, because a script copies what it is given."""
+"""Larger outputs are staged by a command of their own, because a script copies what it is given;
+the script then renames them, or deletes them if what their worker says is refused."""
+_STAGED_SECONDS = 3600
 
 _GUARD = """
+local ttl = redis.call('PTTL', KEYS[1])
 local function over(epoch_of, epoch)
-  if redis.call('EXISTS', KEYS[1]) == 0 then return 'the run' end
+  if ttl == -2 then return 'the run' end
   if epoch_of ~= '' and redis.call('HGET', KEYS[1], 'epoch:' .. epoch_of) ~= epoch then
     return 'this start of worker ' .. epoch_of
   end
 end
-local function append(mailbox, ttl, ...)
+local function append(mailbox, ...)
   redis.call('XADD', mailbox, '*', ...)
-  redis.call('EXPIRE', mailbox, ttl)
+  redis.call('PEXPIRE', mailbox, ttl)
 end
 """
 
 _COMPLETE = (
     _GUARD
     + """
--- KEYS: state, marks, outputs, progress, the client's mailbox; mailboxes begin as ARGV[1] says.
-local prefix, worker, epoch, ttl, executed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+-- KEYS: state, marks, outputs, progress, the client's mailbox, names of large outputs, then the
+-- staged ones. ARGV[1] and ARGV[2] say how the keys of mailboxes and of large outputs begin.
+local mailboxes, larges, worker, epoch, executed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local gone = over(worker, epoch)
 if gone then
-  if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('DEL', KEYS[3]) end
+  for i = 7, #KEYS do redis.call('UNLINK', KEYS[i]) end
   return redis.error_reply('RUNOVER ' .. gone .. ' is over')
 end
 local at = 6
@@ -48,11 +54,19 @@ local function take()
   return value
 end
 local claims = {}
+for i = 7, #KEYS do
+  local name = take()
+  redis.call('HDEL', KEYS[3], name)
+  redis.call('SADD', KEYS[6], name)
+  redis.call('RENAME', KEYS[i], larges .. name)
+  redis.call('PEXPIRE', larges .. name, ttl)
+end
+redis.call('PEXPIRE', KEYS[6], ttl)
 for _ = 1, tonumber(take()) do
   local name = take()
   redis.call('HSET', KEYS[3], name, take())
 end
-redis.call('EXPIRE', KEYS[3], ttl)
+redis.call('PEXPIRE', KEYS[3], ttl)
 for _ = 1, tonumber(take()) do
   local task, owner, payload, count = take(), take(), take(), tonumber(take())
   local fields = {}
@@ -64,24 +78,24 @@ for _ = 1, tonumber(take()) do
       letter[#letter + 1] = i
       letter[#letter + 1] = part
     end
-    append(prefix .. owner, ttl, unpack(letter))
+    append(mailboxes .. owner, unpack(letter))
     if redis.call('HSETNX', KEYS[1], 'claim:' .. owner, 1) == 1 then
       claims[#claims + 1] = owner
       claims[#claims + 1] = redis.call('HINCRBY', KEYS[1], 'epoch:' .. owner, 1)
     end
   end
 end
-redis.call('EXPIRE', KEYS[2], ttl)
+redis.call('PEXPIRE', KEYS[2], ttl)
 for _ = 1, tonumber(take()) do
   local letter = {'kind', take(), 'name', take()}
   for i = 1, tonumber(take()) do
     letter[#letter + 1] = i
     letter[#letter + 1] = take()
   end
-  append(KEYS[5], ttl, unpack(letter))
+  append(KEYS[5], unpack(letter))
 end
 redis.call('HSET', KEYS[4], worker .. '\\n' .. epoch, executed)
-redis.call('EXPIRE', KEYS[4], ttl)
+redis.call('PEXPIRE', KEYS[4], ttl)
 return claims
 """
 )
@@ -102,10 +116,10 @@ return {redis.call('HGET', KEYS[2], ARGV[1]), redis.call('HGET', KEYS[1], 'parke
 _POST = (
     _GUARD
     + """
--- KEYS: state, the client's mailbox. ARGV: time to live, then the letter's fields.
+-- KEYS: state, the client's mailbox. ARGV: the letter's fields.
 local gone = over('', '')
 if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
-append(KEYS[2], ARGV[1], unpack(ARGV, 2))
+append(KEYS[2], unpack(ARGV))
 return 1
 """
 )
@@ -124,6 +138,13 @@ return 1
 """
 )
 
+_CLOSE = """
+-- KEYS: names of large outputs, then whatever else the run has. ARGV: how large outputs begin.
+for _, name in ipairs(redis.call('SMEMBERS', KEYS[1])) do redis.call('UNLINK', ARGV[1] .. name) end
+for _, key in ipairs(KEYS) do redis.call('UNLINK', key) end
+return 1
+"""
+
 
 class _Script:
     def __init__(self, source: str) -> None:
@@ -131,7 +152,13 @@ class _Script:
         self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_SOURCES = {"complete": _COMPLETE, "enter": _ENTER, "post": _POST, "park": _PARK}
+_SOURCES = {
+    "complete": _COMPLETE,
+    "enter": _ENTER,
+    "post": _POST,
+    "park": _PARK,
+    "close": _CLOSE,
+}
 _SCRIPTS = {name: _Script(source) for name, source in _SOURCES.items()}
 
 
@@ -148,27 +175,28 @@ class RedisStore:
         self._latency = latency
         self._lock = threading.Lock()
         self._connection: Connection | None = Connection(self._address, latency)
-        self._receivers: dict[str, Connection] = {}
-        self._ttl: dict[RunId, int] = {}
+        self._receivers = Receivers(lambda: Connection(self._address, self._latency))
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
         with self._lock:
+            if self._connection is not None and self._connection.dropped:
+                self._connection.close()
+                self._connection = None
             if self._connection is None:
                 self._connection = Connection(self._address, self._latency)
             try:
                 yield self._connection
-            except StoreUnavailable:
+            except BaseException:
+                # Whatever it was, replies may still be on their way that nobody would expect.
+                self._connection.close()
                 self._connection = None
                 raise
 
     def _call(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
         with self._connected() as connection:
             replies = connection.pipeline(commands)
-        for reply in replies:
-            if isinstance(reply, StoreRefused):
-                raise _explained(reply)
-        return replies
+        return _checked(replies)
 
     def _script(
         self,
@@ -184,10 +212,7 @@ class RedisStore:
             replies = connection.pipeline([*before, ("EVALSHA", script.sha, *tail)])
             if isinstance(replies[-1], StoreRefused) and "NOSCRIPT" in str(replies[-1]):
                 replies[-1:] = connection.pipeline([("EVAL", script.source, *tail)])
-        for reply in replies:
-            if isinstance(reply, StoreRefused):
-                raise _explained(reply)
-        return replies[-1]
+        return _checked(replies)[-1]
 
     def open(self, run: RunId, opening: Opening) -> None:
         """Begin a run."""
@@ -195,16 +220,27 @@ class RedisStore:
         for worker in opening.started:
             state += [f"claim:{worker}", 1, f"epoch:{worker}", 1]
         commands: list[list[Arg]] = [["HSET", keys.state(run), *state]]
-        touched = [keys.state(run)]
-        for key, items in ((keys.parts(run), opening.parts), (keys.outputs(run), opening.outputs)):
-            if items:
-                fields: list[Arg] = []
-                for name, blob in items.items():
-                    fields += [name, blob]
-                commands.append(["HSET", key, *fields])
-                touched.append(key)
-        commands += [["EXPIRE", key, opening.ttl] for key in touched]
-        self._call(commands)
+        parts: list[Arg] = [item for pair in opening.parts.items() for item in pair]
+        small: list[Arg] = []
+        large: list[Arg] = []
+        for name, blob in opening.outputs.items():
+            if blob_nbytes(blob) > _LARGE:
+                commands.append(["SET", keys.large_output(run, name), blob, "EX", opening.ttl])
+                large.append(name)
+            else:
+                small += [name, blob]
+        commands += [
+            [command, key, *items]
+            for command, key, items in (
+                ("HSET", keys.parts(run), parts),
+                ("HSET", keys.outputs(run), small),
+                ("SADD", keys.large_outputs(run), large),
+            )
+            if items
+        ]
+        named = (keys.state, keys.parts, keys.outputs, keys.large_outputs)
+        commands += [["EXPIRE", key(run), opening.ttl] for key in named]
+        _checked(self._call([["MULTI"], *commands, ["EXEC"]])[-1])
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
         """Begin a start of a worker."""
@@ -215,12 +251,18 @@ class RedisStore:
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
     ) -> Sequence[Claim]:
         """Save, mark, deliver."""
-        large: list[list[Arg]] = []
-        args: list[Arg] = [keys.mailbox(run, ""), worker, epoch, 86400, completion.executed]
+        staging: list[list[Arg]] = []
+        staged: list[str] = []
+        args: list[Arg] = [
+            *(keys.mailbox(run, ""), keys.large_output(run, "")),
+            *(worker, epoch, completion.executed),
+        ]
         small: list[tuple[str, Blob]] = []
         for name, blob in completion.saves:
             if blob_nbytes(blob) > _LARGE:
-                large.append(["HSET", keys.outputs(run), name, blob])
+                staged.append(keys.staged(run, secrets.token_hex(8)))
+                staging.append(["SET", staged[-1], blob, "EX", _STAGED_SECONDS])
+                args.append(name)
             else:
                 small.append((name, blob))
         args.append(len(small))
@@ -238,8 +280,10 @@ class RedisStore:
             keys.outputs(run),
             keys.progress(run),
             keys.mailbox(run, keys.CLIENT),
+            keys.large_outputs(run),
+            *staged,
         )
-        flat = self._script("complete", touched, args, large)
+        flat = self._script("complete", touched, args, staging)
         return [
             Claim(WorkerId(str(owner, "utf-8")), int(start))
             for owner, start in zip(flat[::2], flat[1::2], strict=True)
@@ -251,35 +295,28 @@ class RedisStore:
         for number, part in enumerate(letter.parts, 1):
             fields += [number, part]
         touched = (keys.state(run), keys.mailbox(run, keys.CLIENT))
-        self._script("post", touched, [86400, *fields])
+        self._script("post", touched, fields)
 
     def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
         """The messages behind `after`."""
-        key = keys.mailbox(run, mailbox)
-        with self._lock:
-            connection = self._receivers.get(key)
+        connection = self._receivers.take(keys.mailbox(run, mailbox))
         if connection is None:
-            connection = Connection(self._address, self._latency)
-            with self._lock:
-                self._receivers[key] = connection
-        block = ("BLOCK", max(1, round(timeout * 1000))) if timeout > 0 else ()
-        try:
-            reply = connection.call("XREAD", *block, "STREAMS", key, after or "0")
-        except StoreUnavailable:
-            if self._receivers.get(key) is not connection:
-                return []
-            del self._receivers[key]
-            raise
-        if not reply:
             return []
-        return [_letter(str(id_, "utf-8"), fields) for id_, fields in reply[0][1]]
+        try:
+            reply = _read_mail(connection, run, mailbox, after, timeout)
+        except StoreUnavailable:
+            if self._receivers.give_up(connection):
+                return []
+            raise
+        except BaseException:
+            self._receivers.give_up(connection)
+            raise
+        self._receivers.give_back(connection)
+        return [_letter(str(id_, "utf-8"), fields) for id_, fields in reply[0][1]] if reply else []
 
     def hang_up(self, run: RunId, mailbox: str) -> None:
-        """End whoever waits for that mailbox."""
-        with self._lock:
-            connection = self._receivers.pop(keys.mailbox(run, mailbox), None)
-        if connection is not None:
-            connection.hang_up()
+        """End whoever waits for that mailbox, or is about to."""
+        self._receivers.hang_up(keys.mailbox(run, mailbox))
 
     def park(self, run: RunId, worker: WorkerId, epoch: int, read: str, executed: bytes) -> bool:
         """Leave, unless a message came after `read`."""
@@ -288,8 +325,17 @@ class RedisStore:
 
     def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
         """Saved outputs."""
-        found: list[Buffer | None] = self._call([["HMGET", keys.outputs(run), *names]])[0]
-        return found
+        commands: list[list[Arg]] = [
+            ["HMGET", keys.outputs(run), *names],
+            ["MGET", *(keys.large_output(run, name) for name in names)],
+            ["EXISTS", keys.state(run)],
+        ]
+        small, large, exists = self._call(commands)
+        if not exists:
+            raise RunOver(f"Run {run} is over.")
+        return [
+            here if here is not None else there for here, there in zip(small, large, strict=True)
+        ]
 
     def progress(self, run: RunId) -> int:
         """How many tasks have been executed."""
@@ -297,22 +343,47 @@ class RedisStore:
 
     def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
         """End a run and delete everything of it."""
-        names = (keys.state, keys.marks, keys.outputs, keys.parts, keys.progress)
+        names = (
+            keys.large_outputs,
+            keys.state,
+            keys.marks,
+            keys.outputs,
+            keys.parts,
+            keys.progress,
+        )
         mailboxes = [keys.mailbox(run, name) for name in (keys.CLIENT, *workers)]
-        self._call([["UNLINK", *(name(run) for name in names), *mailboxes]])
-        for mailbox in (keys.CLIENT, *workers):
-            self.hang_up(run, mailbox)
+        touched = [*(name(run) for name in names), *mailboxes]
+        self._script("close", touched, [keys.large_output(run, "")])
+        for mailbox in mailboxes:
+            self._receivers.hang_up(mailbox, remember=False)
 
     def disconnect(self) -> None:
         """Give up the connections."""
+        self._receivers.close()
         with self._lock:
-            connections = [*self._receivers.values()]
-            self._receivers.clear()
             if self._connection is not None:
-                connections.append(self._connection)
+                self._connection.close()
                 self._connection = None
-            for connection in connections:
-                connection.close()
+
+
+def _read_mail(
+    connection: Connection, run: RunId, mailbox: str, after: str, timeout: float
+) -> list[Any] | None:
+    """Look whether the run exists and wait for mail, in one round trip."""
+    block = ("BLOCK", max(1, round(timeout * 1000))) if timeout > 0 else ()
+    read = ("XREAD", *block, "STREAMS", keys.mailbox(run, mailbox), after or "0")
+    connection.send([("EXISTS", keys.state(run)), read])
+    if not _checked([connection.reply()])[0]:
+        raise RunOver(f"Run {run} is over.")
+    mail: list[Any] | None = _checked([connection.reply(patience=timeout)])[0]
+    return mail
+
+
+def _checked(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, StoreRefused):
+            raise _explained(reply)
+    return replies
 
 
 def _letter(id_: str, fields: list[Buffer]) -> Letter:

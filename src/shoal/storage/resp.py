@@ -7,6 +7,7 @@ one writes buffers as they are and reads large replies straight into the memory 
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import time
 from collections.abc import Sequence
@@ -47,29 +48,39 @@ class Address:
 
 def parse_url(url: str) -> Address:
     """The address in a `redis://`, `rediss://`, `valkey://` or `unix://` URL."""
+    try:
+        return _address(url)
+    except ValueError:
+        # Not `from` the error: what it quotes may be a part of the password.
+        raise SettingsError(
+            f"store={_safe(url)!r} is not a store's URL: use redis://HOST:PORT/DB, with numbers "
+            "for port and database; in a password, write %40 for @, %23 for # and %2F for /."
+        ) from None
+
+
+def _address(url: str) -> Address:
     parts = urlsplit(url)
     query = parse_qs(parts.query)
+    if parts.fragment:
+        raise ValueError("a fragment")
+    unix = parts.scheme == "unix"
     if parts.scheme not in ("redis", "rediss", "valkey", "valkeys", "unix"):
         raise SettingsError(
             f"store={_safe(url)!r} is not a store's URL: use redis://HOST:PORT/DB, rediss:// for "
             "TLS, or unix:///PATH."
         )
-    try:
-        port = parts.port or 6379
-        db = int(query["db"][0] if "db" in query else (parts.path.strip("/") or 0))
-    except ValueError as error:
-        if parts.scheme != "unix":
-            raise SettingsError(
-                f"store={_safe(url)!r}: the port and the database are numbers."
-            ) from error
-        port, db = 6379, 0
+    if unix and (parts.hostname or not parts.path.strip("/")):
+        raise SettingsError(
+            f"store={_safe(url)!r} names no socket: use unix:///PATH, with three slashes."
+        )
+    db = query["db"][0] if "db" in query else "" if unix else parts.path.strip("/")
     return Address(
         host=parts.hostname or "localhost",
-        port=port,
-        path=unquote(parts.path) if parts.scheme == "unix" else None,
+        port=parts.port or 6379,
+        path=unquote(parts.path) if unix else None,
         username=unquote(parts.username) if parts.username else None,
         password=unquote(parts.password) if parts.password else None,
-        db=db if parts.scheme != "unix" or "db" in query else 0,
+        db=int(db or 0),
         tls=parts.scheme in ("rediss", "valkeys"),
         ca_file=query["ca_file"][0] if "ca_file" in query else None,
     )
@@ -78,7 +89,8 @@ def parse_url(url: str) -> Address:
 def _safe(url: str) -> str:
     """The URL without its password."""
     head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://…@{tail}" if at else url
+    scheme, colon, _ = head.partition("://")
+    return f"{scheme + colon if colon else ''}…@{tail}" if at else url
 
 
 class Connection:
@@ -94,26 +106,12 @@ class Connection:
         self._greet()
 
     def _connect(self) -> socket.socket:
-        address = self.address
         try:
-            if address.path:
-                sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-                sock.settimeout(_CONNECT_SECONDS)
-                sock.connect(address.path)
-            else:
-                sock = socket.create_connection(
-                    (address.host or "localhost", address.port), timeout=_CONNECT_SECONDS
-                )
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.tls:
-                import ssl
-
-                context = ssl.create_default_context(cafile=address.ca_file)
-                sock = context.wrap_socket(sock, server_hostname=address.host)
+            sock = _dialled(self.address)
         except OSError as error:
             raise StoreUnavailable(
-                f"The store at {address} can't be reached: {error}. Is the server running, and is "
-                "the address right?"
+                f"The store at {self.address} can't be reached: {error}. Is the server running, "
+                "and is the address right?"
             ) from error
         sock.settimeout(_REPLY_SECONDS)
         return sock
@@ -127,13 +125,25 @@ class Connection:
             if address.db:
                 self.call("SELECT", address.db)
             elif address.password is None:
-                self.call("PING")
+                answer = self.call("PING")
+                if answer != b"PONG":
+                    raise self._strange(repr(answer))
         except StoreRefused as error:
             self.close()
             raise StoreRefused(
                 f"The store at {address} doesn't let us in: {error}. Check the user name, password "
                 "and database in the store's URL."
             ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the server hung up while nothing was asked of it."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         """Hang up."""
@@ -154,13 +164,13 @@ class Connection:
 
     def pipeline(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
         """Several commands in one round trip; error replies stand among the others."""
-        if self._latency:
-            time.sleep(self._latency)
         self.send(commands)
         return [self.reply() for _ in commands]
 
     def send(self, commands: Sequence[Sequence[Arg]]) -> None:
         """Write commands; each wants a `reply`."""
+        if self._latency:
+            time.sleep(self._latency)
         pieces: list[Buffer] = []
         small: list[bytes] = []
         for command in commands:
@@ -190,15 +200,25 @@ class Connection:
             if sent:
                 views[0] = views[0][sent:]
 
-    def reply(self) -> Any:
-        """The next reply."""
+    def reply(self, patience: float = 0.0) -> Any:
+        """The next reply, for which the server may take `patience` seconds longer than usual."""
         try:
+            if patience:
+                self._socket.settimeout(_REPLY_SECONDS + patience)
             return self._reply()
         except OSError as error:
             raise self._broken(error) from error
+        except ValueError as error:
+            raise self._strange(str(error)) from error
 
     def _broken(self, error: OSError) -> StoreUnavailable:
         return StoreUnavailable(f"The connection to the store at {self.address} broke: {error}.")
+
+    def _strange(self, said: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"The store at {self.address} speaks another protocol: {said}. Is that the address of "
+            "a Valkey or Redis server, and is rediss:// used where it wants TLS?"
+        )
 
     def _reply(self) -> Any:
         line = self._line()
@@ -215,9 +235,7 @@ class Connection:
             return None if count < 0 else [self._reply() for _ in range(count)]
         if kind == b"-":
             return StoreRefused(rest.decode(errors="replace"))
-        raise StoreUnavailable(
-            f"The store at {self.address} speaks another protocol: {line[:60]!r}"
-        )
+        raise self._strange(repr(line[:60]))
 
     def _line(self) -> bytes:
         while True:
@@ -262,6 +280,37 @@ class Connection:
         if not got:
             raise ConnectionResetError("the server hung up")
         self._end += got
+
+
+def _dialled(address: Address) -> socket.socket:
+    """A socket that is connected."""
+    if address.path:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(_CONNECT_SECONDS)
+            sock.connect(address.path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+    where = (address.host or "localhost", address.port)
+    sock = socket.create_connection(where, timeout=_CONNECT_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return _secured(sock, address) if address.tls else sock
+
+
+def _secured(sock: socket.socket, address: Address) -> socket.socket:
+    import ssl
+
+    try:
+        context = ssl.create_default_context(cafile=address.ca_file)
+        return context.wrap_socket(sock, server_hostname=address.host)
+    except FileNotFoundError as error:
+        sock.close()
+        raise SettingsError(f"store: there is no ca_file {address.ca_file!r}.") from error
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _encode(arg: Arg, small: list[bytes], pieces: list[Buffer]) -> None:

@@ -1,7 +1,8 @@
 """Large outputs between the sandboxes of one machine: files in memory, mapped by who takes them.
 
 1. A run owns a folder in the machine's shared memory, readable by its user only; it is deleted
-   with the run. A lock held by the client tells a live run's folder from one left by a crash.
+   with the run. A lock held by the client tells a live run's folder from one left by a crash;
+   another sees to it that nobody looks at a folder between its creation and its locking.
 2. A file appears under its name only when it is complete.
 3. What is mapped can be written to without others noticing: pages are copied on write.
 """
@@ -14,6 +15,7 @@ import hashlib
 import mmap
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from shoal.storage.codec import Blob, blob_nbytes
@@ -38,13 +40,17 @@ class SharedFolder:
         root = _ROOT / f"shoal-{os.getuid()}"
         try:
             root.mkdir(mode=0o700, exist_ok=True)
-            if root.stat().st_uid != os.getuid():
+            found = root.lstat()
+            if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
                 return None
-            _sweep(root)
-            folder = SharedFolder(str(root / run))
-            Path(folder.path).mkdir(mode=0o700)
-            folder._lock = os.open(f"{folder.path}/.lock", os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(folder._lock, fcntl.LOCK_EX)
+            creating = _locked(root / ".lock")
+            try:
+                _sweep(root)
+                folder = SharedFolder(str(root / run))
+                Path(folder.path).mkdir(mode=0o700)
+                folder._lock = _locked(Path(folder.path) / ".lock")
+            finally:
+                os.close(creating)
         except OSError:
             return None
         return folder
@@ -89,6 +95,17 @@ class SharedFolder:
             self._lock = None
 
 
+def _locked(path: Path) -> int:
+    """An open file with a lock on it."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def _write_all(descriptor: int, blob: Blob) -> None:
     views = [memoryview(buffer).cast("B") for buffer in blob if len(buffer)]
     while views:
@@ -100,10 +117,13 @@ def _write_all(descriptor: int, blob: Blob) -> None:
 
 
 def _sweep(root: Path) -> None:
-    """Delete the folders of runs whose client died."""
+    """Delete the folders of runs whose client died; no folder is being created meanwhile."""
     for folder in root.iterdir():
         try:
             descriptor = os.open(folder / ".lock", os.O_RDWR)
+        except FileNotFoundError:
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
         except OSError:
             continue
         try:

@@ -1,0 +1,39 @@
+"""What all tests share: folders of their own, a session, and a last look for what is left over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from observing import eventually, processes_mentioning
+from shoal.session import Session, default_engine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_folder() -> Iterator[Path]:
+    """Where history, logs, sockets and locks of all tests go; no process may be left in it."""
+    folder = Path(tempfile.mkdtemp(prefix="shoal-"))
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in [name for name in os.environ if name.startswith("SHOAL_")]:
+            patch.delenv(variable)
+        for variable, name in (("XDG_DATA_HOME", "data"), ("XDG_RUNTIME_DIR", "run")):
+            (folder / name).mkdir(mode=0o700)
+            patch.setenv(variable, str(folder / name))
+        yield folder
+        default_engine.close()
+    eventually(lambda: not processes_mentioning(str(folder)))
+    left = processes_mentioning(str(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+    assert not left, f"processes are left over: {left}"
+
+
+@pytest.fixture(scope="session")
+def session(private_folder: Path) -> Iterator[Session]:
+    """A session on everything embedded, shared by the tests that need no other."""
+    with Session(workers=2) as session:
+        yield session

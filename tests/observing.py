@@ -1,0 +1,47 @@
+"""Bounded waiting, and looking at the processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 30.0
+"""Seconds after which something that should happen at once counts as not happening."""
+
+
+def eventually(look: Callable[[], T], seconds: float = PATIENCE) -> T:
+    """What `look` finds as soon as that is true; what it found last if it never is."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return found
+
+
+def processes_mentioning(text: str) -> dict[int, str]:
+    """Command lines of the other processes that have a text there or in their environment."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            command = (folder / "cmdline").read_bytes()
+            environment = (folder / "environ").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in command + environment:
+            found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def exists(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be reaped doesn't."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

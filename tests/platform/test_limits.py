@@ -1,0 +1,164 @@
+"""Sandboxes are really limited: by control groups where permitted, else by resource limits."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observing import PATIENCE, eventually, exists
+from platform_examples import Caller, gateway
+from shoal.platform import limits
+from shoal.platform.limits import Limits
+from shoal.storage.base import Opening
+from shoal.storage.embedded import EmbeddedServer
+from shoal.storage.keys import CLIENT
+from shoal.storage.redis import RedisStore
+from shoal.types import Resources, RunId, WorkerId
+
+pytestmark = pytest.mark.real
+
+RUN = RunId("run-1")
+
+
+@pytest.fixture(scope="module")
+def machine() -> Limits:
+    """How this machine limits sandboxes, if by control groups."""
+    found = limits.detect()
+    if found.kind == "rlimit":
+        pytest.skip(f"no control groups: {found.reason}")
+    return found
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[Caller]:
+    with gateway(tmp_path) as local:
+        yield Caller(local, tmp_path)
+
+
+def shown(caller: Caller, name: str, **facts: Any) -> dict[str, Any]:
+    """What a sandbox sees of its limits."""
+    caller.carry_out(caller.job(name, f"limits {name}", **facts))
+    found: dict[str, Any] = json.loads((caller.folder / name).read_text())
+    return found
+
+
+def folders(machine: Limits, groups: str) -> dict[str, Path]:
+    """The folders of the groups that a process is in, below those where sandboxes are put."""
+    found: dict[str, Path] = {}
+    for controller, root in (("cpu", machine.cpu), ("memory", machine.memory)):
+        for line in groups.splitlines():
+            _, names, path = line.split(":", 2)
+            if controller in names.split(",") or (machine.kind == "cgroup v2" and not names):
+                found[controller] = root / Path(path).name
+    return found
+
+
+def test_cpu_quota_and_memory_limit_are_those_asked_for(caller: Caller, machine: Limits) -> None:
+    for name, memory_mb, cpus in (("half", 256, 0.5), ("more", 300, 2.25)):
+        groups = folders(machine, shown(caller, name, memory_mb=memory_mb, cpus=cpus)["groups"])
+        if machine.kind == "cgroup v2":
+            quota, period = (groups["cpu"] / "cpu.max").read_text().split()
+            memory = (groups["memory"] / "memory.max").read_text()
+        else:
+            quota = (groups["cpu"] / "cpu.cfs_quota_us").read_text()
+            period = (groups["cpu"] / "cpu.cfs_period_us").read_text()
+            memory = (groups["memory"] / "memory.limit_in_bytes").read_text()
+        assert int(quota) / int(period) == cpus
+        assert int(memory) == memory_mb * 1024 * 1024
+
+
+def test_each_sandbox_has_groups_of_its_own_which_go_with_it(
+    caller: Caller, machine: Limits
+) -> None:
+    one = folders(machine, shown(caller, "one")["groups"])
+    other = folders(machine, shown(caller, "other", session="s2")["groups"])
+    assert {*one.values()}.isdisjoint(other.values())
+    assert all(folder.is_dir() for folder in (*one.values(), *other.values()))
+    caller.platform.close()
+    assert not any(folder.exists() for folder in (*one.values(), *other.values()))
+
+
+def test_libraries_are_told_of_the_slots_up_to_the_cores(caller: Caller) -> None:
+    cores = os.cpu_count() or 1
+    assert shown(caller, "small", cpus=0.5)["threads"] == "1"
+    assert shown(caller, "large", cpus=2.5)["threads"] == str(min(2, cores))
+    assert shown(caller, "huge", cpus=500.0)["threads"] == str(cores)
+
+
+def test_exceeding_the_memory_limit_is_reported_as_such(caller: Caller, machine: Limits) -> None:
+    server = EmbeddedServer()
+    store = RedisStore(server.url)
+    try:
+        store.open(RUN, Opening([WorkerId("w0")]))
+        caller.carry_out(caller.job(part="grow 1024", store=store.url, memory_mb=128))
+        (letter,) = store.receive(RUN, CLIENT, "", PATIENCE)
+        facts = json.loads(bytes(letter.parts[0]))
+        assert (facts["reason"], facts["memory_mb"]) == ("out of memory", 128)
+        store.close(RUN, [WorkerId("w0")])
+    finally:
+        store.disconnect()
+        server.close()
+
+
+def test_within_the_limit_nothing_happens(caller: Caller) -> None:
+    assert caller.carry_out(caller.job(part="grow 64", memory_mb=256))[-1]["event"] == "ended"
+
+
+def test_without_control_groups_memory_is_limited_and_one_warning_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with gateway(tmp_path, entry="platform_entries_rlimit:act") as local:
+        caller = Caller(local, tmp_path)
+        assert shown(caller, "one", memory_mb=300)["data"] == 300 * 1024 * 1024
+        assert shown(caller, "other", memory_mb=400, cpus=2.0)["data"] == 400 * 1024 * 1024
+        assert eventually(lambda: local.status()["limits"] == "rlimit")
+        caller.carry_out(caller.job(part="grow 2048", memory_mb=300))
+        assert len(caller.notes("ended")) == 2
+    assert [
+        text for text in caplog.messages if "no control groups (not permitted here)" in text
+    ] == [text for text in caplog.messages if "control groups" in text]
+    assert sum("control groups" in text for text in caplog.messages) == 1
+
+
+def test_a_group_is_removed_with_whatever_is_left_in_it(machine: Limits) -> None:
+    name = f"shoal-test-{os.getpid()}"
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        machine.enter(name, Resources(256, 1.0))
+        os.execvp("sleep", ["sleep", "300"])
+    entered = machine.memory / name / "cgroup.procs"
+    assert eventually(lambda: entered.exists() and str(pid) in entered.read_text().split())
+    machine.remove(name)
+    os.waitpid(pid, 0)
+    assert not exists(pid)
+    assert not (machine.memory / name).exists()
+    assert not (machine.cpu / name).exists()
+    machine.remove(name)
+
+
+def test_nobody_ran_out_of_memory_in_a_group_that_is_not_there(machine: Limits) -> None:
+    assert not machine.ran_out_of_memory("shoal-never-made")
+
+
+@pytest.mark.parametrize("missing", ["/proc/self/cgroup", "/proc/self/mounts"])
+def test_without_a_look_at_the_groups_only_resource_limits_are_left(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Path.read_text
+
+    def read_text(path: Path, *args: Any, **kwargs: Any) -> str:
+        if str(path) == missing:
+            raise FileNotFoundError(missing)
+        return read(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    found = limits.detect()
+    assert found.kind == "rlimit"
+    assert "cgroup v1" in found.reason
+    assert "cgroup v2" in found.reason

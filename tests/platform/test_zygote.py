@@ -1,0 +1,115 @@
+"""Zygotes and sandboxes as processes: who dies with whom, and what forks don't share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from observing import PATIENCE, eventually, processes_mentioning
+from platform_entries import read_notes
+from platform_examples import Caller, gateway
+from shoal.platform import limits
+
+pytestmark = pytest.mark.real
+
+CLIENT = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = {path!r}
+from platform_examples import Caller, gateway
+folder = Path(sys.argv[1])
+with gateway(folder) as local:
+    caller = Caller(local, folder)
+    caller.invoke(caller.job("w0", "raise 300"), caller.job("w1", "await go"))
+    caller.await_notes("began", 2)
+    print("ready", flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> subprocess.Popen[str]:
+    """A process with a gateway and two sandboxes at work, one with children and grandchildren."""
+    program = CLIENT.format(path=[str(Path(__file__).parents[1])])
+    environment = dict(os.environ) | {"OF_TEST": str(tmp_path)}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
+
+
+def groups() -> list[Path]:
+    """The groups that sandboxes of this machine are in."""
+    machine = limits.detect()
+    if machine.kind == "rlimit":
+        return []
+    return [*machine.cpu.glob("shoal-*"), *machine.memory.glob("shoal-*")]
+
+
+def await_work(client: subprocess.Popen[str], folder: Path) -> None:
+    assert client.stdout is not None
+    assert client.stdout.readline() == "ready\n"
+    assert eventually(lambda: (folder / "raised").exists())
+    # Client, zygote, two sandboxes, child, grandchild.
+    assert eventually(lambda: len(processes_mentioning(str(folder))) == 6)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_process_is_left_when_the_gateway_s_process_is_killed(
+    client: subprocess.Popen[str], tmp_path: Path, number: int
+) -> None:
+    before = set(groups())
+    with client:
+        await_work(client, tmp_path)
+        client.send_signal(number)
+        assert client.wait(PATIENCE) == -number
+    assert eventually(lambda: not processes_mentioning(str(tmp_path)))
+    assert eventually(lambda: set(groups()) <= before)
+
+
+def test_no_process_is_left_of_a_zygote_that_is_killed(
+    client: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    before = set(groups())
+    with client:
+        await_work(client, tmp_path)
+        sandbox = read_notes(tmp_path, "began")[0]["sandbox"]
+        stat = Path(f"/proc/{sandbox}/stat").read_text()
+        os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+        assert eventually(lambda: processes_mentioning(str(tmp_path)).keys() == {client.pid})
+        client.kill()
+    with gateway(tmp_path) as local:
+        caller = Caller(local, tmp_path)
+        caller.carry_out(caller.job())
+    assert set(groups()) <= before
+
+
+def test_what_user_code_started_ends_with_the_sandbox(tmp_path: Path) -> None:
+    with gateway(tmp_path) as local:
+        caller = Caller(local, tmp_path)
+        caller.invoke(caller.job(part="raise 305"))
+        assert eventually(lambda: processes_mentioning("sleep\x00305"))
+        local.cancel(caller.job().run)
+        assert eventually(lambda: not processes_mentioning("sleep\x00305"))
+
+
+def test_sandboxes_do_not_share_random_numbers(tmp_path: Path) -> None:
+    with gateway(tmp_path) as local:
+        caller = Caller(local, tmp_path)
+        for number in range(3):
+            job = caller.job(
+                f"w{number}", "draw numbers", session=f"s{number}", preload=("numpy", "no_such")
+            )
+            caller.carry_out(job)
+    drawn = [path.read_text().split() for path in tmp_path.glob("numbers-*")]
+    assert len(drawn) == 3
+    plain, numpy = zip(*drawn, strict=True)
+    assert len(set(plain)) == 3
+    assert len(set(numpy)) == 3

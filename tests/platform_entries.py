@@ -1,0 +1,166 @@
+"""What sandboxes do in tests of platforms: what a job's part says, noted in a file.
+
+A zygote imports this module, so it has to be light.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+Job = dict[str, Any]
+
+TASK = 7
+"""The number of the task that every worker says it is running."""
+_LONGEST = 60.0
+
+
+def act(job: Job, running: Any) -> bool:
+    """Do what the part says, a word and its argument."""
+    invocation = job["invocation"]
+    folder = Path(invocation["folder"])
+    word, _, argument = (invocation["part"] or "pass").partition(" ")
+    note(job, "began")
+    running.set(0, TASK)
+    reusable = _ACTIONS[word](folder, argument)
+    running.clear(0)
+    note(job, "ended")
+    return reusable is not False
+
+
+def note(job: Job, event: str, **facts: Any) -> None:
+    """Append a line to the notes, in one write."""
+    invocation = job["invocation"]
+    line = {
+        "event": event,
+        "run": invocation["run"],
+        "worker": invocation["worker"],
+        "sandbox": threading.get_native_id(),
+        "start": job["start"],
+        **facts,
+    }
+    descriptor = os.open(
+        Path(invocation["folder"]) / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+    )
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+    finally:
+        os.close(descriptor)
+
+
+def read_notes(folder: Path, event: str = "") -> list[dict[str, Any]]:
+    """What has been noted so far."""
+    path = folder / "notes"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return [line for line in found if event in ("", line["event"])]
+
+
+def _await(folder: Path, name: str) -> None:
+    deadline = time.monotonic() + _LONGEST
+    while not (folder / name).exists() and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def _print(folder: Path, text: str) -> None:
+    print(text)
+    print(text.upper(), file=sys.stderr)
+
+
+def _fail(folder: Path, text: str) -> None:
+    raise RuntimeError(text)
+
+
+def _spoil(folder: Path, text: str) -> bool:
+    return False
+
+
+def _exit(folder: Path, code: str) -> None:
+    os._exit(int(code))
+
+
+def _close_streams(folder: Path, text: str) -> None:
+    sys.stdout.close()
+    sys.stderr = None  # type: ignore[assignment]
+
+
+def _flood(folder: Path, count: str) -> None:
+    """Print lines, and then much without an end of line."""
+    for number in range(int(count)):
+        print(f"line {number}")
+    sys.stdout.write("x" * 1_000_000)
+
+
+def _chatter(folder: Path, text: str) -> None:
+    """Leave a thread behind that prints for ever."""
+
+    def print_on() -> None:
+        while True:
+            print("and on" * 1000)
+
+    threading.Thread(target=print_on, daemon=True).start()
+
+
+def _raise_children(folder: Path, seconds: str) -> None:
+    """Start a process that starts a process."""
+    program = f"import subprocess; subprocess.run(['sleep', '{seconds}'])"
+    subprocess.Popen([sys.executable, "-S", "-c", program])
+    (folder / "raised").touch()
+    time.sleep(float(seconds))
+
+
+def _draw(folder: Path, name: str) -> None:
+    """Write down random numbers from both well-known sources."""
+    import random
+
+    import numpy
+
+    numbers = f"{random.random()} {numpy.random.random()}"
+    (folder / f"{name}-{os.getpid()}").write_text(numbers)
+
+
+def _show_limits(folder: Path, name: str) -> None:
+    import resource
+
+    limits = {
+        "groups": Path("/proc/self/cgroup").read_text(),
+        "data": resource.getrlimit(resource.RLIMIT_DATA)[0],
+        "threads": os.environ["OMP_NUM_THREADS"],
+    }
+    (folder / name).write_text(json.dumps(limits))
+
+
+def _grow(folder: Path, megabytes: str) -> None:
+    _hold(bytearray(int(megabytes) * 1024 * 1024))
+
+
+def _hold(memory: bytearray) -> None:
+    for position in range(0, len(memory), 4096):
+        memory[position] = 1
+
+
+def _pass(folder: Path, text: str) -> None:
+    """Nothing."""
+
+
+_ACTIONS = {
+    "await": _await,
+    "chatter": _chatter,
+    "close": _close_streams,
+    "draw": _draw,
+    "exit": _exit,
+    "fail": _fail,
+    "flood": _flood,
+    "grow": _grow,
+    "limits": _show_limits,
+    "pass": _pass,
+    "print": _print,
+    "raise": _raise_children,
+    "spoil": _spoil,
+}

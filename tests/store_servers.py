@@ -1,0 +1,44 @@
+"""Servers for the tests of stores: over TCP, with a password."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from observing import eventually
+from shoal.errors import StoreUnavailable
+from shoal.storage.embedded import server_binary
+from shoal.storage.resp import Connection, parse_url
+
+PASSWORD = "open sesame"
+
+
+@contextmanager
+def tcp_server(*options: str) -> Iterator[int]:
+    """The port of a server on loopback that ends with the block."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    command = [str(server_binary()), "--port", str(port), "--bind", "127.0.0.1"]
+    command += ["--requirepass", PASSWORD, "--save", "", "--appendonly", "no", *options]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd="/") as server:
+        try:
+            assert eventually(lambda: reachable(url_of(port)))
+            yield port
+        finally:
+            server.kill()
+
+
+def url_of(port: int, db: int = 0) -> str:
+    """How to reach a server that `tcp_server` started."""
+    return f"redis://:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}/{db}"
+
+
+def reachable(url: str) -> bool:
+    """Whether a server answers."""
+    try:
+        Connection(parse_url(url)).close()
+    except StoreUnavailable:
+        return False
+    return True
