@@ -41,7 +41,15 @@ def processes_mentioning(text: str) -> dict[int, str]:
 def exists(pid: int) -> bool:
     """Whether a process runs; one that only waits to be reaped doesn't."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return _stat(pid)[0] != "Z"
     except OSError:
         return False
-    return state != "Z"
+
+
+def parent(pid: int) -> int:
+    """The process that started another."""
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import signal
 import threading
 import time
 from base64 import b64encode
@@ -24,6 +25,7 @@ from shoal.errors import (
     RunTimeout,
     ShoalError,
     StoreError,
+    TaskTimeout,
     WorkerDied,
 )
 from shoal.execution.plan import Part, Plan
@@ -251,7 +253,7 @@ class Run:
             raise StoreError(f"The store has lost the output of task {task!r}.")
         return decode(data, self._key)
 
-    def _loss(self, letter: Letter) -> WorkerDied | OutOfMemory:
+    def _loss(self, letter: Letter) -> WorkerDied | OutOfMemory | TaskTimeout:
         """What to say of a worker that died."""
         facts = json.loads(bytes(letter.parts[0]))
         tasks = list(self.workflow.calls)
@@ -265,6 +267,11 @@ class Run:
         if facts["reason"] == "error":
             return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")
         code = facts["code"]
+        late = [task for task in running if self.workflow.calls[task].task.timeout is not None]
+        if code == -signal.SIGALRM and late:
+            limit = self.workflow.calls[late[0]].task.timeout
+            reason = f"it took longer than {limit:g} s"
+            return TaskTimeout(late[0], letter.name, reason, not_run=self.workflow.after(late[0]))
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return WorkerDied(task, letter.name, f"its process {how}{others}", not_run=not_run)
 

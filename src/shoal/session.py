@@ -153,6 +153,8 @@ class Session:
 
     def _start_watched(self, run: Run) -> None:
         run.start()
+        with self._lock:
+            self._runs.add(run)
         threading.Thread(target=self._watch, args=(run,), name="shoal-run", daemon=True).start()
 
     def _watch(self, run: Run) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from observing import PATIENCE
 from shoal.storage.base import Claim, Completion, Letter, MarkRequest, Opening, Store
-from shoal.storage.codec import Buffer
+from shoal.storage.codec import Blob, Buffer
 from shoal.storage.keys import CLIENT
 from shoal.storage.resp import Connection
 from shoal.types import RunId, TaskId, WorkerId
@@ -61,7 +61,7 @@ def use(store: Store, run: RunId) -> None:
         Opening([w0, w1], {w0: [b"part"], w2: [b"part"]}, {"c": [b"c"], "C": [bytes(LARGE)]}),
     )
     store.enter(run, w0, 1)
-    saves = [("a", [b"a"]), ("A", [b"A" * LARGE])]
+    saves: list[tuple[str, Blob]] = [("a", [b"a"]), ("A", [b"A" * LARGE])]
     marks = [mark(t, w2, w0, w1, payload=b"0"), mark(u, w3, w0)]
     store.complete(run, w0, 1, Completion(saves, marks, [Letter("output", "a")], executed=2))
     store.complete(run, w1, 1, Completion([("B", [b"B" * LARGE])], [mark(t, w2, w0, w1)]))

@@ -40,6 +40,7 @@ from shoal.storage.base import (
     Opening,
     Store,
 )
+from shoal.storage.codec import Blob
 from shoal.storage.keys import CLIENT
 from shoal.storage.resp import Connection
 from shoal.types import RunId, TaskId, WorkerId
@@ -108,7 +109,7 @@ def test_time_to_live_given_to_a_run_holds_for_what_is_said_later(
     server: Connection, on_server: Store, run: RunId
 ) -> None:
     on_server.open(run, Opening([w0], {w0: [b"part"]}, {"C": [bytes(LARGE)]}, ttl=100))
-    saves = [("a", [b"a"]), ("A", [bytes(LARGE)])]
+    saves: list[tuple[str, Blob]] = [("a", [b"a"]), ("A", [bytes(LARGE)])]
     letters = [Letter("output", "a")]
     on_server.complete(run, w0, 1, Completion(saves, [mark(t, w1, w0)], letters, executed=1))
     found = keys_of(server, run)
@@ -181,7 +182,12 @@ def test_other_epoch_than_the_present_one_is_refused(store: Store, run: RunId, e
 def test_nothing_that_an_older_epoch_sends_is_kept(store: Store, run: RunId) -> None:
     """A worker that was only paused wakes up after another start took over."""
     started_again(store, run)
-    saves = [("a", [b"stale"]), ("A", [b"S" * LARGE]), ("new", [b"n"]), ("NEW", [b"N" * LARGE])]
+    saves: list[tuple[str, Blob]] = [
+        ("a", [b"stale"]),
+        ("A", [b"S" * LARGE]),
+        ("new", [b"n"]),
+        ("NEW", [b"N" * LARGE]),
+    ]
     letters = [Letter("output", "a")]
     stale = Completion(saves, [mark(u, w0, w1)], letters, executed=9)
     with pytest.raises(RunOver):
@@ -234,7 +240,7 @@ def test_outputs_come_in_the_order_asked_for_whatever_their_size(store: Store, r
 
 def test_output_of_10_mb_in_several_buffers_survives(store: Store, run: RunId) -> None:
     random = secrets.token_bytes(5_000_000)
-    pieces = [b"head", memoryview(random), b"", bytearray(3), memoryview(random)[1:], b"tail"]
+    pieces: Blob = [b"head", memoryview(random), b"", bytearray(3), memoryview(random)[1:], b"tail"]
     store.open(run, Opening([w0]))
     store.complete(run, w0, 1, Completion([("A", pieces), ("b", [b"small"])]))
     found = store.fetch(run, ["A", "b"])
@@ -263,7 +269,7 @@ def test_whoever_is_told_of_a_task_finds_what_was_saved_with_its_marks(
     producer, owner = connect(), connect()
     producer.open(run, Opening([w0, w1]))
     thread, results = in_background(owner.receive, run, w1, "", PATIENCE)
-    save = ("a", [b"x" * length])
+    save: tuple[str, Blob] = ("a", [b"x" * length])
     producer.complete(run, w0, 1, Completion([save], [mark(t, w1, w0)]))
     thread.join(PATIENCE)
     assert fields(results[0]) == [("ready", t, b"")]

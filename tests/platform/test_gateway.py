@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually, exists
+from observing import PATIENCE, eventually, exists, parent
 from platform_entries import TASK
 from platform_examples import Caller, gateway
 from shoal.errors import GatewayRefused
@@ -137,7 +137,7 @@ def test_the_zygote_is_replaced_when_it_dies(
 ) -> None:
     caller.invoke(caller.job(part="await go", store=store.url))
     sandbox = caller.await_notes("began")[0]["sandbox"]
-    zygote = int(Path(f"/proc/{sandbox}/stat").read_text().rpartition(")")[2].split()[1])
+    zygote = parent(sandbox)
     os.kill(zygote, signal.SIGKILL)
     assert loss(store)["code"] == -signal.SIGKILL
     assert eventually(lambda: not exists(sandbox))
@@ -150,7 +150,7 @@ def test_invocations_right_after_the_zygote_died_are_not_forgotten(
     """1. The zygote dies. 2. A job comes before the gateway notices. 3. It is run or reported."""
     caller.carry_out(caller.job("w1", session="s2"))
     sandbox = caller.notes("began")[0]["sandbox"]
-    zygote = int(Path(f"/proc/{sandbox}/stat").read_text().rpartition(")")[2].split()[1])
+    zygote = parent(sandbox)
     with local._lock:
         os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: not exists(zygote))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from observing import PATIENCE, eventually, processes_mentioning
+from observing import PATIENCE, eventually, parent, processes_mentioning
 from platform_entries import read_notes
 from platform_examples import Caller, gateway
 from shoal.platform import limits
@@ -45,50 +45,50 @@ def client(tmp_path: Path) -> subprocess.Popen[str]:
     )
 
 
-def groups() -> list[Path]:
-    """The groups that sandboxes of this machine are in."""
+def groups(zygote: int) -> list[Path]:
+    """The groups that a zygote's sandboxes are in."""
     machine = limits.detect()
     if machine.kind == "rlimit":
         return []
-    return [*machine.cpu.glob("shoal-*"), *machine.memory.glob("shoal-*")]
+    name = f"shoal-{zygote}-*"
+    return [*machine.cpu.glob(name), *machine.memory.glob(name)]
 
 
-def await_work(client: subprocess.Popen[str], folder: Path) -> None:
+def await_work(client: subprocess.Popen[str], folder: Path) -> int:
+    """Wait until all is as it should be; the zygote."""
     assert client.stdout is not None
     assert client.stdout.readline() == "ready\n"
     assert eventually(lambda: (folder / "raised").exists())
     # Client, zygote, two sandboxes, child, grandchild.
     assert eventually(lambda: len(processes_mentioning(str(folder))) == 6)
+    return parent(read_notes(folder, "began")[0]["sandbox"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_process_is_left_when_the_gateway_s_process_is_killed(
     client: subprocess.Popen[str], tmp_path: Path, number: int
 ) -> None:
-    before = set(groups())
     with client:
-        await_work(client, tmp_path)
+        zygote = await_work(client, tmp_path)
         client.send_signal(number)
         assert client.wait(PATIENCE) == -number
     assert eventually(lambda: not processes_mentioning(str(tmp_path)))
-    assert eventually(lambda: set(groups()) <= before)
+    assert eventually(lambda: not groups(zygote))
 
 
 def test_no_process_is_left_of_a_zygote_that_is_killed(
     client: subprocess.Popen[str], tmp_path: Path
 ) -> None:
-    before = set(groups())
     with client:
-        await_work(client, tmp_path)
-        sandbox = read_notes(tmp_path, "began")[0]["sandbox"]
-        stat = Path(f"/proc/{sandbox}/stat").read_text()
-        os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+        zygote = await_work(client, tmp_path)
+        os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: processes_mentioning(str(tmp_path)).keys() == {client.pid})
         client.kill()
+    assert eventually(lambda: not Path(f"/proc/{zygote}").exists())
     with gateway(tmp_path) as local:
         caller = Caller(local, tmp_path)
         caller.carry_out(caller.job())
-    assert set(groups()) <= before
+    assert not groups(zygote)
 
 
 def test_what_user_code_started_ends_with_the_sandbox(tmp_path: Path) -> None:

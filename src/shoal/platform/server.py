@@ -13,6 +13,7 @@ from shoal.platform.gateway import LocalGateway
 log = logging.getLogger(__name__)
 
 _BACKLOG = 256
+_LAST_PORT = 65535
 _PAUSE = 0.1
 """Seconds until the next try after one that failed, for want of descriptors for example."""
 
@@ -29,12 +30,13 @@ class GatewayServer:
         self._gateway = gateway
         self._token = token
         try:
+            if not 0 <= port <= _LAST_PORT:
+                raise OSError(0, f"ports go from 0 to {_LAST_PORT}")
             self._socket = socket.create_server((host, port), backlog=_BACKLOG)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
+        except OSError as error:
             raise GatewayUnavailable(
-                f"The gateway can't listen on {host}:{port}: {reason}. Choose another address or "
-                "port."
+                f"The gateway can't listen on {host}:{port}: {error.strerror}. Choose another "
+                "address or port."
             ) from error
         self.url = f"http://{host}:{self._socket.getsockname()[1]}"
         gateway.address = (self.url, token)

@@ -41,6 +41,7 @@ _COMPLETE = (
     + """
 -- KEYS: state, marks, outputs, progress, the client's mailbox, names of large outputs, then the
 -- staged ones. ARGV[1] and ARGV[2] say how the keys of mailboxes and of large outputs begin.
+-- The first to write is a command that a full memory refuses: after any other all are let through.
 local mailboxes, larges, worker, epoch, executed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local gone = over(worker, epoch)
 if gone then
@@ -56,17 +57,17 @@ end
 local claims = {}
 for i = 7, #KEYS do
   local name = take()
-  redis.call('HDEL', KEYS[3], name)
   redis.call('SADD', KEYS[6], name)
+  redis.call('HDEL', KEYS[3], name)
   redis.call('RENAME', KEYS[i], larges .. name)
   redis.call('PEXPIRE', larges .. name, ttl)
 end
-redis.call('PEXPIRE', KEYS[6], ttl)
 for _ = 1, tonumber(take()) do
   local name = take()
   redis.call('HSET', KEYS[3], name, take())
 end
 redis.call('PEXPIRE', KEYS[3], ttl)
+redis.call('PEXPIRE', KEYS[6], ttl)
 for _ = 1, tonumber(take()) do
   local task, owner, payload, count = take(), take(), take(), tonumber(take())
   local fields = {}

@@ -206,6 +206,12 @@ class Courier:
                 self._working.release()
         return worked
 
+    def settle(self) -> None:
+        """Carry out what is left; afterwards no thread is under way with an order."""
+        self.work()
+        with self._working:
+            return
+
     def _send(self) -> None:
         """Send what is ready, then park if that was asked for."""
         parking, self._parking = self._parking, None

@@ -7,7 +7,7 @@ import reprlib
 import traceback
 from typing import Any
 
-from shoal.errors import ShoalError, TaskError
+from shoal.errors import OutOfMemory, ShoalError, TaskError
 from shoal.storage.codec import decode, encode
 from shoal.types import TaskId, WorkerId
 from shoal.worker.package import Unpacked
@@ -35,7 +35,10 @@ def reason_of(error: BaseException) -> str:
     """An exception in a line."""
     if isinstance(error, TaskError):
         return error.reason
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the user's __str__ may raise anything
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -82,8 +85,12 @@ def failure_error(
 ) -> TaskError:
     """The error that a client raises for a failure, with the user's exception as its cause."""
     facts = json.loads(bytes(parts[0]))
-    cause = decode(parts[1], key)
+    try:
+        cause = decode(parts[1], key)
+    except Exception:  # noqa: BLE001 - what could be unpickled there need not be here
+        cause = RuntimeError(facts["reason"])
     kind = type(cause) if isinstance(cause, TaskError) else TaskError
+    kind = OutOfMemory if isinstance(cause, MemoryError) else kind
     error = kind(
         task,
         WorkerId(facts["worker"]),

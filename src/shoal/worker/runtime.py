@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections import deque
@@ -58,6 +59,8 @@ from shoal.worker.recorder import EXECUTE, Recorder
 _RECEIVE_SECONDS = 10.0
 _LAST_WORDS = 0.1
 """Seconds that slots have to notice that the worker is done."""
+_GRACE = 2.0
+"""Seconds after which a task whose timeout could not be told to its worker ends the process."""
 
 
 class Running(Protocol):
@@ -77,6 +80,8 @@ class _Try:
     """One execution of a task that has a timeout."""
 
     task: TaskId
+    until: float
+    """When it is given up, on the monotonic clock."""
     given_up: bool = False
 
 
@@ -125,6 +130,8 @@ class WorkerRuntime:
         """Slots that wait for a task."""
         self._slot_count = 0
         self._tries: dict[int, _Try] = {}
+        self._alarming = False
+        """The process is the worker's own, and may be ended."""
         self._abandoned = 0
         self._leaving = False
         """The store has been asked to let us go: messages wait for its answer."""
@@ -147,7 +154,7 @@ class WorkerRuntime:
                 mail.start()
             self._run_slots()
             self._courier.stop()
-            self._courier.work()
+            self._courier.settle()
         except RunOver as error:
             self.give_up(error)
         finally:
@@ -166,11 +173,16 @@ class WorkerRuntime:
         """Run tasks in this thread; in another one where a timeout may have to give it up."""
         limited = any(call[5] is not None for call in self._unpacked.calls.values())
         with self._lock:
+            if limited and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                self._alarming = True
             wanted = min(self._part.resources.slots, max(1, len(self._todo)))
             for _ in range(wanted if limited else wanted - 1):
                 self._add_slot()
             if limited:
                 self._changed.wait_for(lambda: self._over)
+                self._tries.clear()
+                self._set_alarm()
                 return
             self._slots += 1
         self._slot(0)
@@ -245,9 +257,10 @@ class WorkerRuntime:
         return following
 
     def _watch(self, task: TaskId, slot: int, limit: float) -> _Try:
-        attempt = _Try(task)
+        attempt = _Try(task, time.monotonic() + limit)
         with self._lock:
             self._tries[slot] = attempt
+            self._set_alarm()
         self._courier.after(limit, lambda: self._time_out(attempt, slot, limit))
         return attempt
 
@@ -256,6 +269,14 @@ class WorkerRuntime:
             self._abandoned -= 1
             raise _GivenUp
         del self._tries[slot]
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """Have the system end the process for a late task that lets no other thread run."""
+        if self._alarming:
+            late = min((attempt.until for attempt in self._tries.values()), default=None)
+            seconds = 0.0 if late is None else max(0.001, late + _GRACE - time.monotonic())
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def _time_out(self, attempt: _Try, slot: int, limit: float) -> None:
         """Give up a try that took too long; another thread takes its slot."""
@@ -265,6 +286,7 @@ class WorkerRuntime:
             if self._tries.get(slot) is not attempt or self._over:
                 return
             del self._tries[slot]
+            self._set_alarm()
             attempt.given_up = True
             self._abandoned += 1
             self._slots -= 1
@@ -347,7 +369,7 @@ class WorkerRuntime:
     def _hand_to_slot(self, task: TaskId) -> None:
         self._todo.append(task)
         if len(self._todo) <= self._idle:
-            self._changed.notify()
+            self._changed.notify_all()  # who waits isn't only slots
         elif 0 < self._slots < self._part.resources.slots:
             self._add_slot()
 

@@ -1,0 +1,653 @@
+"""Workflows on the embedded default: what comes out is right, and every task ran where planned."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shoal
+from observing import PATIENCE, eventually, processes_mentioning
+from shoal import DAGTask, Output, PreLoadOptimization, Resources, Session, Workflow, task
+from shoal.errors import RunTimeout
+from shoal.execution.plan import Placement, Plan
+from shoal.execution.pool import WarmPool
+from shoal.execution.simulator import Simulation
+from shoal.planning.spread import SpreadPlanner
+from shoal.session import default_engine
+from shoal.storage.codec import decode
+from shoal.storage.redis import RedisStore
+from shoal.types import TaskId, WorkerId
+from shoal.worker.package import pack
+from shoal.workflow import Ref
+
+pytestmark = pytest.mark.real
+
+
+@task
+def add(*numbers: Any) -> Any:
+    return sum(numbers)
+
+
+@task
+def identity(value: Any) -> Any:
+    return value
+
+
+class Planned:
+    """A planner whose placements are given: for each task's number, the worker's."""
+
+    def __init__(
+        self,
+        homes: list[int],
+        *,
+        linger: float | None = 0.5,
+        resources: Mapping[int, Resources] | None = None,
+    ) -> None:
+        self._homes = homes
+        self._linger = linger
+        self._resources = resources or {}
+
+    def plan(self, workflow: Workflow, *, workers: int, resources: Resources) -> Plan:
+        """Put the first task where the first number says, and so on."""
+        placements = {
+            task: Placement(WorkerId(f"w{home}"), self._resources.get(home, resources))
+            for task, home in zip(workflow.calls, self._homes, strict=True)
+        }
+        return Plan(workflow, placements, self._linger, planner="planned")
+
+
+# What comes out.
+
+
+@DAGTask
+def load(path: str) -> list[int]:
+    return [len(path)]
+
+
+@DAGTask(forced_optimizations=[PreLoadOptimization()])
+def left(values: list[int]) -> int:
+    return values[0] + 1
+
+
+@DAGTask
+def right(values: list[int]) -> int:
+    return values[0] * 2
+
+
+@DAGTask(forced_optimizations=[PreLoadOptimization()])
+def join(one: int, other: int) -> tuple[int, int]:
+    return one, other
+
+
+def test_the_papers_diamond_runs_as_printed() -> None:
+    values = load("path")
+    result = join(left(values), right(values))
+    try:
+        assert result.compute() == (5, 8)
+        assert result.submit().result(PATIENCE) == (5, 8)
+    finally:
+        default_engine.close()
+
+
+def test_several_outputs_are_computed_at_once() -> None:
+    common = add(1, 2)
+    try:
+        assert shoal.compute(common, add(common, 1), common) == [3, 4, 3]
+        assert shoal.submit(common, add(common, 1)).result(PATIENCE) == [3, 4]
+    finally:
+        default_engine.close()
+
+
+def test_an_output_used_twice_is_computed_once(session: Session, tmp_path: Path) -> None:
+    def once(folder: str) -> int:
+        (Path(folder) / "once").touch(exist_ok=False)
+        return 1
+
+    output = task(once)(str(tmp_path))
+    assert session.compute(add(output, output, add(output)), output) == [3, 1]
+
+
+def test_arguments_may_hold_outputs_at_any_depth(session: Session) -> None:
+    one, two = add(1), add(2)
+    nested = {"list": [one, (two, {"deep": [one]})], "plain": [1, 2], "name": two}
+    filled = {"list": [1, (2, {"deep": [1]})], "plain": [1, 2], "name": 2}
+    keep = task(lambda *args, **kwargs: (args, kwargs), name="keep")
+    assert session.compute(keep(nested, 7, by_name=nested, last=one)) == [
+        ((filled, 7), {"by_name": filled, "last": 1})
+    ]
+
+
+def test_lambdas_closures_and_local_classes_travel(session: Session) -> None:
+    offset = 10
+
+    class Local:
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def doubled(self) -> int:
+            return 2 * self.value + offset
+
+    local = task(lambda value: Local(value), name="local")
+    doubled = task(lambda made: made.doubled(), name="doubled")
+    assert session.compute(doubled(local(3)), workers=2) == [16]
+
+
+def test_methods_and_builtins_are_tasks_too(session: Session) -> None:
+    assert session.compute(task(max)(3, 5), task("a b".split)(), task(str.upper)("x")) == [
+        5,
+        ["a", "b"],
+        "X",
+    ]
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 8 * 1024, 9 * 1024, 64 * 1024, 200_000, 30_000_000])
+def test_outputs_of_any_size_arrive(session: Session, nbytes: int) -> None:
+    fill = task(lambda seed: bytes([seed]) * nbytes, name="fill")
+    halves = [fill(1), fill(2)]
+    planner = Planned([0, 1, 2], linger=0.5)
+    joined = task(lambda one, other: one + other, name="joined")(*halves)
+    assert session.compute(joined, planner=planner) == [bytes([1]) * nbytes + bytes([2]) * nbytes]
+
+
+def test_arrays_between_workers_stay_equal_and_writable(session: Session) -> None:
+    def increment(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        array += 1
+        return array
+
+    def make(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        return np.arange(float(np.prod(shape))).reshape(shape)
+
+    change = task(increment, name="change")
+    for shape in [(3,), (100, 200), (1000, 1000)]:
+        source = task(make)(shape)
+        one, other = change(source), change(source)
+        total = task(lambda a, b: (a + b)[::2].copy(), name="total")(one, other)
+        found, first = session.compute(total, one, planner=Planned([0, 1, 2, 3]))
+        expected = make(shape) + 1
+        np.testing.assert_array_equal(found, (2 * expected)[::2])
+        np.testing.assert_array_equal(first, expected)
+        first += 1
+
+
+def test_what_a_task_does_to_a_constant_does_not_show_elsewhere(session: Session) -> None:
+    array = np.zeros(100_000)
+
+    def spoil(given: np.ndarray[Any, Any]) -> float:
+        before = float(given.sum())
+        given += 1
+        return before
+
+    outputs = [task(spoil)(array) for _ in range(4)]
+    assert session.compute(*outputs, planner=Planned([0, 1, 2, 3])) == [0.0] * 4
+    assert array.sum() == 0
+
+
+def test_a_chain_of_100_000_tasks_runs(session: Session) -> None:
+    output = add(0)
+    for _ in range(100_000 - 1):
+        output = add(output, 1)
+    run = session.submit(output)
+    assert run.result(60) == 99_999
+    assert run.status().executed == 100_000
+    assert len(run.timeline.of_kind("execute")) == 100_000
+
+
+def test_a_wide_fan_out_and_in_runs(session: Session) -> None:
+    outputs = [add(number, 1) for number in range(2000)]
+    run = session.submit(add(*outputs), workers=4)
+    assert run.result(60) == sum(range(2001))
+    assert {*run.timeline.placements} == {*run.workflow.calls}
+
+
+# Constants.
+
+
+def test_a_large_constant_is_sent_once_however_often_it_is_used() -> None:
+    text, other = "x" * 100_000, b"y" * 50_000
+    outputs = [add(text, number) for number in range(6)]
+    outputs += [add("x" * 100_000), add(other, key=other), add([other]), add("small")]
+    plan = SpreadPlanner().plan(
+        Workflow.of(*outputs), workers=3, resources=Resources(memory_mb=1769)
+    )
+    packed = pack(plan, b"key")
+    values = [decode(b"".join(blob), b"key") for blob in packed.constants.values()]
+    assert Counter(map(type, values)) == {str: 1, bytes: 1, list: 1}
+    assert all(sum(map(len, blob)) < 20_000 for blob in packed.packages.values())
+
+
+def test_a_large_constant_is_kept_once_for_all_workers(session: Session) -> None:
+    """It is looked at while the run waits for a file."""
+    text = os.urandom(100_000)
+
+    def length(data: bytes, folder: str) -> int:
+        (Path(folder) / f"pid-{os.getpid()}").touch()
+        assert eventually(lambda: (Path(folder) / "go").exists())
+        return len(data)
+
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [task(length)(text, folder) for _ in range(4)]
+        run = session.submit(*outputs, planner=Planned([0, 1, 2, 3]))
+        assert eventually(lambda: len(list(Path(folder).glob("pid-*"))) == 4)
+        store = session.store
+        assert isinstance(store, RedisStore)
+        shared = Path(str(run._shared.path)) if run._shared else None
+        kept = [path for path in shared.iterdir() if path.stat().st_size] if shared else []
+        memory = sum(
+            int(store._call([["MEMORY", "USAGE", key]])[0])
+            for key in store._call([["KEYS", f"shoal:{{{run.id}}}*"]])[0]
+        )
+        (Path(folder) / "go").touch()
+        assert run.result(PATIENCE) == [100_000] * 4
+    assert sum(path.stat().st_size for path in kept if path.exists()) <= 110_000
+    assert len(kept) == 1 or memory > 100_000
+    assert memory < 200_000
+
+
+# Code from a user's files.
+
+
+def script(folder: Path, text: str, *args: str) -> str:
+    """What a script prints."""
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(text))
+    done = subprocess.run(
+        [sys.executable, str(path), *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_a_script_s_own_functions_and_modules_beside_it_run(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text(
+        "from shoal import task\n\n@task\ndef double(value):\n    return 2 * value\n\n"
+        "def plain(value):\n    return value + 1\n"
+    )
+    said = script(
+        tmp_path,
+        """
+        import shoal
+        from beside import double, plain
+
+        FACTOR = 3
+
+        class Box:
+            def __init__(self, value):
+                self.value = value
+
+        @shoal.task
+        def triple(value):
+            return Box(value * FACTOR)
+
+        @shoal.task
+        def opened(box):
+            return plain(box.value)
+
+        print(opened(triple(double(7))).compute(workers=2))
+        print(type(triple(1).compute()) is Box)
+        """,
+    )
+    assert said == "43\nTrue\n"
+
+
+def test_a_script_needs_no_guard_and_starts_anywhere(tmp_path: Path) -> None:
+    """A worker imports nothing of `__main__`, so that the script isn't run again."""
+    (tmp_path / "data.txt").write_text("17")
+    said = script(
+        tmp_path,
+        """
+        import shoal
+        print("begin")
+        read = shoal.task(lambda name: int(open(name).read()), name="read")
+        print(read("data.txt").compute())
+        """,
+    )
+    assert said == "begin\n17\n"
+
+
+def test_a_module_that_changes_is_seen_by_the_next_script(tmp_path: Path) -> None:
+    for number in (1, 22):
+        (tmp_path / "changing.py").write_text(
+            f"from shoal import task\n\n@task\ndef number():\n    return {number}\n"
+        )
+        said = script(tmp_path, "from changing import number; print(number().compute())")
+        assert said == f"{number}\n"
+
+
+# Handles.
+
+
+def test_a_handle_tells_how_far_the_run_is(session: Session, tmp_path: Path) -> None:
+    def await_go(folder: str) -> int:
+        assert eventually(lambda: (Path(folder) / "go").exists())
+        return 1
+
+    quick = [add(number) for number in range(5)]
+    run = session.submit(add(task(await_go)(str(tmp_path)), *quick), planner=Planned([1, *[0] * 6]))
+    with pytest.raises(RunTimeout, match=r"no result after 0\.05 s: running") as caught:
+        run.result(timeout=0.05)
+    assert caught.value.run == run.id
+    assert eventually(lambda: run.status().executed == 5)
+    assert (run.status().state, run.status().tasks) == ("running", 7)
+    assert str(run.status()) == "running, 5 of 7 tasks executed"
+    (tmp_path / "go").touch()
+    assert run.result(PATIENCE) == 11
+    assert run.result() == 11
+    assert str(run.status()) == "done, 7 of 7 tasks executed"
+    assert run.id in repr(run)
+
+
+def test_the_timeline_has_every_task_once_on_its_planned_worker(session: Session) -> None:
+    outputs = [add(add(number), add(number, 1)) for number in range(10)]
+    run = session.submit(add(*outputs), workers=3)
+    assert run.result(PATIENCE) == 100
+    executions = run.timeline.of_kind("execute")
+    assert Counter(span.task for span in executions) == Counter(run.workflow.calls)
+    for span in executions:
+        assert span.task is not None
+        assert span.worker == run.plan.placements[span.task].worker
+        assert 0 <= span.start <= span.end <= run.makespan + 1
+        assert span.cpu >= 0
+    starts = run.timeline.of_kind("cold start", "warm start")
+    assert {span.worker for span in starts} == {*run.plan.workers}
+
+
+def test_the_timeline_tells_what_moved(session: Session) -> None:
+    large = task(lambda: b"x" * 100_000, name="large")
+    run = session.submit(task(len, name="size")(large()), planner=Planned([0, 1]))
+    assert run.result(PATIENCE) == 100_000
+    for kind, worker in (("save", "w0"), ("fetch", "w1")):
+        (span,) = run.timeline.of_kind(kind)
+        assert (span.task, span.worker) == ("large#0", worker)
+        assert span.nbytes > 100_000
+
+
+def test_runs_are_kept_in_history(session: Session) -> None:
+    output = add(add(1), add(2))
+    for _ in range(2):
+        session.compute(output, name="kept in history")
+    with pytest.raises(shoal.errors.TaskError):
+        session.compute(task(lambda: 1 / 0, name="broken")(), name="kept in history too")
+    session.settle()
+    runs = session.history.runs(name="kept in history")
+    assert [(run.outcome, run.tasks) for run in runs] == [("done", 3), ("done", 3)]
+    assert session.history.count("kept in history", Workflow.of(output).fingerprint()) == 2
+    timeline = session.history.timeline(runs[0])
+    assert {*timeline.placements} == {*Workflow.of(output).calls}
+    assert timeline.makespan == runs[0].makespan > 0
+    (failed,) = session.history.runs(name="kept in history too")
+    assert failed.outcome.startswith("task 'broken#0' failed on worker w0: ZeroDivisionError")
+
+
+def test_runs_are_not_kept_if_nobody_wants_them(session: Session) -> None:
+    session.compute(add(1), name="not kept", history=False)
+    session.settle()
+    assert session.history.runs(name="not kept") == []
+
+
+# The runtime and the simulation are one.
+
+
+@task
+def value(number: int, *inputs: Any) -> tuple[int, int]:
+    """Tells which task it is of, and of what inputs in what order; not small if 3 divides it."""
+    padding = "x" * 9000 if number % 3 == 0 else ""
+    return number, hash((number, *(given[1] for given in inputs), len(padding)))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[int]]:
+    """Each task's upstream tasks and its worker."""
+    count = draw(st.integers(1, 24))
+    workers = draw(st.integers(1, 4))
+    sources = [
+        sorted(draw(st.sets(st.integers(0, number - 1), max_size=3))) if number else []
+        for number in range(count)
+    ]
+    return sources, [draw(st.integers(0, workers - 1)) for _ in range(count)]
+
+
+class Free:
+    """Everything costs the same."""
+
+    def startup(self, resources: Resources, *, warm: bool) -> float:
+        """A second."""
+        return 1.0
+
+    def transfer(self, nbytes: int, resources: Resources) -> float:
+        """A second."""
+        return 1.0
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """A second."""
+        return 1.0
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        """Not small for some."""
+        return 9000 if len(task) % 3 == 0 else 10
+
+    def coordination(self) -> float:
+        """A second."""
+        return 1.0
+
+
+def perform(workflow: Workflow, task: TaskId, values: Mapping[TaskId, Any]) -> Any:
+    """Call a task's function here."""
+    call = workflow.calls[task]
+    args = [values[call.refs[i]] if i in call.refs else each for i, each in enumerate(call.args)]
+    assert not any(isinstance(each, Ref) for each in args)
+    return call.task.function(*args)
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(graph=graphs(), linger=st.sampled_from([0.0, 0.05, 0.5, None]))
+def test_a_run_gives_what_the_simulation_and_a_sequential_evaluation_give(
+    session: Session, graph: tuple[list[list[int]], list[int]], linger: float | None
+) -> None:
+    sources, homes = graph
+    outputs: list[Output[Any]] = []
+    for number, inputs in enumerate(sources):
+        outputs.append(value(number, *[outputs[i] for i in inputs]))
+    workflow = Workflow.of(*outputs)
+    order = [workflow.calls[task].args[0] for task in workflow.calls]
+    planner = Planned([homes[number] for number in order], linger=linger)
+    run = session.submit(*outputs, planner=planner)
+    sequential: dict[TaskId, Any] = {}
+    for name in run.workflow.calls:
+        sequential[name] = perform(run.workflow, name, sequential)
+    expected = [sequential[sink] for sink in run.workflow.sinks]
+    simulation = Simulation(
+        run.plan, Free(), WarmPool(), perform=lambda t, given: perform(run.workflow, t, given)
+    )
+    simulation.run()
+    assert [simulation.results[sink] for sink in run.workflow.sinks] == expected
+    assert run.result(PATIENCE) == expected
+    assert run.timeline.placements == dict(simulation.performed)
+    assert len(run.timeline.of_kind("execute")) == len(simulation.performed)
+
+
+# Parking, and too few sandboxes.
+
+
+@task
+def slow(*given: Any) -> int:
+    time.sleep(0.4)
+    return 1
+
+
+@pytest.mark.parametrize("linger", [0.0, 0.05])
+def test_a_worker_that_waits_for_long_parks_and_is_started_again(
+    session: Session, linger: float
+) -> None:
+    """Its earlier outputs, small and large, are still there when it comes back."""
+    early = task(lambda: b"x" * 50_000, name="early")()
+    small = add(1, 2)
+    late = task(lambda data, number, waited: (len(data), number + waited), name="late")
+    run = session.submit(late(early, small, slow()), planner=Planned([0, 0, 1, 0], linger=linger))
+    assert run.result(PATIENCE) == (50_000, 4)
+    starts = run.timeline.of_kind("cold start", "warm start")
+    assert Counter(span.worker for span in starts) == {"w0": 2, "w1": 1}
+    assert len(run.timeline.of_kind("execute")) == 4
+
+
+def test_a_worker_that_may_wait_does_not_park(session: Session) -> None:
+    run = session.submit(add(add(1), slow()), planner=Planned([0, 1, 0], linger=None))
+    assert run.result(PATIENCE) == 2
+    assert len(run.timeline.of_kind("cold start", "warm start")) == 2
+
+
+def test_a_worker_parks_again_and_again(session: Session) -> None:
+    output: Any = add(0)
+    for _ in range(12):
+        output = add(output, 1)
+    planner = Planned([number % 2 for number in range(13)], linger=0.0)
+    run = session.submit(output, planner=planner)
+    assert run.result(PATIENCE) == 12
+    assert len(run.timeline.of_kind("execute")) == 13
+
+
+@pytest.fixture(params=[1, 2])
+def cramped(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A session with fewer sandboxes than workers."""
+    with Session(sandboxes=request.param, workers=6) as session:
+        yield session
+
+
+def test_more_workers_than_sandboxes_end_all_the_same(cramped: Session) -> None:
+    """Workers that wait for each other's outputs must give way to those they wait for."""
+    layer = [add(number) for number in range(6)]
+    for _ in range(3):
+        layer = [add(layer[i], layer[(i + 1) % 6], layer[(i + 5) % 6]) for i in range(6)]
+    workflow = Workflow.of(*layer)
+    homes = [int(name.partition("#")[2]) % 6 for name in workflow.calls]
+    run = cramped.submit(*layer, planner=Planned(homes, linger=0.0))
+    expected = [number for number in range(6)]
+    for _ in range(3):
+        expected = [expected[i] + expected[(i + 1) % 6] + expected[(i + 5) % 6] for i in range(6)]
+    assert len(run.plan.workers) == 6
+    assert run.result(60) == expected
+    assert len(run.timeline.of_kind("execute")) == 24
+
+
+def test_the_default_plan_ends_with_few_sandboxes_too(cramped: Session) -> None:
+    layer = [add(number) for number in range(12)]
+    for step in (1, 5, 7):
+        layer = [add(layer[i], layer[(i + step) % 12]) for i in range(12)]
+    assert cramped.compute(add(*layer)) == [8 * sum(range(12))]
+
+
+# Beside each other.
+
+
+def test_runs_from_several_threads_do_not_disturb_each_other(session: Session) -> None:
+    found: dict[int, Any] = {}
+
+    def compute(number: int) -> None:
+        for _ in range(5):
+            layer = [add(number, i) for i in range(6)]
+            found[number] = session.compute(add(*layer), workers=3)
+
+    threads = [threading.Thread(target=compute, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {number: [6 * number + 15] for number in range(3)}
+
+
+def test_many_submitted_runs_all_end(session: Session) -> None:
+    runs = [session.submit(add(add(number), add(number))) for number in range(20)]
+    random.Random(1).shuffle(runs)
+    assert sorted(run.result(60) for run in runs) == [2 * number for number in range(20)]
+
+
+def test_two_sessions_share_the_server_and_no_sandbox(session: Session) -> None:
+    pid = task(os.getpid, name="pid")
+    (mine,) = session.compute(pid())
+    with Session(workers=1) as other:
+        assert other.store.url == session.store.url
+        assert other.compute(pid()) != [mine]
+    assert session.compute(pid(), add(1))[1] == 1
+
+
+def test_tasks_that_ask_for_resources_get_them(session: Session) -> None:
+    def memory() -> int:
+        groups = Path("/proc/self/cgroup").read_text()
+        return hash(groups)
+
+    small = task(memory, name="small", resources=Resources(memory_mb=128))
+    large = task(memory, name="large", resources=Resources(memory_mb=512, cpus=2))
+    run = session.submit(small(), large(), small(), task(memory, name="usual")(), workers=1)
+    groups = run.result(PATIENCE)
+    assert len({*groups}) >= 3 or len({*groups}) == 1
+    placements = run.plan.placements
+    assert placements[TaskId("small#0")].resources == Resources(memory_mb=128)
+    assert placements[TaskId("large#0")].resources == Resources(memory_mb=512, cpus=2)
+    assert placements[TaskId("usual#0")].resources.memory_mb == 2048
+    assert run.timeline.placements == {t: p.worker for t, p in placements.items()}
+
+
+def test_a_sandbox_is_used_again_by_the_next_run(session: Session) -> None:
+    pid = task(os.getpid, name="pid")
+    first = session.compute(pid(), workers=1)
+    runs = [session.submit(pid(), workers=1) for _ in range(1)]
+    assert runs[0].result(PATIENCE) == first[0]
+    (start,) = runs[0].timeline.of_kind("cold start", "warm start")
+    assert start.kind == "warm start"
+
+
+def test_latency_can_be_added_for_experiments(tmp_path: Path) -> None:
+    with Session(latency=0.03, workers=2) as session:
+        run = session.submit(add(add(1), add(2)), planner=Planned([0, 1, 2]))
+        assert run.result(PATIENCE) == 3
+        assert run.makespan > 0.09
+
+
+def test_shared_memory_is_given_back(session: Session) -> None:
+    large = task(lambda: b"x" * 1_000_000, name="large")
+    run = session.submit(task(len, name="size")(large()), planner=Planned([0, 1]))
+    assert run.result(PATIENCE) == 1_000_000
+    session.settle()
+    assert run._shared is None or not Path(run._shared.path).exists()
+
+
+def test_nothing_of_a_run_is_left_in_the_store(session: Session) -> None:
+    run = session.submit(*[add(add(number), number) for number in range(20)], workers=4)
+    run.result(PATIENCE)
+    store = session.store
+    assert isinstance(store, RedisStore)
+    assert store._call([["KEYS", f"shoal:{{{run.id}}}*"]])[0] == []
+
+
+def test_a_session_s_processes_end_with_it(private_folder: Path, session: Session) -> None:
+    before = processes_mentioning(str(private_folder)).keys()
+    with Session(workers=2) as other:
+        other.compute(add(add(1), add(2)))
+        assert processes_mentioning(str(private_folder)).keys() - before
+    left = processes_mentioning(str(private_folder)).keys() - before
+    assert not left

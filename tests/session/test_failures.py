@@ -1,0 +1,778 @@
+"""What a user sees when something goes wrong, on the embedded default."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observing import PATIENCE, eventually, exists, processes_mentioning
+from shoal import Resources, Session, task
+from shoal.errors import (
+    GatewayUnavailable,
+    NotPicklable,
+    OutOfMemory,
+    RunCancelled,
+    RunTimeout,
+    ShoalError,
+    StoreRefused,
+    StoreUnavailable,
+    TaskError,
+    TaskTimeout,
+    UsageError,
+    WorkerDied,
+)
+from shoal.platform import limits
+from shoal.run import Run
+from shoal.storage.embedded import server_binary
+from shoal.storage.redis import RedisStore
+
+pytestmark = pytest.mark.real
+
+
+@task
+def add(*numbers: int) -> int:
+    return sum(numbers)
+
+
+@task
+def fail(value: Any, note: str = "") -> None:
+    raise ValueError(f"bad {value}")
+
+
+@task
+def throw(make: Callable[[], BaseException]) -> None:
+    raise make()
+
+
+@task
+def end(how: Callable[[], Any]) -> Any:
+    return how()
+
+
+@task
+def write_pid(folder: str) -> None:
+    """Say who it is, and go on for long."""
+    (Path(folder) / "unfinished").write_text(str(os.getpid()))
+    (Path(folder) / "unfinished").rename(Path(folder) / "pid")
+    time.sleep(300)
+
+
+def pid_in(folder: Path) -> int:
+    """The process of a `write_pid` task, once it runs."""
+    assert eventually(lambda: (folder / "pid").exists())
+    return int((folder / "pid").read_text())
+
+
+def failure(session: Session, *outputs: Any, **options: Any) -> TaskError:
+    with pytest.raises(TaskError) as caught:
+        session.compute(*outputs, **options)
+    return caught.value
+
+
+# A task raises.
+
+
+def test_a_raising_task_is_told_with_all_that_is_known(session: Session) -> None:
+    error = failure(session, add(1, add(fail(7, note="x" * 200), add(2, 3))))
+    assert type(error) is TaskError
+    assert error.task == "fail#0"
+    assert re.fullmatch(r"w\d+", error.worker)
+    assert error.reason == "ValueError: bad 7"
+    assert error.arguments.startswith("(7, note='xxx")
+    assert len(error.arguments) < 100
+    assert error.not_run == ("add#1", "add#2")
+    assert 'raise ValueError(f"bad {value}")' in error.remote_traceback
+    assert "shoal/worker" not in error.remote_traceback
+    assert isinstance(error.__cause__, ValueError)
+    assert error.__cause__.args == ("bad 7",)
+    for part in ("fail#0", "ValueError: bad 7", "add#1, add#2", "On the worker", "called with (7"):
+        assert part in str(error)
+
+
+def test_an_argument_that_is_an_output_is_told_as_such(session: Session) -> None:
+    assert failure(session, fail(add(1, 2))).arguments == "(<output of add#0>)"
+
+
+def test_after_a_failure_the_session_works_as_before(session: Session) -> None:
+    for _ in range(3):
+        failure(session, fail(1))
+        assert session.compute(add(1, 2)) == [3]
+
+
+def test_a_failure_is_raised_again_each_time_the_result_is_asked_for(session: Session) -> None:
+    run = session.submit(fail(1))
+    for _ in range(2):
+        with pytest.raises(TaskError, match="bad 1"):
+            run.result(PATIENCE)
+    assert run.status().state == "failed"
+
+
+class Locked(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class Picky(Exception):
+    def __init__(self, code: int, *, text: str) -> None:
+        super().__init__(f"{code} {text}")
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Homesick(Exception):
+    """Can be unpickled only where it was made."""
+
+    def __reduce__(self) -> Any:
+        return _only_in, (os.getpid(),)
+
+
+def _only_in(pid: int) -> Homesick:
+    if os.getpid() != pid:
+        raise ImportError("not here")
+    return Homesick("far away")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Locked("does not pickle"), "Locked: does not pickle"),
+        (lambda: Picky(4, text="does not unpickle"), "Picky: 4 does not unpickle"),
+        (lambda: Homesick("far away"), "Homesick: far away"),
+        (lambda: Mute(), "Mute"),
+        (lambda: SystemExit(5), "SystemExit: 5"),
+        (lambda: KeyboardInterrupt(), "KeyboardInterrupt"),
+        (lambda: GeneratorExit(), "GeneratorExit"),
+        (lambda: RunTimeout("run", 1.0, "state"), "RunTimeout: run run had no result"),
+        (lambda: MemoryError("huge"), "MemoryError: huge"),
+    ],
+)
+def test_whatever_is_raised_arrives_in_some_form(
+    session: Session, make: Callable[[], BaseException], reason: str
+) -> None:
+    error = failure(session, throw(make))
+    assert error.reason.startswith(reason)
+    assert error.__cause__ is not None
+    assert session.compute(add(1)) == [1]
+
+
+def test_an_exception_that_cannot_travel_is_replaced_by_one_that_tells_of_it(
+    session: Session,
+) -> None:
+    error = failure(session, throw(lambda: Locked("does not pickle")))
+    assert type(error.__cause__) is RuntimeError
+    assert str(error.__cause__) == "Locked: does not pickle"
+    assert "Locked: does not pickle" in error.remote_traceback
+
+
+def test_a_memory_error_comes_with_advice(session: Session) -> None:
+    error = failure(session, throw(lambda: MemoryError()))
+    assert isinstance(error, OutOfMemory)
+    assert isinstance(error.__cause__, MemoryError)
+    assert "Resources(memory_mb=" in str(error)
+
+
+def test_the_first_of_several_failures_ends_the_run(session: Session) -> None:
+    error = failure(session, add(*[fail(number) for number in range(10)]), workers=4)
+    assert error.not_run == ("add#0",)
+
+
+# A task ends its process.
+
+
+def test_a_task_that_ends_its_process_is_named_with_the_exit_code(session: Session) -> None:
+    error = failure(session, add(end(lambda: os._exit(3)), 1))
+    assert type(error) is WorkerDied
+    assert error.task == "end#0"
+    assert "exit code 3" in error.reason
+    assert error.not_run == ("add#0",)
+    assert "shoal logs" in str(error)
+
+
+def test_a_task_that_kills_its_process_is_named_with_the_signal(session: Session) -> None:
+    error = failure(session, end(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    assert type(error) is WorkerDied
+    assert error.task == "end#0"
+    assert "signal 9" in error.reason
+
+
+def test_a_crash_of_the_interpreter_is_named_with_the_signal(session: Session) -> None:
+    error = failure(session, end(lambda: ctypes.string_at(0)))
+    assert type(error) is WorkerDied
+    assert "signal 11" in error.reason
+
+
+def test_a_worker_that_is_killed_from_outside_is_named(session: Session, tmp_path: Path) -> None:
+    run = session.submit(add(write_pid(str(tmp_path))))
+    os.kill(pid_in(tmp_path), signal.SIGTERM)
+    with pytest.raises(WorkerDied, match=r"write_pid#0.*signal 15") as caught:
+        run.result(PATIENCE)
+    assert caught.value.not_run == ("add#0",)
+
+
+@task(resources=Resources(memory_mb=256))
+def allocate(megabytes: int) -> int:
+    return len(b"x" * (megabytes * 1024 * 1024))
+
+
+def test_exceeding_the_memory_limit_names_the_limit_and_what_to_do(session: Session) -> None:
+    error = failure(session, add(allocate(1024), 1))
+    assert isinstance(error, OutOfMemory)
+    assert error.task == "allocate#0"
+    assert error.not_run == ("add#0",)
+    assert "@task(resources=Resources(memory_mb=…))" in str(error)
+    if limits.detect().kind != "rlimit":
+        assert "memory limit of 256 MB" in error.reason
+    assert session.compute(allocate(16)) == [16 * 1024 * 1024]
+
+
+# A task takes too long.
+
+
+@task(timeout=0.3)
+def linger(how: Callable[[], Any]) -> Any:
+    return how()
+
+
+def sleep_in_c() -> None:
+    ctypes.CDLL(None).usleep(60_000_000)
+
+
+def sleep_with_the_interpreter_locked() -> None:
+    ctypes.PyDLL(None).usleep(60_000_000)
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize(
+    "how", [lambda: time.sleep(60), sleep_in_c, sleep_with_the_interpreter_locked, spin]
+)
+def test_a_task_that_takes_too_long_is_given_up(session: Session, how: Callable[[], None]) -> None:
+    error = failure(session, add(linger(how), 1))
+    assert isinstance(error, TaskTimeout)
+    assert error.task == "linger#0"
+    assert "0.3 s" in error.reason
+    assert error.not_run == ("add#0",)
+    assert "@task(timeout=…)" in str(error)
+    assert session.compute(add(1, 2)) == [3]
+
+
+def test_a_timeout_ends_the_run_also_when_others_run_beside_it(session: Session) -> None:
+    nap = task(time.sleep, name="nap")
+    outputs = [linger(lambda: time.sleep(60)), *[nap(0.01) for _ in range(20)]]
+    error = failure(session, *outputs, workers=1, memory_mb=4096)
+    assert isinstance(error, TaskTimeout)
+    assert error.task == "linger#0"
+
+
+def test_tasks_that_stay_within_their_timeout_are_left_alone(session: Session) -> None:
+    values = [linger(lambda number=number: number) for number in range(200)]
+    assert session.compute(*values) == list(range(200))
+
+
+def test_a_worker_whose_tasks_have_timeouts_is_woken_by_what_others_hand_to_it(
+    session: Session,
+) -> None:
+    """1. Its slot has nothing to do and waits. 2. A task arrives. 3. The slot, and not only the
+    thread that waits for the worker's end, has to be woken."""
+
+    def slowly(number: int) -> int:
+        time.sleep(0.05)
+        return number
+
+    limited = task(slowly, name="limited", timeout=60)
+    rounds = [limited(number) for number in range(4)]
+    for _ in range(4):
+        rounds = [limited(task(sum, name="total")([*rounds, number])) for number in range(4)]
+    assert len(session.compute(*rounds, workers=4)) == 4
+
+
+@task(timeout=0.3, retries=1)
+def late_at_first(folder: str) -> str:
+    path = Path(folder) / "late"
+    if not path.exists():
+        path.touch()
+        time.sleep(60)
+    return "in time"
+
+
+def test_a_task_that_was_too_late_may_be_tried_again(session: Session, tmp_path: Path) -> None:
+    assert session.compute(late_at_first(str(tmp_path))) == ["in time"]
+
+
+# Retries.
+
+
+def tried(folder: str) -> int:
+    """Which try this is."""
+    with open(Path(folder) / "tries", "a") as file:
+        file.write(f"{time.monotonic()}\n")
+    return len((Path(folder) / "tries").read_text().splitlines())
+
+
+@task(retries=2)
+def fail_twice(folder: str) -> int:
+    count = tried(folder)
+    if count <= 2:
+        raise OSError(f"try {count}")
+    return count
+
+
+@task(retries=2)
+def fail_always(folder: str) -> None:
+    raise OSError(f"try {tried(folder)}")
+
+
+def test_a_task_that_fails_twice_is_tried_again_after_growing_pauses(
+    session: Session, tmp_path: Path
+) -> None:
+    assert session.compute(add(fail_twice(str(tmp_path)), 10)) == [13]
+    first, second, third = map(float, (tmp_path / "tries").read_text().splitlines())
+    assert second - first >= 0.1
+    assert third - second >= 0.2
+
+
+def test_when_retries_are_exhausted_the_last_failure_counts(
+    session: Session, tmp_path: Path
+) -> None:
+    error = failure(session, fail_always(str(tmp_path)))
+    assert error.reason == "OSError: try 3"
+    assert len((tmp_path / "tries").read_text().splitlines()) == 3
+
+
+# Something can't travel.
+
+
+def test_a_function_that_cannot_travel_is_named_before_anything_runs(
+    session: Session, tmp_path: Path
+) -> None:
+    lock = threading.Lock()
+
+    @task
+    def locked(value: int) -> int:
+        with lock:
+            return value
+
+    ran = task(lambda: (tmp_path / "ran").touch(), name="ran")
+    with pytest.raises(NotPicklable, match=r"the function of task 'locked'.*lock"):
+        session.compute(locked(1), ran())
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "where"),
+    [
+        ((1, threading.Lock()), {}, "argument 2 of task 'add#0'"),
+        ((1,), {"key": threading.Lock()}, "argument 'key' of task 'add#0'"),
+        (([1, {"deep": threading.Lock()}],), {}, "argument 1 of task 'add#0'"),
+        ((), {"big": [b"x" * 100_000, threading.Lock()]}, "argument 'big' of task 'add#0'"),
+    ],
+)
+def test_an_argument_that_cannot_travel_is_named(
+    session: Session, given: tuple[Any, ...], named: dict[str, Any], where: str
+) -> None:
+    with pytest.raises(NotPicklable) as caught:
+        session.compute(add(*given, **named))
+    assert where in str(caught.value)
+    assert "inside the task" in str(caught.value)
+
+
+def test_an_output_that_cannot_travel_is_named(session: Session) -> None:
+    error = failure(session, end(threading.Lock))
+    assert error.task == "end#0"
+    assert "the output of task 'end#0' can't be sent" in error.reason
+    assert isinstance(error.__cause__, NotPicklable)
+
+
+def test_a_generator_can_be_taken_by_a_task_beside_it_but_cannot_travel(session: Session) -> None:
+    count = task(lambda: (number for number in range(4)), name="count")
+    assert session.compute(task(sum, name="total")(count()), workers=1) == [6]
+    with pytest.raises(TaskError, match="the output of task 'count#0' can't be sent"):
+        session.compute(count())
+
+
+def test_none_is_an_output_like_any_other(session: Session) -> None:
+    nothing = task(lambda *given: None, name="nothing")
+    shown = task(repr, name="shown")
+    assert session.compute(nothing(), shown(nothing(nothing()))) == [None, "None"]
+
+
+def test_outputs_of_a_workflow_cannot_be_returned(session: Session) -> None:
+    with pytest.raises(TaskError, match="isn't known yet"):
+        session.compute(end(lambda: add(1, 2)))
+
+
+# Printing.
+
+
+def test_a_task_that_prints_a_lot_is_not_held_up(session: Session) -> None:
+    def shout() -> str:
+        for number in range(20_000):
+            print(number, "x" * 60)
+        return "done"
+
+    run = session.submit(task(shout)())
+    assert run.result(PATIENCE) == "done"
+    lines = run.logs()
+    assert [line.text.split()[0] for line in lines] == [str(number) for number in range(20_000)]
+    assert {line.stream for line in lines} == {"stdout"}
+
+
+def test_what_a_task_printed_before_it_died_is_kept(session: Session) -> None:
+    def gasp() -> None:
+        print("last words", file=sys.stderr)
+        os._exit(1)
+
+    run = session.submit(task(gasp)())
+    with pytest.raises(WorkerDied):
+        run.result(PATIENCE)
+    assert [(line.stream, line.text) for line in run.logs()] == [("stderr", "last words")]
+
+
+# Store or gateway can't be reached.
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_store_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    for store in (f"redis://127.0.0.1:{free_port()}", f"unix://{tmp_path}/none.sock"):
+        with pytest.raises(StoreUnavailable, match=r"can't be reached.*Is the server running"):
+            Session(store=store)
+
+
+@pytest.fixture
+def locked_store(tmp_path: Path) -> Iterator[str]:
+    """The port of a server that wants a password."""
+    port = free_port()
+    options = f"--port {port} --bind 127.0.0.1 --requirepass secret --save --dir {tmp_path}"
+    server = subprocess.Popen([server_binary(), *options.split(" ")], stdout=subprocess.DEVNULL)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_a_wrong_password_is_told_and_not_shown(locked_store: str) -> None:
+    def connected() -> bool:
+        with contextlib.suppress(StoreUnavailable):
+            RedisStore(f"redis://:secret@{locked_store}").disconnect()
+            return True
+        return False
+
+    assert eventually(connected)
+    for url in (f"redis://:wrong@{locked_store}", f"redis://{locked_store}"):
+        with pytest.raises(StoreRefused, match="doesn't let us in") as caught:
+            Session(store=url)
+        assert "wrong@" not in str(caught.value)
+    with Session(store=f"redis://:secret@{locked_store}", workers=1) as session:
+        assert session.compute(add(1, 2)) == [3]
+
+
+def test_a_gateway_that_is_not_there_is_told_at_once() -> None:
+    with pytest.raises(GatewayUnavailable, match=r"can't be reached.*shoal gateway"):
+        Session(platform=f"http://127.0.0.1:{free_port()}", token="token")
+
+
+def test_a_wrong_token_is_told_at_once(session: Session) -> None:
+    url, token = session.platform.address  # type: ignore[attr-defined]
+    with pytest.raises(GatewayUnavailable, match="doesn't accept our token"):
+        Session(platform=url, token=token + "x")
+    with Session(platform=url, token=token, workers=2) as other:
+        assert other.compute(add(add(1), add(2))) == [3]
+
+
+def test_a_failed_session_leaves_no_process(private_folder: Path, session: Session) -> None:
+    before = processes_mentioning(str(private_folder)).keys()
+    with pytest.raises(StoreUnavailable):
+        Session(store=f"redis://127.0.0.1:{free_port()}")
+    assert processes_mentioning(str(private_folder)).keys() <= before
+
+
+def test_a_store_that_goes_away_during_a_run_ends_it(tmp_path: Path) -> None:
+    port = free_port()
+    options = f"--port {port} --bind 127.0.0.1 --save --dir {tmp_path}"
+    server = subprocess.Popen([server_binary(), *options.split(" ")], stdout=subprocess.DEVNULL)
+    try:
+        url = f"redis://127.0.0.1:{port}"
+        assert eventually(lambda: answers(url))
+        with Session(store=url, workers=1) as session:
+            run = session.submit(write_pid(str(tmp_path)))
+            pid = pid_in(tmp_path)
+            server.kill()
+            with pytest.raises(StoreUnavailable):
+                run.result(PATIENCE)
+            assert not exists(pid)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        RedisStore(url).disconnect()
+    except StoreUnavailable:
+        return False
+    return True
+
+
+# Somebody ends the run.
+
+
+def keys(session: Session) -> list[bytes]:
+    """What is in the store."""
+    store = session.store
+    assert isinstance(store, RedisStore)
+    found: list[bytes] = store._call([["KEYS", "shoal:*"]])[0]
+    return found
+
+
+def test_cancel_stops_the_workers_and_leaves_nothing(session: Session, tmp_path: Path) -> None:
+    run = session.submit(add(write_pid(str(tmp_path)), *[add(n) for n in range(10)]))
+    pid = pid_in(tmp_path)
+    assert run.status().state == "running"
+    run.cancel()
+    assert not exists(pid)
+    assert run.status().state == "cancelled"
+    with pytest.raises(RunCancelled, match=run.id):
+        run.result()
+    assert not [key for key in keys(session) if run.id.encode() in key]
+    run.cancel()
+    assert session.compute(add(1)) == [1]
+
+
+def test_cancel_of_a_run_that_has_ended_changes_nothing(session: Session) -> None:
+    run = session.submit(add(1, 2))
+    assert run.result(PATIENCE) == 3
+    run.cancel()
+    assert run.result() == 3
+    assert run.status().state == "done"
+
+
+def test_cancel_of_a_run_that_waits_leaves_the_other_alone(tmp_path: Path) -> None:
+    def await_go(folder: str) -> str:
+        (Path(folder) / "begun").touch()
+        assert eventually(lambda: (Path(folder) / "go").exists())
+        return "went"
+
+    with Session(sandboxes=1, workers=1) as session:
+        first = session.submit(task(await_go)(str(tmp_path)))
+        assert eventually(lambda: (tmp_path / "begun").exists())
+        second = session.submit(task(lambda: (tmp_path / "ran").touch(), name="other")())
+        second.cancel()
+        with pytest.raises(RunCancelled):
+            second.result()
+        (tmp_path / "go").touch()
+        assert first.result(PATIENCE) == "went"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_closing_a_session_cancels_its_runs(tmp_path: Path) -> None:
+    with Session(workers=1) as session:
+        run = session.submit(write_pid(str(tmp_path)))
+        pid = pid_in(tmp_path)
+    assert not exists(pid)
+    with pytest.raises(RunCancelled):
+        run.result(PATIENCE)
+    with pytest.raises(UsageError, match="closed"):
+        session.compute(add(1))
+    session.close()
+
+
+def test_closing_a_session_right_after_submitting_ends_the_run() -> None:
+    """1. A run is submitted. 2. The session is closed before the run's thread has begun."""
+    for _ in range(5):
+        with Session(workers=1) as session:
+            run = session.submit(task(time.sleep, name="sleep")(60))
+        with pytest.raises(RunCancelled):
+            run.result(PATIENCE)
+
+
+def test_compute_within_a_timeout_cancels_the_run(session: Session, tmp_path: Path) -> None:
+    with pytest.raises(RunTimeout, match=r"no result after 0\.5 s"):
+        session.compute(write_pid(str(tmp_path)), timeout=0.5)
+    if (tmp_path / "pid").exists():
+        assert not exists(pid_in(tmp_path))
+
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+import shoal
+
+@shoal.task
+def write_pid(folder):
+    (Path(folder) / "unfinished").write_text(str(os.getpid()))
+    (Path(folder) / "unfinished").rename(Path(folder) / "pid")
+    time.sleep(300)
+
+if __name__ == "__main__":
+"""
+
+
+@contextlib.contextmanager
+def script(folder: Path, *lines: str) -> Iterator[subprocess.Popen[str]]:
+    """A client in a process group of its own, whose task is at work."""
+    path = folder / "script.py"
+    path.write_text(SCRIPT + "\n".join(f"    {line}" for line in lines))
+    process = subprocess.Popen(
+        [sys.executable, str(path), str(folder)],
+        env=dict(os.environ) | {"OF_TEST": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            pid_in(folder)
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """A script's exit code and what it said, once it has ended."""
+    said, _ = process.communicate(timeout=PATIENCE)
+    return process.returncode, said
+
+
+def of_client(folder: Path) -> dict[int, str]:
+    """The processes of a script, without the server that it shares with this process."""
+    found = processes_mentioning(f"OF_TEST={folder}")
+    return {pid: text for pid, text in found.items() if "valkey" not in text}
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        "write_pid(sys.argv[1]).compute()",
+        "write_pid(sys.argv[1]).compute(progress=True)",
+        "write_pid(sys.argv[1]).compute(timeout=200)",
+        "write_pid(sys.argv[1]).submit().result()",
+    ],
+)
+def test_ctrl_c_ends_a_client_soon_and_leaves_nothing(
+    session: Session, tmp_path: Path, compute: str
+) -> None:
+    before = keys(session)
+    with script(tmp_path, compute) as client:
+        worker = pid_in(tmp_path)
+        assert len(keys(session)) > len(before)
+        os.killpg(client.pid, signal.SIGINT)
+        code, said = ended(client)
+    assert code == -signal.SIGINT
+    assert said.rstrip().endswith("KeyboardInterrupt")
+    assert not exists(worker)
+    assert eventually(lambda: not of_client(tmp_path))
+    assert keys(session) == before
+
+
+def test_after_ctrl_c_a_session_can_be_used_again(session: Session, tmp_path: Path) -> None:
+    lines = (
+        "try:",
+        "    write_pid(sys.argv[1]).compute(progress=True)",
+        "except KeyboardInterrupt:",
+        "    print('interrupted')",
+        "for _ in range(3):",
+        "    print(shoal.task(max)(1, 2).compute())",
+    )
+    with script(tmp_path, *lines) as client:
+        os.killpg(client.pid, signal.SIGINT)
+        code, said = ended(client)
+    assert (code, said.split()[-4:]) == (0, ["interrupted", "2", "2", "2"])
+
+
+def test_a_client_that_is_killed_leaves_no_process(session: Session, tmp_path: Path) -> None:
+    with script(tmp_path, "write_pid(sys.argv[1]).compute()") as client:
+        worker = pid_in(tmp_path)
+        client.kill()
+        assert ended(client)[0] == -signal.SIGKILL
+    assert eventually(lambda: not exists(worker))
+    assert eventually(lambda: not of_client(tmp_path))
+    assert session.compute(add(1)) == [1]
+
+
+def test_the_last_client_to_be_killed_takes_the_server_along(tmp_path: Path) -> None:
+    """On a runtime folder of its own, so that nobody else uses the server."""
+    folder = tmp_path / "r"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        with script(tmp_path, "write_pid(sys.argv[1]).compute()") as client:
+            assert any("valkey" in text for text in processes_mentioning(str(folder)).values())
+            client.kill()
+    assert eventually(lambda: not processes_mentioning(str(folder)))
+
+
+def test_a_script_that_ends_with_a_run_under_way_ends_it_too(
+    session: Session, tmp_path: Path
+) -> None:
+    before = keys(session)
+    lines = (
+        "write_pid(sys.argv[1]).submit()",
+        "while not (Path(sys.argv[1]) / 'pid').exists(): time.sleep(0.01)",
+        "print('over')",
+    )
+    with script(tmp_path, *lines) as client:
+        assert ended(client) == (0, "over\n")
+    assert eventually(lambda: not of_client(tmp_path))
+    assert keys(session) == before
+
+
+# The platform loses workers.
+
+
+class Forgetful:
+    """A platform that takes invocations and forgets them."""
+
+    def __init__(self, platform: Any) -> None:
+        self._platform = platform
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._platform, name)
+
+    def invoke(self, invocations: Any) -> None:
+        """Nothing."""
+
+
+def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(session: Session) -> None:
+    with (
+        Session(store=session.store, platform=Forgetful(session.platform)) as forgetful,
+        pytest.raises(ShoalError, match=r"is stuck: no worker is at work, and add#0"),
+    ):
+        forgetful.compute(add(1))
+
+
+def test_last_words_are_sent_however_long_that_takes() -> None:
+    """1. A task with a timeout returns. 2. Its slot sends what is left, slowly. 3. The worker ends.
+
+    The sandbox must not be killed between 2 and 3, which would take the last message with it.
+    """
+    with Session(workers=2, latency=0.2) as session:
+        limited = task(lambda number: number, name="limited", timeout=60)
+        run: Run = session.submit(*[limited(number) for number in range(4)], memory_mb=4096)
+        assert run.result(PATIENCE) == [0, 1, 2, 3]
+        assert {span.task for span in run.timeline.of_kind("execute")} == {*run.workflow.calls}

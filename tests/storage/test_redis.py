@@ -1,0 +1,193 @@
+"""What a store on a server has to bear that others haven't; the rest is in the contract."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from shoal.errors import RunOver, StoreRefused, StoreUnavailable
+from shoal.storage.base import Claim, Completion, Letter, MarkRequest, Opening
+from shoal.storage.keys import CLIENT
+from shoal.storage.redis import RedisStore
+from shoal.storage.resp import Arg, Connection, parse_url
+from shoal.types import RunId, TaskId, WorkerId
+from store_servers import tcp_server, url_of
+
+pytestmark = pytest.mark.real
+
+w0, w1 = WorkerId("w0"), WorkerId("w1")
+LARGE = 100_000
+
+
+@pytest.fixture
+def store(tcp_port: int) -> Iterator[RedisStore]:
+    store = RedisStore(url_of(tcp_port))
+    yield store
+    store.disconnect()
+
+
+@pytest.fixture
+def server(tcp_port: int) -> Iterator[Connection]:
+    """A connection past the store."""
+    connection = Connection(parse_url(url_of(tcp_port)))
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def run() -> RunId:
+    return RunId(f"test-{secrets.token_hex(6)}")
+
+
+def test_url_leads_to_the_same_store(store: RedisStore, run: RunId) -> None:
+    store.open(run, Opening([w0], {w0: [b"part"]}))
+    other = RedisStore(store.url)
+    assert bytes(other.enter(run, w0, 1).part or b"") == b"part"
+    other.disconnect()
+
+
+def test_hundreds_of_producers_can_mark_a_task(store: RedisStore, run: RunId) -> None:
+    producers = tuple(WorkerId(f"p{number}") for number in range(500))
+    store.open(run, Opening(producers))
+    claims: list[Claim] = []
+    for worker in producers:
+        request = MarkRequest(TaskId("t"), w0, producers, worker.encode())
+        claims += store.complete(run, worker, 1, Completion((), [request]))
+    assert claims == [Claim(w0, 1)]
+    (letter,) = store.receive(run, w0, "", 0)
+    assert [bytes(part) for part in letter.parts] == [worker.encode() for worker in producers]
+
+
+def test_connection_that_the_server_dropped_is_replaced(
+    server: Connection, store: RedisStore, run: RunId
+) -> None:
+    """A session that was idle for long, and a server or a network that cleans up."""
+    store.open(run, Opening([w0]))
+    store.post(run, Letter("output", "o"))
+    assert len(store.receive(run, CLIENT, "", 0)) == 1
+    server.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert len(store.receive(run, CLIENT, "", 0)) == 1
+    assert store.progress(run) == 0
+
+
+def test_connection_that_breaks_within_a_command_is_told_and_replaced(
+    store: RedisStore, run: RunId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.open(run, Opening([w0], outputs={"a": [b"a"]}))
+
+    def broken(self: Connection, length: int) -> None:
+        raise ConnectionResetError("somebody cut the wire")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "_bulk", broken)
+        with pytest.raises(StoreUnavailable, match="somebody cut the wire"):
+            store.fetch(run, ["a"])
+    assert store.fetch(run, ["a"]) == [b"a"]
+
+
+def test_interrupted_command_does_not_answer_the_next_one(
+    store: RedisStore, run: RunId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while a reply is on its way.
+
+    1. The client asks for something and is interrupted before the reply has come.
+    2. It cleans up, which asks for something else.
+    3. The first reply must not be taken for the answer.
+    """
+    store.open(run, Opening([w0], outputs={"a": [b"a"], "b": [b"b"]}))
+
+    def interrupted(self: Connection, patience: float = 0.0) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "reply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.fetch(run, ["a"])
+        with pytest.raises(KeyboardInterrupt):
+            store.receive(run, CLIENT, "", 10)
+    assert store.fetch(run, ["b"]) == [b"b"]
+    assert store.receive(run, CLIENT, "", 0) == []
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(
+    server: Connection, store: RedisStore, run: RunId
+) -> None:
+    store.open(run, Opening([w0]))
+    for number in range(2):
+        server.call("SCRIPT", "FLUSH")
+        content = b"%d" % number * LARGE
+        store.complete(run, w0, 1, Completion([("A", [content])]))
+        assert bytes(store.fetch(run, ["A"])[0] or b"") == content
+
+
+def test_client_that_dies_within_a_completion_leaves_nothing_for_ever(
+    server: Connection, store: RedisStore, run: RunId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is large is sent ahead of what decides about it, and the sender may die in between."""
+    store.open(run, Opening([w0]))
+    send = Connection.send
+
+    def cut_short(self: Connection, commands: list[list[Arg]]) -> None:
+        send(self, commands[:1])
+        self.reply()
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "send", cut_short)
+        with pytest.raises(SystemExit):
+            store.complete(run, w0, 1, Completion([("A", [bytes(LARGE)])]))
+    assert store.fetch(run, ["A"]) == [None]
+    found = server.call("KEYS", f"shoal:{{{run}}}*")
+    assert len(found) == 2
+    assert all(server.call("TTL", key) > 0 for key in found)
+
+
+def test_client_that_dies_while_it_opens_a_run_leaves_nothing(
+    server: Connection, store: RedisStore, run: RunId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Connection.send
+
+    def cut_short(self: Connection, commands: list[list[Arg]]) -> None:
+        send(self, commands[:3])
+        self.reply()
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "send", cut_short)
+        with pytest.raises(SystemExit):
+            store.open(run, Opening([w0], {w0: [b"part"]}, {"A": [bytes(LARGE)]}))
+    assert server.call("KEYS", f"shoal:{{{run}}}*") == []
+    with pytest.raises(RunOver):
+        store.enter(run, w0, 1)
+
+
+@pytest.mark.parametrize("nbytes", [50_000, 4_000_000])
+def test_full_memory_is_told_with_what_to_do(run: RunId, nbytes: int) -> None:
+    with tcp_server("--maxmemory", "5mb", "--maxmemory-policy", "noeviction") as port:
+        store = RedisStore(url_of(port))
+        store.open(run, Opening([w0]))
+
+        def fill() -> None:
+            for number in range(200):
+                store.complete(run, w0, 1, Completion([(f"o{number}", [bytes(nbytes)])]))
+
+        with pytest.raises(StoreRefused, match=r"memory is full.*maxmemory"):
+            fill()
+        store.close(run, [w0])
+        store.disconnect()
+
+
+def test_latency_is_added_to_each_round_trip(
+    tcp_port: int, run: RunId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("shoal.storage.resp.time.sleep", slept.append)
+    store = RedisStore(url_of(tcp_port), latency=0.03)
+    slept.clear()
+    store.open(run, Opening([w0]))
+    store.complete(run, w0, 1, Completion([("a", [b"a"]), ("A", [bytes(LARGE)])]))
+    store.fetch(run, ["a", "A"])
+    assert slept == [0.03] * 3
+    store.disconnect()

@@ -1,0 +1,571 @@
+"""The wire protocol, against canned replies and real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from observing import PATIENCE, eventually
+from shoal.errors import RunOver, SettingsError, StoreRefused, StoreUnavailable
+from shoal.storage.base import Letter, Opening
+from shoal.storage.codec import Blob
+from shoal.storage.keys import CLIENT
+from shoal.storage.redis import RedisStore
+from shoal.storage.resp import Address, Connection, parse_url
+from shoal.types import RunId, WorkerId
+from store_servers import PASSWORD, url_of
+
+NOWHERE = Address("nowhere", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("redis://", Address("localhost", 6379, None)),
+        ("redis://host", Address("host", 6379, None)),
+        ("redis://host:7000/2", Address("host", 7000, None, db=2)),
+        ("redis://host/?db=4", Address("host", 6379, None, db=4)),
+        ("redis://[::1]:7000", Address("::1", 7000, None)),
+        ("valkey://host", Address("host", 6379, None)),
+        ("redis://:secret@host", Address("host", 6379, None, password="secret")),
+        (
+            "redis://me:p%40ss%2Fw%20%23@host:1/0",
+            Address("host", 1, None, username="me", password="p@ss/w #"),
+        ),
+        ("rediss://host:7000", Address("host", 7000, None, tls=True)),
+        ("valkeys://host", Address("host", 6379, None, tls=True)),
+        (
+            "rediss://host?ca_file=/a/b.pem",
+            Address("host", 6379, None, tls=True, ca_file="/a/b.pem"),
+        ),
+        ("unix:///run/x.sock", Address("localhost", 6379, "/run/x.sock")),
+        ("unix:///run/a%20b%23.sock?db=3", Address("localhost", 6379, "/run/a b#.sock", db=3)),
+        (
+            "unix://me:secret@/run/x.sock",
+            Address("localhost", 6379, "/run/x.sock", username="me", password="secret"),
+        ),
+    ],
+)
+def test_url_gives_the_address(url: str, address: Address) -> None:
+    assert parse_url(url) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "host:6379",
+        "http://host",
+        "http://me:secret@host",
+        "me:secret@host:6379",
+        "secret@host",
+        "redis://:secret@host:port",
+        "redis://:secret@host:99999",
+        "redis://:secret@host/db",
+        "redis://:secret@host?db=x",
+        "redis://:secret@[::1",
+        "redis://:sec/secret@host",
+        "redis://:sec#secret@host",
+        "redis://:12#secret@host",
+        "redis://:sec?secret@host:x",
+        "unix://",
+        "unix:///",
+        "unix://relative/x.sock",
+        "unix:///run/x.sock?db=secret@x",
+    ],
+)
+def test_bad_url_is_refused_without_showing_the_password(url: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_url(url)
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+    assert "redis://" in str(caught.value) or "unix://" in str(caught.value)
+
+
+def test_address_is_shown_without_its_password() -> None:
+    assert str(parse_url("redis://me:secret@host:1")) == "host:1"
+    assert str(parse_url("unix://me:secret@/run/x.sock")) == "unix socket /run/x.sock"
+
+
+class Canned(Connection):
+    """A connection to a server that answers with what was prepared, in pieces of our choosing."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self.pieces = [b"+PONG\r\n", *pieces]
+        self.sent = b""
+        super().__init__(NOWHERE)
+        self.sent = b""
+
+    def _connect(self) -> Any:
+        return self
+
+    def recv_into(self, view: memoryview) -> int:
+        if not self.pieces:
+            return 0
+        piece = self.pieces.pop(0)
+        taken = min(len(piece), len(view))
+        view[:taken] = piece[:taken]
+        if piece[taken:]:
+            self.pieces.insert(0, piece[taken:])
+        return taken
+
+    def sendall(self, data: Any) -> None:
+        self.sent += bytes(data)
+
+    def sendmsg(self, views: list[memoryview]) -> int:
+        """Take as much as a busy network would: a part of it."""
+        data = b"".join(views)
+        taken = max(1, len(data) // 2)
+        self.sent += data[:taken]
+        return taken
+
+    def close(self) -> None:
+        pass
+
+
+def resp(value: Any) -> bytes:
+    """A reply as a server writes it; text stands for a status, an error for an error."""
+    match value:
+        case None:
+            return b"$-1\r\n"
+        case int():
+            return b":%d\r\n" % value
+        case bytes():
+            return b"$%d\r\n%s\r\n" % (len(value), value)
+        case str():
+            return b"+%s\r\n" % value.encode()
+        case list():
+            return b"*%d\r\n" % len(value) + b"".join(map(resp, value))
+        case StoreRefused():
+            return b"-%s\r\n" % str(value).encode()
+    raise TypeError(value)
+
+
+def simple(value: Any) -> Any:
+    """A reply in a form that can be compared."""
+    match value:
+        case list():
+            return [simple(item) for item in value]
+        case StoreRefused():
+            return ("refused", str(value))
+        case str():
+            return value.encode()
+        case bytearray() | memoryview():
+            return bytes(value)
+    return value
+
+
+EVERY_KIND = [
+    None,
+    0,
+    -17,
+    1 << 62,
+    "OK",
+    b"",
+    b"\r\n",
+    b"bulk \x00\xff\r\n$3\r\n",
+    [],
+    [1, b"two", None, ["three", [b""]], StoreRefused("ERR inner")],
+    StoreRefused("WRONGTYPE of thing"),
+]
+
+
+@pytest.mark.parametrize("value", EVERY_KIND, ids=repr)
+def test_replies_of_every_kind_are_understood(value: Any) -> None:
+    connection = Canned([resp(value)])
+    assert simple(connection.pipeline([("ANY",)])[0]) == simple(value)
+
+
+def test_null_array_is_none() -> None:
+    assert Canned([b"*-1\r\n"]).call("EXEC") is None
+
+
+def test_replies_split_at_any_byte_are_understood() -> None:
+    written = b"".join(map(resp, EVERY_KIND))
+    commands = [("ANY",)] * len(EVERY_KIND)
+    expected = simple(EVERY_KIND)
+    for at in range(len(written) + 1):
+        pieces = [piece for piece in (written[:at], written[at:]) if piece]
+        assert simple(Canned(pieces).pipeline(commands)) == expected
+    single = [written[at : at + 1] for at in range(len(written))]
+    assert simple(Canned(single).pipeline(commands)) == expected
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.integers(), st.binary(max_size=40)),
+    lambda inner: st.lists(inner, max_size=4),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(values, min_size=1, max_size=5), st.data())
+def test_any_replies_in_any_pieces_are_understood(replies: list[Any], data: st.DataObject) -> None:
+    written = b"".join(map(resp, replies))
+    cuts = data.draw(st.lists(st.integers(1, len(written)), max_size=6, unique=True).map(sorted))
+    pieces = [written[a:b] for a, b in zip([0, *cuts], [*cuts, len(written)], strict=True) if b > a]
+    assert simple(Canned(pieces).pipeline([("ANY",)] * len(replies))) == simple(replies)
+
+
+@pytest.mark.parametrize("length", [65_525, 65_526, 65_527, 65_534, 65_535, 65_536, 65_537, 10**6])
+@pytest.mark.parametrize("step", [1000, 1 << 16, 1 << 30])
+def test_replies_larger_than_the_read_buffer_are_understood(length: int, step: int) -> None:
+    replies = [b"a" * length, [b"b" * length, 5, b"c"], b"d", list(range(20_000))]
+    written = b"".join(map(resp, replies))
+    pieces = [written[at : at + step] for at in range(0, len(written), step)]
+    assert simple(Canned(pieces).pipeline([("ANY",)] * 4)) == simple(replies)
+
+
+def test_large_reply_is_memory_that_can_be_written_to() -> None:
+    reply = Canned([resp(b"x" * 100_000)]).call("GET", "a")
+    assert not memoryview(reply).readonly
+
+
+def test_commands_are_written_as_the_protocol_wants() -> None:
+    connection = Canned([resp(1), resp(1)])
+    connection.pipeline([("SET", "ü", b"\r\n", 5, 2.5), ("GET", bytearray(b"\x00"))])
+    assert connection.sent == (
+        b"*5\r\n$3\r\nSET\r\n$2\r\n\xc3\xbc\r\n$2\r\n\r\n\r\n$1\r\n5\r\n$3\r\n2.5\r\n"
+        b"*2\r\n$3\r\nGET\r\n$1\r\n\x00\r\n"
+    )
+
+
+def test_buffers_of_any_size_are_one_argument() -> None:
+    buffers: Blob = [b"head", memoryview(b"x" * 100_000), b"", bytearray(40_000), b"tail"]
+    whole = b"".join(buffers)
+    connection = Canned([resp(1)])
+    connection.call("SET", "a", buffers, "EX", 10)
+    args = [b"SET", b"a", whole, b"EX", b"10"]
+    assert connection.sent == resp(args)
+
+
+def test_more_pieces_than_a_system_call_takes_are_written_all() -> None:
+    buffers = [bytes([number % 256]) * 40_000 for number in range(700)]
+    connection = Canned([resp(1)])
+    connection.call("SET", "a", list(buffers))
+    assert connection.sent == resp([b"SET", b"a", b"".join(buffers)])
+
+
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b":1x\r\n", b"*\r\n", b"\r\n"]
+)
+def test_strange_reply_is_told_as_such(said: bytes) -> None:
+    with pytest.raises(StoreUnavailable, match="another protocol"):
+        Canned([said]).call("GET", "a")
+
+
+def test_endless_line_is_not_read_for_ever() -> None:
+    with pytest.raises(StoreUnavailable, match="too long"):
+        Canned([b"+" + b"x" * 100_000]).call("GET", "a")
+
+
+@pytest.mark.parametrize("length", [10, 100_000])
+def test_server_that_hangs_up_within_a_reply_is_told_as_such(length: int) -> None:
+    with pytest.raises(StoreUnavailable, match="hung up"):
+        Canned([resp(b"x" * length)[:-5]]).call("GET", "a")
+
+
+@contextmanager
+def listening(greeting: bytes, answer: bytes = b"") -> Iterator[int]:
+    """The port of something that is no store: it greets, answers once and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            client, _ = server.accept()
+            with client:
+                client.sendall(greeting)
+                client.recv(1000)
+                client.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("greeting", "answer", "said"),
+    [
+        (b"", b"HTTP/1.1 400 Bad Request\r\nServer: x\r\n\r\n", "HTTP/1.1 400"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", b"", "SSH-2.0"),
+        (b"220 mail.example.org ESMTP\r\n", b"", "220 mail"),
+        (b"+OK POP3 ready\r\n", b"", "OK POP3"),
+        (b"", b"ERROR\r\n", "ERROR"),
+    ],
+    ids=["http", "ssh", "smtp", "pop3", "memcached"],
+)
+def test_server_of_another_kind_is_told_as_such(greeting: bytes, answer: bytes, said: str) -> None:
+    with listening(greeting, answer) as port:
+        with pytest.raises(StoreUnavailable, match="speaks another protocol") as caught:
+            Connection(parse_url(f"redis://127.0.0.1:{port}"))
+        assert said in str(caught.value)
+        assert f"127.0.0.1:{port}" in str(caught.value)
+
+
+@pytest.mark.real
+def test_server_that_hangs_up_at_once_is_told_as_such() -> None:
+    with (
+        listening(b"") as port,
+        pytest.raises(StoreUnavailable, match=r"hung up|reset"),
+    ):
+        Connection(parse_url(f"redis://127.0.0.1:{port}"))
+
+
+@pytest.mark.real
+def test_server_without_tls_is_told_as_such() -> None:
+    with (
+        listening(b"", b"-ERR unknown command\r\n") as port,
+        pytest.raises(StoreUnavailable, match="can't be reached"),
+    ):
+        Connection(parse_url(f"rediss://127.0.0.1:{port}"))
+
+
+def test_nobody_at_the_address_is_told_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(StoreUnavailable, match="refused") as caught:
+        RedisStore(f"redis://:secret@127.0.0.1:{port}")
+    assert f"127.0.0.1:{port}" in str(caught.value)
+    assert "Is the server running" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_missing_socket_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="Is the server running"):
+        RedisStore(f"unix://{tmp_path}/none.sock")
+
+
+def test_unknown_host_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any, **__: Any) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    with pytest.raises(StoreUnavailable, match="is the address right"):
+        RedisStore("redis://no-such-host:6379")
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("user", ["", "default", "stranger"])
+def test_wrong_password_is_told_without_showing_it(tcp_port: int, user: str) -> None:
+    with pytest.raises(StoreRefused, match="doesn't let us in") as caught:
+        RedisStore(f"redis://{user}:swordfish@127.0.0.1:{tcp_port}")
+    assert "WRONGPASS" in str(caught.value)
+    assert "password" in str(caught.value)
+    assert "swordfish" not in str(caught.value)
+
+
+@pytest.mark.real
+def test_missing_password_is_told_with_what_to_do(tcp_port: int) -> None:
+    with pytest.raises(StoreRefused, match="Check the user name, password"):
+        RedisStore(f"redis://127.0.0.1:{tcp_port}")
+
+
+@pytest.mark.real
+def test_missing_database_is_told_with_what_to_do(tcp_port: int) -> None:
+    with pytest.raises(StoreRefused, match="database in the store's URL"):
+        RedisStore(url_of(tcp_port, db=1000))
+
+
+@pytest.mark.real
+def test_user_name_and_password_let_us_in(tcp_port: int) -> None:
+    address = parse_url(url_of(tcp_port).replace("redis://", "redis://default"))
+    assert address.username == "default"
+    connection = Connection(address)
+    assert connection.call("PING") == b"PONG"
+    connection.close()
+
+
+@pytest.fixture
+def connection(tcp_port: int) -> Iterator[Connection]:
+    connection = Connection(parse_url(url_of(tcp_port, db=7)))
+    connection.call("FLUSHDB")
+    yield connection
+    connection.close()
+
+
+@pytest.mark.real
+def test_pipeline_answers_each_command_in_order(connection: Connection) -> None:
+    replies = connection.pipeline(
+        [("SET", "a", "1"), ("INCR", "a"), ("GET", "a"), ("LPUSH", "a", 1), ("GET", "none")]
+        + [("ECHO", f"{number}" * 1000) for number in range(500)]
+    )
+    assert replies[:3] == [b"OK", 2, b"2"]
+    assert isinstance(replies[3], StoreRefused)
+    assert "WRONGTYPE" in str(replies[3])
+    assert replies[4] is None
+    assert simple(replies[5:]) == [f"{number}".encode() * 1000 for number in range(500)]
+
+
+@pytest.mark.real
+def test_error_reply_is_raised_and_the_connection_goes_on(connection: Connection) -> None:
+    with pytest.raises(StoreRefused, match="unknown command"):
+        connection.call("NONSENSE")
+    assert connection.call("PING") == b"PONG"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("nbytes", [0, 1, 65_534, 65_536, 20_000_000])
+def test_values_of_any_size_survive(connection: Connection, nbytes: int) -> None:
+    value = bytes(range(256)) * (nbytes // 256 + 1)
+    value = value[:nbytes]
+    connection.call("SET", "a", [value[: nbytes // 3], memoryview(value)[nbytes // 3 :]])
+    assert bytes(connection.call("GET", "a")) == value
+
+
+@pytest.mark.real
+def test_hanging_up_ends_whoever_waits(tcp_port: int) -> None:
+    connection = Connection(parse_url(url_of(tcp_port)))
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            connection.call("BLPOP", "nothing", 0)
+        except StoreUnavailable as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    thread.join(0.02)
+    connection.hang_up()
+    thread.join(PATIENCE)
+    assert len(errors) == 1
+
+
+@pytest.mark.real
+def test_connection_knows_that_the_server_dropped_it(tcp_port: int, connection: Connection) -> None:
+    other = Connection(parse_url(url_of(tcp_port)))
+    assert not other.dropped
+    connection.call("CLIENT", "KILL", "ID", other.call("CLIENT", "ID"))
+    assert eventually(lambda: other.dropped)
+    other.close()
+
+
+class TlsProxy:
+    """Takes TLS off what is sent to it and passes it on, in a thread of its own."""
+
+    def __init__(self, certificate: Path, port: int) -> None:
+        self._certificate = certificate
+        self._target = port
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.port: int = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+
+    async def _listen(self) -> int:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._certificate, self._certificate.with_suffix(".key"))
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0, ssl=context)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def _pass_on(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        self._tasks.add(asyncio.current_task())  # type: ignore[arg-type]
+        server, to_server = await asyncio.open_connection("127.0.0.1", self._target)
+        ways = (self._pump(client, to_server), self._pump(server, to_client))
+        await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(1 << 16):
+                target.write(data)
+                await target.drain()
+        finally:
+            target.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    subprocess.run(
+        [
+            *(openssl, "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
+            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", path.with_suffix(".key"), "-out", path),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return path
+
+
+@pytest.fixture
+def tls_port(tcp_port: int, certificate: Path) -> Iterator[int]:
+    proxy = TlsProxy(certificate, tcp_port)
+    yield proxy.port
+    proxy.close()
+
+
+@pytest.mark.real
+def test_store_works_over_tls(tls_port: int, certificate: Path) -> None:
+    secure = url_of(tls_port).replace("redis://", "rediss://") + f"?ca_file={certificate}"
+    store = RedisStore(secure)
+    run, large = RunId("tls"), b"x" * 3_000_000
+    store.open(run, Opening([WorkerId("w")], outputs={"a": [b"small"], "A": [b"head", large]}))
+    assert [bytes(data or b"") for data in store.fetch(run, ["a", "A"])] == [
+        b"small",
+        b"head" + large,
+    ]
+    found: list[Any] = []
+    for _ in range(2):
+        thread = threading.Thread(
+            target=lambda: found.append(store.receive(run, CLIENT, "", PATIENCE)), daemon=True
+        )
+        thread.start()
+        thread.join(0.05)
+        store.hang_up(run, CLIENT)
+        thread.join(PATIENCE)
+    assert found == [[], []]
+    store.post(run, Letter("output", "a"))
+    assert [letter.name for letter in store.receive(run, CLIENT, "", PATIENCE)] == ["a"]
+    store.close(run, [WorkerId("w")])
+    with pytest.raises(RunOver):
+        store.fetch(run, ["a"])
+    store.disconnect()
+
+
+@pytest.mark.real
+def test_certificate_that_nobody_vouches_for_is_refused(tls_port: int) -> None:
+    with pytest.raises(StoreUnavailable, match="certificate"):
+        RedisStore(url_of(tls_port).replace("redis://", "rediss://"))
+
+
+@pytest.mark.real
+def test_certificate_of_another_host_is_refused(tls_port: int, certificate: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="certificate"):
+        RedisStore(f"rediss://:x@localhost:{tls_port}?ca_file={certificate}")
+
+
+@pytest.mark.real
+def test_missing_ca_file_is_named(tls_port: int) -> None:
+    with pytest.raises(SettingsError, match="no-such-file"):
+        RedisStore(f"rediss://:{PASSWORD}@127.0.0.1:{tls_port}?ca_file=/no-such-file.pem")

@@ -1,0 +1,279 @@
+"""Large outputs in shared memory: whole or not at all, one's own to write to, gone with the run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.storage import shared
+from shoal.storage.codec import decode, encode
+from shoal.storage.shared import WORTHWHILE, SharedFolder, worthwhile
+from shoal.types import RunId
+
+KEY = bytes(32)
+CONTENT = bytes(range(256)) * 1000
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the folders of this user's runs are."""
+    monkeypatch.setattr(shared, "_ROOT", tmp_path)
+    return tmp_path / f"shoal-{os.getuid()}"
+
+
+def created(run: str) -> SharedFolder:
+    folder = SharedFolder.create(RunId(run))
+    assert folder is not None
+    return folder
+
+
+@pytest.fixture
+def folder(root: Path) -> Iterator[SharedFolder]:
+    folder = created("run-1")
+    yield folder
+    folder.delete()
+
+
+def content(view: memoryview | None) -> bytes | None:
+    return None if view is None else bytes(view)
+
+
+def test_output_that_is_written_can_be_read_by_others(folder: SharedFolder) -> None:
+    assert folder.write("a#1", [b"head", b"", memoryview(CONTENT), bytearray(b"tail")])
+    assert folder.write("b#1", [b"other"])
+    other = SharedFolder(folder.path)
+    assert content(other.read("a#1")) == b"head" + CONTENT + b"tail"
+    assert content(other.read("b#1")) == b"other"
+
+
+def test_output_of_thousands_of_buffers_is_written_whole(folder: SharedFolder) -> None:
+    pieces = [b"%d" % number for number in range(3000)]
+    assert folder.write("a", list(pieces))
+    assert content(folder.read("a")) == b"".join(pieces)
+
+
+def test_missing_output_is_none(folder: SharedFolder) -> None:
+    assert folder.read("a") is None
+    folder.delete()
+    assert folder.read("a") is None
+
+
+@pytest.mark.parametrize("name", ["../../escape", "a/b", ".lock", "ü#1", "x" * 1000, "\n"])
+def test_name_may_be_anything(folder: SharedFolder, root: Path, name: str) -> None:
+    assert folder.write(name, [b"x"])
+    assert content(folder.read(name)) == b"x"
+    assert {path.name for path in root.parent.iterdir()} == {root.name}
+    assert len(list(Path(folder.path).iterdir())) == 2
+
+
+def test_what_one_writes_to_an_output_no_other_sees(folder: SharedFolder) -> None:
+    folder.write("a", [CONTENT])
+    one, other = folder.read("a"), folder.read("a")
+    assert one is not None
+    one[:5] = b"mine!"
+    assert content(one) == b"mine!" + CONTENT[5:]
+    assert content(other) == CONTENT
+    assert content(folder.read("a")) == CONTENT
+
+
+def test_array_is_mapped_and_can_be_written_to_by_each_for_itself(folder: SharedFolder) -> None:
+    array = np.arange(100_000)
+    folder.write("a", encode(array, KEY))
+    view = folder.read("a")
+    assert view is not None
+    one = decode(view, KEY)
+    assert np.shares_memory(one, np.frombuffer(view, "uint8"))
+    one[:] = 0
+    again = folder.read("a")
+    assert again is not None
+    assert np.array_equal(decode(again, KEY), array)
+
+
+def test_output_that_is_written_again_replaces_the_first(folder: SharedFolder) -> None:
+    folder.write("a", [b"first"])
+    first = folder.read("a")
+    folder.write("a", [b"second, longer"])
+    assert content(folder.read("a")) == b"second, longer"
+    assert content(first) == b"first"
+
+
+def test_output_is_not_visible_before_it_is_complete(
+    folder: SharedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written in small pieces, with a look between each two."""
+    writev = os.writev
+    seen: list[memoryview | None] = []
+
+    def little(descriptor: int, buffers: Any) -> int:
+        seen.append(SharedFolder(folder.path).read("a"))
+        return writev(descriptor, [memoryview(buffers[0])[:10_000]])
+
+    monkeypatch.setattr(os, "writev", little)
+    assert folder.write("a", [b"head", CONTENT, CONTENT, b"tail"])
+    assert len(seen) > 50
+    assert seen == [None] * len(seen)
+    assert content(folder.read("a")) == b"head" + CONTENT + CONTENT + b"tail"
+
+
+@pytest.mark.parametrize("written_before", [0, 2])
+def test_no_room_is_told_and_leaves_nothing(
+    folder: SharedFolder, monkeypatch: pytest.MonkeyPatch, written_before: int
+) -> None:
+    writev = os.writev
+    calls: list[int] = []
+
+    def full(descriptor: int, buffers: Any) -> int:
+        calls.append(descriptor)
+        if len(calls) > written_before:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return writev(descriptor, [memoryview(buffers[0])[:1000]])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", full)
+        assert not folder.write("a", [CONTENT])
+    assert folder.read("a") is None
+    assert [path.name for path in Path(folder.path).iterdir()] == [".lock"]
+    assert folder.write("a", [CONTENT])
+
+
+def test_output_that_has_no_room_again_leaves_the_first_in_place(
+    folder: SharedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("a", [b"first"])
+
+    def full(descriptor: int, buffers: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "writev", full)
+    assert not folder.write("a", [b"second"])
+    assert content(folder.read("a")) == b"first"
+
+
+def test_folder_and_files_are_for_their_owner_only(folder: SharedFolder, root: Path) -> None:
+    folder.write("a", [b"x"])
+    for path in (root, Path(folder.path)):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    for path in Path(folder.path).iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_deleting_a_run_removes_all_of_it_and_nothing_else(root: Path) -> None:
+    one, other = created("run-1"), created("run-2")
+    for folder in (one, other):
+        folder.write("a", [b"x"])
+        folder.write("b", [b"y"])
+    mapped = one.read("a")
+    one.delete()
+    one.delete()
+    assert not Path(one.path).exists()
+    assert content(mapped) == b"x"
+    assert content(other.read("a")) == b"x"
+    assert not one.write("c", [b"late"])
+    assert not Path(one.path).exists()
+    other.delete()
+
+
+def test_living_runs_are_left_alone(root: Path) -> None:
+    folders = [created(f"run-{number}") for number in range(3)]
+    for folder in folders:
+        assert folder.write("a", [b"x"])
+    assert {path.name for path in root.iterdir()} == {".lock", "run-0", "run-1", "run-2"}
+    for folder in folders:
+        folder.delete()
+
+
+OWNER = """
+import pathlib, sys
+from shoal.storage import shared
+
+shared._ROOT = pathlib.Path(sys.argv[1])
+folder = shared.SharedFolder.create("theirs")
+assert folder.write("a", [b"x" * 1000])
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.real
+def test_folder_of_a_process_lives_as_long_as_the_process(root: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(root.parent)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    theirs = SharedFolder(owner.stdout.readline().strip())
+    created("run-1").delete()
+    assert content(theirs.read("a")) == b"x" * 1000
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    assert content(theirs.read("a")) == b"x" * 1000
+    created("run-2").delete()
+    assert not Path(theirs.path).exists()
+
+
+def test_folder_that_was_only_half_created_or_deleted_is_removed(root: Path) -> None:
+    (root / "half").mkdir(parents=True)
+    (root / "half" / "file").write_text("x")
+    created("run-1").delete()
+    assert {path.name for path in root.iterdir()} == {".lock"}
+
+
+def test_runs_that_begin_at_once_do_not_sweep_each_other_away(root: Path) -> None:
+    """The moment between a folder's creation and its locking.
+
+    1. One client makes its folder, and has not locked it yet.
+    2. Another looks for what crashed clients left, and finds a folder without a lock.
+    """
+    together = threading.Barrier(8)
+
+    def begin(number: int) -> list[SharedFolder]:
+        together.wait()
+        return [created(f"run-{number}-{turn}") for turn in range(10)]
+
+    with ThreadPoolExecutor(8) as pool:
+        folders = [folder for found in pool.map(begin, range(8)) for folder in found]
+    assert all(folder.write("a", [b"x"]) for folder in folders)
+    for folder in folders:
+        folder.delete()
+    assert {path.name for path in root.iterdir()} == {".lock"}
+
+
+def test_machine_without_shared_memory_has_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "_ROOT", tmp_path / "none")
+    assert SharedFolder.create(RunId("run-1")) is None
+
+
+def test_folder_of_somebody_else_is_not_used(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uid = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: uid + 1)
+    assert SharedFolder.create(RunId("run-1")) is None
+
+
+def test_link_in_place_of_the_folder_is_not_used(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kept").mkdir()
+    root.symlink_to(tmp_path / "mine")
+    assert SharedFolder.create(RunId("run-1")) is None
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["kept"]
+
+
+def test_only_large_outputs_are_worthwhile() -> None:
+    assert worthwhile([bytes(WORTHWHILE)])
+    assert worthwhile([bytes(WORTHWHILE - 1), b"x"])
+    assert not worthwhile([bytes(WORTHWHILE - 1)])

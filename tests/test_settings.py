@@ -1,0 +1,281 @@
+"""An argument beats the file, the file a variable, a variable the default; the rest is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.errors import SettingsError
+from shoal.settings import NAMES, Settings, resolve
+
+Write = Callable[[str], None]
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in [name for name in os.environ if name.startswith("SHOAL_")]:
+        monkeypatch.delenv(variable)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes the settings file."""
+
+    def write(text: str) -> None:
+        (tmp_path / "shoal.toml").write_text(text, encoding="utf-8")
+
+    return write
+
+
+def test_defaults_hold_where_nothing_is_set() -> None:
+    assert resolve({}) == Settings()
+
+
+def test_argument_beats_the_file_beats_a_variable_beats_the_default(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_WORKERS", "1")
+    assert resolve({}).workers == 1
+    write("workers = 2")
+    assert resolve({}).workers == 2
+    assert resolve({"workers": 3}).workers == 3
+    assert resolve({"workers": None}).workers is None
+
+
+def test_settings_from_all_places_come_together(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_STORE", "redis://variable")
+    monkeypatch.setenv("SHOAL_TOKEN", "variable")
+    write('token = "file"\nmemory_mb = 512\nsandboxes = 4')
+    assert resolve({"sandboxes": 5, "latency": 1}) == Settings(
+        store="redis://variable", token="file", memory_mb=512, sandboxes=5, latency=1
+    )
+
+
+VALUES: dict[str, Any] = {
+    "store": "redis://host",
+    "platform": "http://host",
+    "token": "größe",
+    "workers": 3,
+    "memory_mb": 64,
+    "cpus": 0.5,
+    "sandboxes": 1,
+    "idle_seconds": 0.25,
+    "latency": 0.03,
+    "progress": True,
+    "history": False,
+    "folder": "~/shoal",
+}
+
+
+def test_every_setting_is_tried_here() -> None:
+    assert set(VALUES) == set(NAMES) == {field.name for field in fields(Settings)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_can_be_an_argument(name: str) -> None:
+    assert getattr(resolve({name: VALUES[name]}), name) == VALUES[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_can_be_in_the_file(write: Write, name: str) -> None:
+    value = VALUES[name]
+    text = f'"{value}"' if isinstance(value, str) else str(value).lower()
+    write(f"# a comment\n{name} = {text}\n")
+    assert getattr(resolve({}), name) == value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_can_be_a_variable(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(f"SHOAL_{name.upper()}", str(VALUES[name]))
+    found = getattr(resolve({}), name)
+    assert found == VALUES[name]
+    assert type(found) is type(VALUES[name])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, True) for text in ("true", "True", "TRUE", "1", "yes", "Yes")),
+        *((text, False) for text in ("false", "False", "0", "no", "NO")),
+    ],
+)
+@pytest.mark.parametrize("name", ["progress", "history"])
+def test_booleans_in_variables_may_be_written_in_several_ways(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: bool
+) -> None:
+    monkeypatch.setenv(f"SHOAL_{name.upper()}", text)
+    assert getattr(resolve({}), name) is value
+
+
+@pytest.mark.parametrize("text", ["maybe", "2", "on", ""])
+def test_other_text_is_no_boolean(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("SHOAL_HISTORY", text)
+    with pytest.raises(SettingsError, match=r"the environment sets history .* true or false"):
+        resolve({})
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("wokers", "workers"), ("memory", "memory_mb"), ("sandbox", "sandboxes"), ("Store", "store")],
+)
+def test_unknown_setting_is_refused_with_the_nearest_known_one(
+    write: Write, monkeypatch: pytest.MonkeyPatch, given: str, meant: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"the call .*{given}.*did you mean '{meant}'"):
+        resolve({given: 1})
+    write(f"{given} = 1")
+    with pytest.raises(SettingsError, match=rf"shoal\.toml .*{given}.*did you mean '{meant}'"):
+        resolve({})
+    write("")
+    if given.islower():
+        monkeypatch.setenv(f"SHOAL_{given.upper()}", "1")
+        with pytest.raises(SettingsError, match=f"environment .*{given}.*did you mean '{meant}'"):
+            resolve({})
+
+
+def test_setting_that_is_like_no_other_is_refused_with_all_there_are() -> None:
+    with pytest.raises(SettingsError, match=", ".join(NAMES)):
+        resolve({"qqq": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("store", 5, "a string or left out"),
+        ("store", b"redis://", "a string or left out"),
+        ("token", True, "a string or left out"),
+        ("workers", "4", "a whole number or left out"),
+        ("workers", 4.0, "a whole number or left out"),
+        ("workers", True, "a whole number or left out"),
+        ("memory_mb", None, "a whole number"),
+        ("memory_mb", 512.5, "a whole number"),
+        ("memory_mb", True, "a whole number"),
+        ("cpus", "1", "a number or left out"),
+        ("cpus", True, "a number or left out"),
+        ("latency", None, "a number"),
+        ("latency", False, "a number"),
+        ("history", 1, "true or false"),
+        ("history", None, "true or false"),
+        ("history", "no", "true or false"),
+        ("progress", 0, "true or false or left out"),
+        ("folder", Path("x"), "a string or left out"),
+    ],
+)
+def test_ill_typed_argument_is_refused_with_what_is_wanted(
+    name: str, value: Any, wanted: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        resolve({name: value})
+    assert str(caught.value) == f"the call sets {name} to {value!r}; it must be {wanted}."
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("workers = 'four'", "workers"), ("latency = true", "latency"), ("store = [1]", "store"),
+     ("history = 1", "history"), ("[store]\nurl = 'x'", "store"),
+     ("cpus = 1979-05-27", "cpus")],
+)  # fmt: skip
+def test_ill_typed_setting_in_the_file_is_refused(write: Write, text: str, name: str) -> None:
+    write(text)
+    with pytest.raises(SettingsError, match=rf"shoal\.toml sets {name} to .*it must be"):
+        resolve({})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("WORKERS", "four"), ("WORKERS", "4.5"), ("WORKERS", ""), ("MEMORY_MB", "2GB"),
+     ("LATENCY", "30ms"), ("CPUS", "")],
+)  # fmt: skip
+def test_ill_typed_variable_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    monkeypatch.setenv(f"SHOAL_{name}", text)
+    with pytest.raises(SettingsError, match=f"the environment sets {name.lower()} to '{text}'"):
+        resolve({})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "least"),
+    [
+        ("workers", 0, 1),
+        ("workers", -1, 1),
+        ("sandboxes", 0, 1),
+        ("memory_mb", 63, 64),
+        ("cpus", -0.5, 0),
+        ("idle_seconds", -1, 0),
+        ("latency", -0.001, 0),
+        ("latency", float("nan"), 0),
+    ],
+)
+def test_number_below_the_minimum_is_refused(name: str, value: float, least: int) -> None:
+    with pytest.raises(SettingsError, match=f"sets {name} to .*at least {least}"):
+        resolve({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("workers", 1), ("sandboxes", 1), ("memory_mb", 64), ("latency", 0), ("idle_seconds", 0)],
+)
+def test_the_minimum_itself_is_accepted(name: str, value: int) -> None:
+    assert getattr(resolve({name: value}), name) == value
+
+
+def test_whole_number_will_do_where_any_number_does() -> None:
+    assert resolve({"cpus": 2, "latency": 1}) == Settings(cpus=2, latency=1)
+
+
+@pytest.mark.parametrize("text", ["workers =", "= 3", "workers = 1\nworkers = 2", "\x00"])
+def test_file_that_is_no_toml_is_refused_by_name(write: Write, tmp_path: Path, text: str) -> None:
+    write(text)
+    with pytest.raises(SettingsError) as caught:
+        resolve({})
+    assert str(tmp_path / "shoal.toml") in str(caught.value)
+
+
+def test_file_that_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "shoal.toml").write_bytes(b"token = '\xff\xfe'")
+    with pytest.raises(SettingsError, match=r"shoal\.toml can't be read"):
+        resolve({})
+
+
+def test_file_of_another_folder_does_not_count(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("workers = 2")
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    assert resolve({}).workers is None
+
+
+def test_variables_of_others_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOALS_OF_FISH", "many")
+    monkeypatch.setenv("WORKERS", "7")
+    assert resolve({}) == Settings()
+
+
+def test_data_is_kept_where_the_setting_or_the_user_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert Settings(folder="~/mine").data_folder() == tmp_path / "home" / "mine"
+    assert Settings().data_folder() == tmp_path / "data" / "shoal"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert Settings().data_folder() == tmp_path / "home" / ".local" / "share" / "shoal"
+
+
+def test_sessions_differ_in_their_connections_only() -> None:
+    same = Settings(workers=3, memory_mb=512, cpus=1.0, progress=True, history=False)
+    assert same.connections == Settings().connections
+    for name in ("store", "platform", "token", "folder"):
+        assert resolve({name: "x"}).connections != Settings().connections
+    for name in ("sandboxes", "idle_seconds", "latency"):
+        assert resolve({name: 1}).connections != Settings().connections
