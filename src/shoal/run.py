@@ -87,8 +87,10 @@ class Environment:
     latency: float
     file: Callable[[Run, str], None]
     """Keeps an ended run; called with its outcome."""
-    afterwards: Callable[[Callable[[], None]], None]
-    """Does something when nobody waits for it any more."""
+    retired: Callable[[], SharedFolder | None]
+    """Gives the folder of an ended run, if there is one to be taken over."""
+    retire: Callable[[SharedFolder], None]
+    """Takes the folder of an ended run."""
 
 
 class Run:
@@ -125,7 +127,7 @@ class Run:
         packed = pack(self.plan, self._key)
         environment = self._environment
         if environment.platform.host == this_host():
-            self._shared = SharedFolder.create(self.id)
+            self._shared = SharedFolder.create(self.id, environment.retired())
         try:
             environment.store.open(self.id, self._opening(packed))
             rooted = [part for part in packed.parts if part.rooted]
@@ -297,7 +299,7 @@ class Run:
             if self._error is not None:
                 self._error.add_note(f"What it left in the store could not be deleted: {error}")
         if self._shared is not None:
-            self._environment.afterwards(self._shared.delete)
+            self._environment.retire(self._shared)
 
     def result(self, timeout: float | None = None) -> Any:
         """The output's value, or a list of values if several outputs were asked for.

@@ -32,6 +32,7 @@ from shoal.settings import NAMES, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.embedded import EmbeddedServer, runtime_folder
 from shoal.storage.redis import RedisStore
+from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId
 from shoal.workflow import Output, Workflow, use_engine
 
@@ -42,6 +43,8 @@ T = TypeVar("T")
 WORKER_ENTRY = "shoal.worker.entry:handle"
 _PRELOADABLE = ("numpy", "scipy", "pandas", "PIL")
 """Packages that take long to import and bear being forked."""
+_LASTING = ("store", "platform", "token", "sandboxes", "idle_seconds", "latency", "folder")
+"""What a session is made with; the other settings given to a call concern its run only."""
 
 
 class Session:
@@ -74,6 +77,7 @@ class Session:
         self._afterworker: threading.Thread | None = None
         self._history: History | None = None
         self._runs: set[Run] = set()
+        self._retired: SharedFolder | None = None
         self._lock = threading.Lock()
         try:
             self.platform = _given(platform) or self._make_platform()
@@ -187,7 +191,8 @@ class Session:
             preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
             latency=settings.latency,
             file=self._file if settings.history else lambda run, outcome: None,
-            afterwards=self._do_afterwards,
+            retired=self._take_retired,
+            retire=lambda folder: self._do_afterwards(lambda: self._retire(folder)),
         )
         return Run(plan, name, environment, _display(settings, name, len(workflow)))
 
@@ -206,6 +211,22 @@ class Session:
         self._do_afterwards(file)
         log.info("run %s of %s: %s in %.3f s", run.id, run.name, outcome, run.makespan)
 
+    def _take_retired(self) -> SharedFolder | None:
+        with self._lock:
+            folder, self._retired = self._retired, None
+            return folder
+
+    def _retire(self, folder: SharedFolder) -> None:
+        """Keep the latest run's folder for the next one, for a while."""
+        if not folder.retire():
+            folder.delete()
+            return
+        with self._lock:
+            folder, self._retired = self._retired or folder, folder
+            superseded = folder is not self._retired
+        if superseded:
+            folder.delete()
+
     def _do_afterwards(self, what: Callable[[], None]) -> None:
         self._afterwards.put(what)
         with self._lock:
@@ -217,8 +238,12 @@ class Session:
 
     def _do_what_is_left(self) -> None:
         while True:
-            what = self._afterwards.get()
+            try:
+                what = self._afterwards.get(timeout=self.settings.idle_seconds)
+            except queue.Empty:
+                what = self._delete_retired
             if what is None:
+                self._delete_retired()
                 return
             try:
                 what()
@@ -226,6 +251,11 @@ class Session:
                 log.warning("%s", error)
             except Exception:
                 log.exception("something was left undone after a run")
+
+    def _delete_retired(self) -> None:
+        folder = self._take_retired()
+        if folder is not None:
+            folder.delete()
 
     def settle(self) -> None:
         """Wait until ended runs are filed and cleaned up after."""
@@ -329,7 +359,8 @@ class _Engine:
         with self._lock:
             session = self._sessions.get(key)
             if session is None or session._closed or session._process != os.getpid():
-                session = self._sessions[key] = Session(**own, **settled)
+                lasting = {name: settled[name] for name in _LASTING if name in settled}
+                session = self._sessions[key] = Session(**(lasting | own))
             return session
 
     def compute(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> list[Any]:

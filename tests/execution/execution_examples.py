@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shoal.execution.effects import Effect
+from shoal.execution.effects import Effect, Park
 from shoal.execution.events import Event
 from shoal.execution.machine import WorkerMachine
 from shoal.execution.plan import Part, Placement, Plan
@@ -85,6 +85,9 @@ class CheckedMachine(WorkerMachine):
         """The machine's effects."""
         effects = super().handle(event, now)
         self.check()
+        if any(isinstance(effect, Park) for effect in effects):
+            assert self._arrived <= self._executed, "parks before it has done what arrived"
+            assert self._held & self._lacks.keys() <= self._saved | self._spare
         return effects
 
     def check(self) -> None:

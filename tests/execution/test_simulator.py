@@ -263,6 +263,13 @@ def test_worker_that_is_started_again_in_time_starts_warm() -> None:
     assert kinds == [("cold start", w0), ("warm start", w1), ("warm start", w0)]
 
 
+def test_worker_that_is_started_again_too_late_starts_cold() -> None:
+    plan = plan_of({"a": "", "b": "a", "c": "b"}, {"w0": "ac", "w1": "b"}, linger=0.0)
+    timeline = Scenario(plan, (0.125,), (1,), capacity=1, idle_seconds=0.0).run().timeline
+    kinds = [(s.kind, s.worker) for s in timeline.of_kind("cold start", "warm start")]
+    assert kinds == [("cold start", w0), ("cold start", w1), ("cold start", w0)]
+
+
 def test_each_effect_takes_its_predicted_time() -> None:
     """Everything takes a second, a cold start two; `a` is too large to travel with its mark."""
     plan = plan_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"})

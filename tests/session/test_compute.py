@@ -112,6 +112,28 @@ def test_several_outputs_are_computed_at_once() -> None:
         default_engine.close()
 
 
+def test_what_is_said_for_one_call_is_not_kept_for_the_next() -> None:
+    try:
+        for memory_mb, found in ((512, 512), (None, 2048), (300, 300), (None, 2048)):
+            options = {} if memory_mb is None else {"memory_mb": memory_mb, "workers": 1}
+            run = add(1).submit(**options)
+            assert run.result(PATIENCE) == 1
+            assert run.plan.placements[TaskId("add#0")].resources.memory_mb == found
+    finally:
+        default_engine.close()
+
+
+def test_a_call_may_name_its_store_and_platform(session: Session) -> None:
+    url, token = session.platform.address  # type: ignore[attr-defined]
+    output = add(add(1), add(2))
+    try:
+        assert output.compute(store=session.store.url, platform=url, token=token) == 3
+        assert output.compute(store=session.store, platform=session.platform) == 3
+    finally:
+        default_engine.close()
+    assert session.compute(output) == [3]
+
+
 def test_an_output_used_twice_is_computed_once(session: Session, tmp_path: Path) -> None:
     def once(folder: str) -> int:
         (Path(folder) / "once").touch(exist_ok=False)
@@ -363,7 +385,7 @@ def test_the_timeline_has_every_task_once_on_its_planned_worker(session: Session
     run = session.submit(add(*outputs), workers=3)
     assert run.result(PATIENCE) == 100
     executions = run.timeline.of_kind("execute")
-    assert Counter(span.task for span in executions) == Counter(run.workflow.calls)
+    assert Counter(span.task for span in executions) == Counter(list(run.workflow.calls))
     for span in executions:
         assert span.task is not None
         assert span.worker == run.plan.placements[span.task].worker
@@ -377,10 +399,10 @@ def test_the_timeline_tells_what_moved(session: Session) -> None:
     large = task(lambda: b"x" * 100_000, name="large")
     run = session.submit(task(len, name="size")(large()), planner=Planned([0, 1]))
     assert run.result(PATIENCE) == 100_000
-    for kind, worker in (("save", "w0"), ("fetch", "w1")):
-        (span,) = run.timeline.of_kind(kind)
-        assert (span.task, span.worker) == ("large#0", worker)
-        assert span.nbytes > 100_000
+    (saved,), (fetched,) = run.timeline.of_kind("save"), run.timeline.of_kind("fetch")
+    assert (saved.task, saved.worker) == ("large#0", "w0")
+    assert fetched.worker == "w1"
+    assert fetched.nbytes == saved.nbytes > 100_000
 
 
 def test_runs_are_kept_in_history(session: Session) -> None:
@@ -486,7 +508,7 @@ def test_a_run_gives_what_the_simulation_and_a_sequential_evaluation_give(
     )
     simulation.run()
     assert [simulation.results[sink] for sink in run.workflow.sinks] == expected
-    assert run.result(PATIENCE) == expected
+    assert run.values(PATIENCE) == expected
     assert run.timeline.placements == dict(simulation.performed)
     assert len(run.timeline.of_kind("execute")) == len(simulation.performed)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
+import select
 import shutil
 import socket
+import socketserver
 import ssl
 import subprocess
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +277,7 @@ def test_server_that_hangs_up_within_a_reply_is_told_as_such(length: int) -> Non
         Canned([resp(b"x" * length)[:-5]]).call("GET", "a")
 
 
-@contextmanager
+@contextlib.contextmanager
 def listening(greeting: bytes, answer: bytes = b"") -> Iterator[int]:
     """The port of something that is no store: it greets, answers once and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -453,50 +454,36 @@ def test_connection_knows_that_the_server_dropped_it(tcp_port: int, connection: 
     other.close()
 
 
-class TlsProxy:
-    """Takes TLS off what is sent to it and passes it on, in a thread of its own."""
+class TlsProxy(socketserver.ThreadingTCPServer):
+    """Takes TLS off what is sent to it and passes it on."""
+
+    daemon_threads = False
 
     def __init__(self, certificate: Path, port: int) -> None:
-        self._certificate = certificate
-        self._target = port
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self.port: int = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        super().__init__(("127.0.0.1", 0), _PassingOn)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+        self.target = ("127.0.0.1", port)
 
-    async def _listen(self) -> int:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._certificate, self._certificate.with_suffix(".key"))
-        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0, ssl=context)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
 
-    async def _pass_on(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        self._tasks.add(asyncio.current_task())  # type: ignore[arg-type]
-        server, to_server = await asyncio.open_connection("127.0.0.1", self._target)
-        ways = (self._pump(client, to_server), self._pump(server, to_client))
-        await asyncio.gather(*ways, return_exceptions=True)
+class _PassingOn(socketserver.BaseRequestHandler):
+    server: TlsProxy
 
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        try:
-            while data := await source.read(1 << 16):
-                target.write(data)
-                await target.drain()
-        finally:
-            target.close()
-
-    async def _end(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    def handle(self) -> None:
+        context = self.server.context
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            client = stack.enter_context(context.wrap_socket(self.request, server_side=True))
+            store = stack.enter_context(socket.create_connection(self.server.target))
+            while True:
+                waiting = (
+                    [client] if client.pending() else select.select([client, store], [], [])[0]
+                )
+                for source, target in ((client, store), (store, client)):
+                    if source in waiting:
+                        data = source.recv(1 << 16)
+                        if not data:
+                            return
+                        target.sendall(data)
 
 
 @pytest.fixture(scope="module")
@@ -520,9 +507,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tls_port(tcp_port: int, certificate: Path) -> Iterator[int]:
-    proxy = TlsProxy(certificate, tcp_port)
-    yield proxy.port
-    proxy.close()
+    with TlsProxy(certificate, tcp_port) as proxy:
+        thread = threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield proxy.server_address[1]
+        proxy.shutdown()
+        thread.join()
 
 
 @pytest.mark.real

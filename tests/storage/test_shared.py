@@ -277,3 +277,92 @@ def test_only_large_outputs_are_worthwhile() -> None:
     assert worthwhile([bytes(WORTHWHILE)])
     assert worthwhile([bytes(WORTHWHILE - 1), b"x"])
     assert not worthwhile([bytes(WORTHWHILE - 1)])
+
+
+def retired(folder: SharedFolder, run: str) -> SharedFolder:
+    assert folder.retire()
+    taken_over = SharedFolder.create(RunId(run), folder)
+    assert taken_over is folder
+    return folder
+
+
+def spares(folder: SharedFolder) -> list[int]:
+    found = (path.name for path in Path(folder.path).iterdir())
+    return sorted(int(name.split(".")[1]) for name in found if name.startswith("spare."))
+
+
+def test_next_run_writes_over_the_files_of_the_last(folder: SharedFolder, root: Path) -> None:
+    folder.write("a", [CONTENT])
+    inode = next(path for path in Path(folder.path).iterdir() if path.name != ".lock").stat().st_ino
+    retired(folder, "run-2")
+    assert Path(folder.path) == root / "run-2"
+    assert folder.read("a") is None
+    assert folder.write("b", [CONTENT[:-1000]])
+    assert content(folder.read("b")) == CONTENT[:-1000]
+    assert spares(folder) == []
+    files = [path for path in Path(folder.path).iterdir() if path.name != ".lock"]
+    assert [path.stat().st_ino for path in files] == [inode]
+
+
+def test_file_that_is_still_mapped_is_never_written_over(folder: SharedFolder) -> None:
+    """The caller of the first run keeps its result.
+
+    1. A run's output is mapped, and the array made from it is kept.
+    2. The run ends, and the next one takes its folder over.
+    3. It writes an output of the same size.
+    """
+    array = np.arange(100_000)
+    folder.write("a", encode(array, KEY))
+    view = folder.read("a")
+    assert view is not None
+    kept = decode(view, KEY)
+    del view
+    assert not folder.retire()
+    folder.write("b", encode(array[::-1].copy(), KEY))
+    assert np.array_equal(kept, np.arange(100_000))
+
+
+def test_file_can_be_taken_over_once_its_mapping_is_gone(folder: SharedFolder) -> None:
+    folder.write("a", [CONTENT])
+    view = folder.read("a")
+    assert content(view) == CONTENT
+    del view
+    assert folder.retire()
+    assert spares(folder) == [len(CONTENT)]
+
+
+def test_only_files_of_about_the_size_are_taken_over(folder: SharedFolder) -> None:
+    for number in (1, 3, 8):
+        folder.write(f"a{number}", [CONTENT * number])
+    retired(folder, "run-2")
+    size = len(CONTENT)
+    assert folder.write("b", [CONTENT * 4])
+    assert spares(folder) == [size, 8 * size]
+    assert folder.write("c", [b"x"])
+    assert folder.write("d", [CONTENT * 20])
+    assert spares(folder) == [size, 8 * size]
+    assert content(folder.read("d")) == CONTENT * 20
+
+
+def test_two_workers_do_not_take_the_same_file(folder: SharedFolder) -> None:
+    folder.write("a", [CONTENT])
+    retired(folder, "run-2")
+    one, other = SharedFolder(folder.path), SharedFolder(folder.path)
+    for worker in (one, other):
+        worker._claim_spare(1, "nothing of that size")
+    assert one.write("b", [CONTENT])
+    assert other.write("c", [CONTENT[::-1]])
+    assert content(folder.read("b")) == CONTENT
+    assert content(folder.read("c")) == CONTENT[::-1]
+
+
+def test_what_is_kept_for_the_next_run_is_bounded(
+    folder: SharedFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "_MOST_SPARE", 2 * len(CONTENT))
+    for number in range(4):
+        folder.write(f"a{number}", [CONTENT])
+    folder.write("small", [b"x"])
+    assert folder.retire()
+    assert spares(folder) == [len(CONTENT)] * 2
+    assert len(list(Path(folder.path).iterdir())) == 3

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from contextlib import closing
 
 from shoal.metadata.history import History
+from shoal.platform.base import LogLine
 from shoal.platform.logs import RunLogs
 from shoal.session import remote_platform
-from shoal.settings import resolve
+from shoal.settings import Settings, resolve
+from shoal.types import RunId
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +28,19 @@ def carry_out(args: argparse.Namespace) -> None:
     with closing(History(settings.data_folder())) as history:
         latest = history.runs(most=1) if args.run == "last" else []
         run = (latest[0] if latest else history.find(args.run)).run
-    remote = remote_platform(settings)
-    lines = remote.logs(run) if remote else RunLogs(settings.data_folder() / "logs").read(run)
+    lines = _lines(run, settings)
     if not lines:
         print(f"The tasks of run {run} printed nothing.")
     for line in lines:
         at = time.strftime("%H:%M:%S", time.localtime(line.time))
         mark = "!" if line.stream == "stderr" else " "
         print(f"{at} {line.worker}{mark} {line.text}")
+
+
+def _lines(run: RunId, settings: Settings) -> Sequence[LogLine]:
+    """What is kept of a run, by the gateway that the settings name or in the user's folder."""
+    remote = remote_platform(settings)
+    if remote is None:
+        return RunLogs(settings.data_folder() / "logs").read(run)
+    with closing(remote):
+        return remote.logs(run)

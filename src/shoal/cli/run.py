@@ -137,7 +137,8 @@ def _blamed(source: str) -> Iterator[None]:
     except ShoalError:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
+        trace = traceback.extract_tb(error.__traceback__)
+        frames = [frame for frame in trace if frame.filename != __file__]
         at = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         at = "" if isinstance(error, SyntaxError) else at
         raise UsageError(f"{source} can't be used: {type(error).__name__}: {error}{at}.") from error

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from contextlib import closing
 
 from shoal.metadata.history import History
 from shoal.settings import resolve
+
+_WIDE = 1000
+"""Columns where no terminal limits them, so that a row is a line."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +34,9 @@ def carry_out(args: argparse.Namespace) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("run", "workflow", "started", "tasks", "workers", "seconds", "outcome"):
         number = title in ("tasks", "workers", "seconds")
-        table.add_column(title, justify="right" if number else "left", no_wrap=title == "run")
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
     for run in found:
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
         table.add_row(run.run, run.name, started, str(run.tasks), str(run.workers),
                       f"{run.makespan:.3f}", run.outcome)  # fmt: skip
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)

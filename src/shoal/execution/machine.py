@@ -297,7 +297,7 @@ class WorkerMachine:
         if self._owes[target]:
             return
         part = self.part
-        given = [] if target in self._lacks else self._given[target]
+        given = self._given.get(target, ())
         inline = tuple([output for output in given if output not in self._saved])
         saved = tuple([output for output in given if output in self._saved])
         effects.append(Mark(target, part.owners[target], part.shared[target], inline, saved))

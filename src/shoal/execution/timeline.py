@@ -72,7 +72,7 @@ Row = tuple[int, int, float, float, float, int]
 
 def encode_record(worker: WorkerId, rows: Sequence[Row]) -> bytes:
     """A worker's spans as bytes; times are absolute."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(_FIELDS)
+    columns = zip(*rows, strict=True)
     packed = b"".join(array("d", column).tobytes() for column in columns)
     header = {"worker": worker, "rows": len(rows), "order": sys.byteorder}
     return json.dumps(header).encode() + b"\n" + packed

@@ -5,6 +5,9 @@
    another sees to it that nobody looks at a folder between its creation and its locking.
 2. A file appears under its name only when it is complete.
 3. What is mapped can be written to without others noticing: pages are copied on write.
+4. The next run of the session may take over an ended run's folder and write over its files, because
+   fresh memory costs several times as much as memory in use. A file that somebody still maps is
+   locked by the mapping, and never written over.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ _ROOT = Path("/dev/shm")
 WORTHWHILE = 64 * 1024
 """Smaller outputs go through the store."""
 _IOV_MAX = 512
+_SPARE = "spare."
+"""Begins the names of files that may be written over; their size follows."""
+_MOST_SPARE = 1 << 30
+"""Bytes that are kept for the next run."""
 
 
 class SharedFolder:
@@ -33,10 +40,19 @@ class SharedFolder:
     def __init__(self, path: str) -> None:
         self.path = path
         self._lock: int | None = None
+        self._spares: list[tuple[int, str]] | None = None
+        """Sizes and paths of files to write over, as far as known."""
 
     @staticmethod
-    def create(run: RunId) -> SharedFolder | None:
-        """A folder for a run, or None where the machine has no shared memory folder."""
+    def create(run: RunId, retired: SharedFolder | None = None) -> SharedFolder | None:
+        """A folder for a run, or None where the machine has no shared memory folder.
+
+        Args:
+            run: Whose folder it is.
+            retired: The folder of an ended run, to be taken over.
+        """
+        if retired is not None and retired._move(run):
+            return retired
         root = _ROOT / f"shoal-{os.getuid()}"
         try:
             root.mkdir(mode=0o700, exist_ok=True)
@@ -55,6 +71,17 @@ class SharedFolder:
             return None
         return folder
 
+    def _move(self, run: RunId) -> bool:
+        path = str(Path(self.path).with_name(run))
+        try:
+            os.rename(self.path, path)
+        except OSError:
+            self.delete()
+            return False
+        self.path = path
+        self._spares = None
+        return True
+
     def _file(self, name: str) -> str:
         digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         return f"{self.path}/{digest}"
@@ -63,10 +90,13 @@ class SharedFolder:
         """Put an output there; False if there is no room."""
         path = self._file(name)
         unfinished = f"{path}.{os.getpid()}"
+        nbytes = blob_nbytes(blob)
         try:
-            descriptor = os.open(unfinished, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
+            self._claim_spare(nbytes, unfinished)
+            descriptor = os.open(unfinished, os.O_CREAT | os.O_WRONLY, 0o600)
             try:
                 _write_all(descriptor, blob)
+                os.ftruncate(descriptor, nbytes)
             finally:
                 os.close(descriptor)
             os.rename(unfinished, path)
@@ -76,6 +106,23 @@ class SharedFolder:
             return False
         return True
 
+    def _claim_spare(self, nbytes: int, unfinished: str) -> None:
+        """Take a spare file of about that size, if there is one that nobody else takes."""
+        if self._spares is None:
+            self._spares = sorted(
+                (int(entry.name.split(".")[1]), entry.path)
+                for entry in os.scandir(self.path)
+                if entry.name.startswith(_SPARE)
+            )
+        while self._spares:
+            nearest = min(self._spares, key=lambda spare: abs(spare[0] - nbytes))
+            if not nbytes // 2 <= nearest[0] <= nbytes * 2:
+                return
+            self._spares.remove(nearest)
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(nearest[1], unfinished)
+                return
+
     def read(self, name: str) -> memoryview | None:
         """An output, mapped; None if it isn't there."""
         try:
@@ -83,9 +130,24 @@ class SharedFolder:
         except OSError:
             return None
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)  # kept by the mapping's copy of the descriptor
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
         finally:
             os.close(descriptor)
+
+    def retire(self) -> bool:
+        """The run has ended; whether there is something in the folder worth taking over."""
+        kept = 0
+        for number, entry in enumerate(list(os.scandir(self.path))):
+            if entry.name == ".lock":
+                continue
+            nbytes = entry.stat().st_size
+            if nbytes < WORTHWHILE or kept + nbytes > _MOST_SPARE or _mapped(entry.path):
+                os.unlink(entry.path)
+                continue
+            kept += nbytes
+            os.rename(entry.path, f"{self.path}/{_SPARE}{nbytes}.{number}.{kept}")
+        return kept > 0
 
     def delete(self) -> None:
         """Delete the folder and what is in it."""
@@ -104,6 +166,18 @@ def _locked(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _mapped(path: str) -> bool:
+    """Whether somebody still has the file mapped."""
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _write_all(descriptor: int, blob: Blob) -> None:

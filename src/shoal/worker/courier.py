@@ -134,7 +134,8 @@ class Courier:
 
         def order() -> None:
             joined = {task: b"".join(blob) for task, blob in pickled.items()}
-            payload = b"".join(encode((plain, joined, mark.saved), self._key))
+            saved = self._worker.recorder.numbered(mark.saved)
+            payload = b"".join(encode((plain, joined, saved), self._key))
             self._marks.append(MarkRequest(mark.task, mark.owner, mark.producers, payload))
 
         self._orders.append(order)
@@ -210,7 +211,7 @@ class Courier:
         """Carry out what is left; afterwards no thread is under way with an order."""
         self.work()
         with self._working:
-            return
+            pass
 
     def _send(self) -> None:
         """Send what is ready, then park if that was asked for."""
@@ -296,7 +297,8 @@ class Courier:
         """The small outputs that came with a message."""
         held: dict[TaskId, Any] = {}
         for part in letter.parts:
-            plain, pickled, _saved = decode(part, self._key)
+            plain, pickled, saved = decode(part, self._key)
+            self._worker.recorder.learn(saved)
             held.update(plain)
             held.update({task: decode(blob, self._key) for task, blob in pickled.items()})
         return held

@@ -14,12 +14,20 @@ class Recorder:
 
     def __init__(self, worker: WorkerId, numbers: dict[TaskId, int]) -> None:
         self._worker = worker
-        self._numbers = numbers
+        self._numbers = dict(numbers)
         self.rows: list[Row] = []
 
     def started(self, start: str, sent: float, now: float) -> None:
         """The worker began, cold or warm."""
         self.rows.append((_NUMBER_OF[f"{start} start"], -1, sent, now, 0.0, 0))
+
+    def numbered(self, tasks: tuple[TaskId, ...]) -> dict[TaskId, int]:
+        """The numbers of tasks of this worker."""
+        return {task: self._numbers[task] for task in tasks}
+
+    def learn(self, numbers: dict[TaskId, int]) -> None:
+        """The numbers of tasks of others, whose outputs may be fetched."""
+        self._numbers.update(numbers)
 
     def moved(self, kind: int, task: TaskId, start: float, end: float, nbytes: int) -> None:
         """An output was fetched or saved."""

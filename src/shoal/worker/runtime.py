@@ -328,11 +328,13 @@ class WorkerRuntime:
             self._values.update(outputs)
 
     def parked(self, *, left: bool) -> None:
-        """Whether the store let us go."""
+        """Whether the store let us go; if it didn't, the message that came is read first."""
         with self._lock:
+            read = self._read
             self._leaving = False
             self._over = self._over or left
             self._changed.notify_all()
+            self._changed.wait_for(lambda: self._over or self._read != read)
         if not left:
             self._tell(MailCame())
 
@@ -420,6 +422,7 @@ class WorkerRuntime:
                         if self._over:
                             return
                         self._read = letter.id
+                        self._changed.notify_all()
                         self._values.update(held)
                         event = Arrived(TaskId(letter.name), tuple(held))
                         self._perform(self._machine.handle(event, self._clock.now()))

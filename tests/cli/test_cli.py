@@ -1,0 +1,494 @@
+"""The command line: what it prints, its exit codes, and no traceback for what is to be expected."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from observing import PATIENCE, eventually, processes_mentioning
+from shoal import __version__
+from shoal.cli.main import COMMANDS, main
+from shoal.platform.http import HttpPlatform
+from shoal.session import default_engine
+
+pytestmark = pytest.mark.real
+
+PIPELINE = """
+import os
+import shoal
+
+@shoal.task
+def add(*numbers):
+    print("adding", *numbers)
+    return sum(numbers)
+
+@shoal.task
+def broken():
+    raise ValueError("on purpose")
+
+def total(first, second=10, *, third=100):
+    return add(add(first), second, third)
+
+def nothing():
+    return 7
+
+def raising():
+    return 1 / 0
+
+class Holder:
+    output = add(4, 5)
+
+output = add(add(1), 2)
+failing = add(broken())
+pid = shoal.task(os.getpid, name="pid")()
+number = 3
+"""
+
+
+@dataclass
+class Said:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Shoal = Callable[..., Said]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working folder with a pipeline in it, and a history of its own."""
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOAL_FOLDER", str(tmp_path / "data"))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+    yield tmp_path
+    default_engine.close()
+    for name in {*sys.modules} - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def shoal(folder: Path, capsys: pytest.CaptureFixture[str]) -> Shoal:
+    """Runs a command in this process, and waits until its runs are filed."""
+
+    def shoal(*args: str) -> Said:
+        try:
+            code = main(args)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        for session in default_engine._sessions.values():
+            session.settle()
+        said = capsys.readouterr()
+        assert "Traceback" not in said.out + said.err
+        return Said(code, said.out, said.err)
+
+    return shoal
+
+
+def run_of(said: Said) -> str:
+    """The id of the run that a command tells of."""
+    found = re.search(r"shoal show (\S+)`", said.out + said.err)
+    assert found is not None
+    return found[1]
+
+
+# Help.
+
+
+def test_help_lists_the_commands(shoal: Shoal) -> None:
+    said = shoal("--help")
+    assert said.code == 0
+    for name, summary in COMMANDS.items():
+        assert re.search(rf"^ +{name} +{summary}$", said.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(shoal: Shoal, command: str) -> None:
+    said = shoal(command, "--help")
+    assert said.code == 0
+    assert said.out.startswith(f"usage: shoal {command}")
+    assert COMMANDS[command][1:] in said.out
+
+
+def test_the_version_is_told(shoal: Shoal) -> None:
+    assert shoal("--version") == Said(0, f"shoal {__version__}\n", "")
+
+
+@pytest.mark.parametrize("args", [(), ("fly",), ("run",), ("show",), ("demo", "--lines", "many")])
+def test_bad_usage_ends_with_2_and_the_usage(shoal: Shoal, args: tuple[str, ...]) -> None:
+    said = shoal(*args)
+    assert said.code == 2
+    assert said.err.startswith("usage: shoal")
+
+
+# run.
+
+
+@pytest.mark.parametrize("where", ["pipeline.py:output", "pipeline:output", "./pipeline.py:output"])
+def test_run_prints_the_value_and_where_to_look(shoal: Shoal, where: str) -> None:
+    said = shoal("run", where)
+    assert (said.code, said.out) == (0, "3\n")
+    assert re.fullmatch(r"run \S+: 2 tasks in \d+\.\d+ s \(`shoal show \S+` .*\)\n", said.err)
+
+
+@pytest.mark.parametrize(
+    ("args", "value"),
+    [
+        (["pipeline.py:total", "--set", "first=1"], "111"),
+        (["pipeline.py:total", "--set", "first=1", "--set", "third=-5.5"], "5.5"),
+        (["pipeline.py:total", "--set", "first=1", "--set", "workers=1"], "111"),
+        (["pipeline.py:Holder.output", "--set", "workers=2"], "9"),
+        (["pipeline.py:output", "--timeout", "60", "--name", "called so"], "3"),
+    ],
+)
+def test_run_takes_parameters_and_settings(shoal: Shoal, args: list[str], value: str) -> None:
+    said = shoal("run", *args)
+    assert (said.code, said.out) == (0, f"{value}\n"), said.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["pipeline.py"], "write FILE_OR_MODULE:OUTPUT"),
+        (["pipeline.py:"], "write FILE_OR_MODULE:OUTPUT"),
+        ([":output"], "write FILE_OR_MODULE:OUTPUT"),
+        (["nowhere.py:output"], "There is no file nowhere.py."),
+        ([".:output"], "can't be used"),
+        (["no.such.module:output"], "There is no module 'no.such.module'"),
+        (["pipeline.py:missing"], "has no 'missing'. It has the outputs output, failing, pid."),
+        (["pipeline.py:Holder.missing"], "has no 'Holder.missing'"),
+        (["pipeline.py:number"], "is int, not an output"),
+        (["pipeline.py:nothing"], "is int, not an output"),
+        (["pipeline.py:raising"], "ZeroDivisionError: division by zero"),
+        (["pipeline.py:total"], "total needs first: give --set first=VALUE"),
+        (["pipeline.py:total", "--set", "first=1", "--set", "fourth=2"], "--set fourth: neither"),
+        (["pipeline.py:output", "--set", "workers"], "write NAME=VALUE"),
+        (["pipeline.py:output", "--set", "workers=many"], "workers to 'many'"),
+        (["pipeline.py:output", "--set", "workers=0"], "at least 1"),
+        (["pipeline.py:output", "--set", "wrokers=2"], "did you mean 'workers'"),
+        (["pipeline.py:output", "--set", "store=http://x"], "not a store's URL"),
+        (["pipeline.py:output", "--set", "platform=x", "--set", "token=t"], "not a gateway's URL"),
+        (["pipeline.py:output", "--set", "platform=http://x"], "wants a token"),
+        (["builtins:dict.fromkeys"], "can't be used: TypeError: fromkeys expected"),
+        (["builtins:type"], "does not tell its parameters"),
+    ],
+)
+def test_what_run_cannot_do_is_told_in_a_line_with_code_2(
+    shoal: Shoal, args: list[str], message: str
+) -> None:
+    said = shoal("run", *args)
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert message in said.err
+    assert said.err.count("\n") <= 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def broken(:\n", "SyntaxError"),
+        ("import nothing_of_that_name\n", "No module named 'nothing_of_that_name'"),
+        ("x = 1\ny = x.no_such\n", "wrong.py, line 2"),
+        ("import shoal\nshoal.task(3)\n", "@task takes a function"),
+    ],
+)
+@pytest.mark.parametrize("where", ["wrong.py:output", "wrong:output"])
+def test_a_file_that_cannot_be_loaded_is_told_with_the_place(
+    shoal: Shoal, folder: Path, text: str, message: str, where: str
+) -> None:
+    (folder / "wrong.py").write_text(text)
+    said = shoal("run", where)
+    assert said.code == 2
+    assert message in said.err
+
+
+def test_a_failing_task_ends_with_1_and_the_worker_s_traceback(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "pipeline.py:failing"]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("error: task 'broken#0' failed on worker w")
+    assert "1 task that needs it was not run (add#0)" in said.err
+    assert 'raise ValueError("on purpose")' in said.err
+    assert "shoal/cli" not in said.err
+
+
+def test_a_run_that_takes_too_long_is_given_up(shoal: Shoal, folder: Path) -> None:
+    (folder / "slow.py").write_text(
+        "import time, shoal\noutput = shoal.task(time.sleep, name='sleep')(60)\n"
+    )
+    said = shoal("run", "slow.py:output", "--timeout", "0.2")
+    assert said.code == 1
+    assert "had no result after 0.2 s" in said.err
+
+
+def test_what_cannot_be_reached_is_told_with_code_1(shoal: Shoal) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    said = shoal("run", "pipeline.py:output", "--set", f"store=redis://127.0.0.1:{port}")
+    assert (said.code, "can't be reached" in said.err) == (1, True)
+    gateway = ("--set", f"platform=http://127.0.0.1:{port}", "--set", "token=t")
+    said = shoal("run", "pipeline.py:output", *gateway)
+    assert (said.code, "can't be reached" in said.err) == (1, True)
+
+
+# runs, show, logs.
+
+
+def test_runs_lists_the_latest_first(shoal: Shoal) -> None:
+    assert shoal("runs").out == "No run is known yet. `shoal demo` makes one.\n"
+    ids = [run_of(shoal("run", "pipeline.py:output", "--name", name)) for name in ("one", "two")]
+    rows = shoal("runs").out.splitlines()
+    assert rows[0].split() == ["run", "workflow", "started", "tasks", "workers", "seconds",
+                               "outcome"]  # fmt: skip
+    assert [row.split()[:2] for row in rows[1:]] == [[ids[1], "two"], [ids[0], "one"]]
+    assert rows[1].split()[-1] == "done"
+    assert len(shoal("runs", "one").out.splitlines()) == 2
+    assert len(shoal("runs", "-n", "1").out.splitlines()) == 2
+    assert shoal("runs", "three").out.startswith("No run of 'three' is known yet.")
+
+
+def test_runs_tells_of_failures_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "pipeline.py:failing"])
+    for session in default_engine._sessions.values():
+        session.settle()
+    capsys.readouterr()
+    assert main(["runs"]) == 0
+    (_, row) = capsys.readouterr().out.splitlines()
+    assert "task 'broken#0' failed on worker w0: ValueError: on purpose" in row
+
+
+def test_show_draws_a_chart_and_writes_a_page(shoal: Shoal, folder: Path) -> None:
+    run = run_of(shoal("run", "pipeline.py:output", "--name", "shown"))
+    for name in (run, run[:-1], "last"):
+        said = shoal("show", name)
+        assert said.code == 0
+        assert said.out.startswith(f"run {run} of shown, ")
+        assert "w0" in said.out
+    said = shoal("show", run, "--html", "made/page.html")
+    assert said.out.endswith("written to made/page.html\n")
+    page = (folder / "made" / "page.html").read_text()
+    assert page.lstrip().lower().startswith("<!doctype html>")
+    assert run in page
+
+
+@pytest.mark.parametrize("command", ["show", "logs"])
+@pytest.mark.parametrize("run", ["0101-000000-abcdef", "last", "", "../../etc/passwd"])
+def test_a_run_that_is_not_known_is_told(shoal: Shoal, command: str, run: str) -> None:
+    said = shoal(command, run)
+    assert said.code == 2
+    assert f"error: There is no run {run!r}. `shoal runs` lists the runs" in said.err
+
+
+def test_a_page_that_cannot_be_written_is_told(shoal: Shoal, folder: Path) -> None:
+    run = run_of(shoal("run", "pipeline.py:output"))
+    for path in (".", "pipeline.py/page.html"):
+        said = shoal("show", run, "--html", path)
+        assert said.code == 2
+        assert "can't be written" in said.err
+
+
+def test_logs_prints_what_tasks_printed(shoal: Shoal) -> None:
+    run = run_of(shoal("run", "pipeline.py:output", "--set", "workers=1"))
+    said = shoal("logs", run)
+    assert said.code == 0
+    lines = [line.split(maxsplit=2)[1:] for line in said.out.splitlines()]
+    assert lines == [["w0", "adding 1"], ["w0", "adding 1 2"]]
+    silent = run_of(shoal("run", "pipeline.py:pid"))
+    assert shoal("logs", "last").out == f"The tasks of run {silent} printed nothing.\n"
+
+
+def test_a_history_that_cannot_be_opened_is_told(
+    shoal: Shoal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_FOLDER", str(folder / "pipeline.py"))
+    for args in (("runs",), ("show", "last"), ("logs", "last")):
+        said = shoal(*args)
+        assert said.code == 1
+        assert "can't be opened" in said.err
+
+
+# Settings.
+
+
+def test_unknown_and_ill_typed_settings_are_told_wherever_they_are(
+    shoal: Shoal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("SHOAL_WORKER", "2")
+        said = shoal("runs")
+        assert (said.code, "did you mean 'workers'" in said.err) == (2, True)
+    with monkeypatch.context() as patch:
+        patch.setenv("SHOAL_WORKERS", "many")
+        said = shoal("run", "pipeline.py:output")
+        assert (said.code, "must be a whole number" in said.err) == (2, True)
+    for text, message in (("workers = 'x'", "must be"), ("= 1", "can't be read"), ("a = 1", "a")):
+        (folder / "shoal.toml").write_text(text)
+        said = shoal("runs")
+        assert said.code == 2
+        assert message in said.err
+
+
+# demo, doctor.
+
+
+def test_the_demo_shows_everything_there_is_to_see(shoal: Shoal, folder: Path) -> None:
+    said = shoal("demo", "--lines", "300", "--workers", "2", "--out", "made")
+    assert said.code == 0
+    assert "The workflow has 59 tasks" in said.out
+    assert "This run is history now" in said.out
+    assert (folder / "made" / "gantt.html").stat().st_size > 1000
+    assert "<svg" in (folder / "made" / "workflow.svg").read_text()
+    assert shoal("show", run_of(said)).code == 0
+    again = shoal("demo", "--lines", "300", "--workers", "2", "--out", "made")
+    assert "This was run 2 of this workflow" in again.out
+
+
+def test_the_demo_tells_what_it_cannot_do(shoal: Shoal) -> None:
+    said = shoal("demo", "--lines", "100", "--workers", "0")
+    assert (said.code, "at least 1" in said.err) == (2, True)
+
+
+def test_the_doctor_finds_everything_in_order(shoal: Shoal) -> None:
+    said = shoal("doctor")
+    assert said.code == 0, said.out
+    assert "FAIL" not in said.out
+    for check in ("python", "cores", "server binary", "embedded server", "limits", "history"):
+        assert re.search(rf"^ok    {check} ", said.out, re.MULTILINE)
+
+
+def test_the_doctor_tells_what_is_not_in_order(
+    shoal: Shoal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOAL_FOLDER", str(folder / "pipeline.py"))
+    said = shoal("doctor")
+    assert said.code == 1
+    assert re.search(r"^FAIL  history .*can't be opened", said.out, re.MULTILINE)
+    assert "1 of 9 checks failed" in said.err
+
+
+# gateway.
+
+
+def started(*args: str, **environment: str) -> subprocess.Popen[str]:
+    """The command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli.main", *args],
+        env=dict(os.environ) | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_gateway_serves_clients_until_it_is_ended(
+    shoal: Shoal, folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = folder / "r"
+    runtime.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    with started("gateway", "--port", "0", "--sandboxes", "2") as gateway:
+        assert gateway.stdout is not None
+        said = [gateway.stdout.readline() for _ in range(3)]
+        listening = re.fullmatch(r"listening on (\S+), at most 2 sandboxes\n", said[0])
+        assert listening is not None
+        token = Path(said[1].removeprefix("token in ").partition(";")[0])
+        assert token.stat().st_mode & 0o777 == 0o600
+        monkeypatch.setenv("SHOAL_PLATFORM", listening[1])
+        output = shoal("run", "pipeline.py:output")
+        assert (output.code, output.out) == (0, "3\n"), output.err
+        assert "adding 1 2" in shoal("logs", "last").out
+        platform = HttpPlatform(listening[1], token.read_text().strip())
+        assert sum(platform.status()["invocations"].values()) > 0
+        platform.close()
+        default_engine.close()
+        gateway.send_signal(number)
+        assert gateway.wait(PATIENCE) == 0
+        assert gateway.stderr is not None
+        assert gateway.stderr.read() == ""
+    assert not token.exists()
+    assert eventually(lambda: not processes_mentioning(str(runtime)))
+    late = shoal("run", "pipeline.py:output")
+    assert (late.code, "wants a token" in late.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "message", "code"),
+    [
+        (["--host", "0.0.0.0"], "can be reached from elsewhere", 2),
+        (["--host", "no such host", "--insecure"], "can't listen", 1),
+        (["--port", "99999"], "ports go from 0 to 65535", 1),
+        (["--sandboxes", "0"], "at least 1", 2),
+        (["--idle-seconds", "-1"], "at least 0", 2),
+    ],
+)
+def test_a_gateway_that_cannot_be_tells_why(
+    shoal: Shoal, args: list[str], message: str, code: int
+) -> None:
+    said = shoal("gateway", *args)
+    assert said.code == code
+    assert message in said.err
+
+
+def test_a_port_that_is_taken_is_told(shoal: Shoal) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        said = shoal("gateway", "--port", str(server.getsockname()[1]))
+    assert said.code == 1
+    assert "in use" in said.err
+
+
+# As a process.
+
+
+def test_ctrl_c_ends_a_run_with_130_and_a_word(folder: Path) -> None:
+    (folder / "slow.py").write_text(
+        "import time, pathlib, shoal\n"
+        "def sleep():\n    pathlib.Path('begun').touch()\n    time.sleep(60)\n"
+        "output = shoal.task(sleep)()\n"
+    )
+    with started("run", "slow.py:output", OF_TEST=str(folder)) as process:
+        assert eventually(lambda: (folder / "begun").exists())
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, err) == (130, "", "interrupted\n")
+    assert eventually(
+        lambda: (
+            not [
+                text
+                for text in processes_mentioning(f"OF_TEST={folder}").values()
+                if "valkey" not in text
+            ]
+        )
+    )
+
+
+def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+    with started("--help") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait(PATIENCE) in (0, 120)
+        assert "Traceback" not in process.stderr.read()
+    with started("runs") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr.read() == ""
