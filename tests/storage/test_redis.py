@@ -107,6 +107,7 @@ def test_interrupted_command_does_not_answer_the_next_one(
             store.fetch(run, ["a"])
         with pytest.raises(KeyboardInterrupt):
             store.receive(run, CLIENT, "", 10)
+    monkeypatch.setattr(Connection, "dropped", False)
     assert store.fetch(run, ["b"]) == [b"b"]
     assert store.receive(run, CLIENT, "", 0) == []
 
