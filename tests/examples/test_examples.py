@@ -1,0 +1,46 @@
+"""The examples run as they are, and show what they say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.real
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHOWN = {
+    "quickstart.py": ["square", "285"],
+    "tree_reduction.py": ["523776", "1,023 tasks"],
+    "failures.py": ["part 0, part 1, part 2, part 3", "exceeded the memory limit of 256 MB"],
+}
+
+
+def test_every_example_is_run_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == SHOWN.keys()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_example_shows_what_it_says(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    for text in SHOWN[name]:
+        assert text in done.stdout
+
+
+def test_smallest_example_of_the_readme_runs(tmp_path: Path) -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    section = readme.partition("## The smallest example")[2]
+    code = section.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "smallest.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "smallest.py"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "285\n", done.stderr

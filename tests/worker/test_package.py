@@ -1,0 +1,87 @@
+"""What travels to workers: functions by name or value, large constants once, errors that name."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.errors import NotPicklable
+from shoal.execution.plan import Placement, Plan
+from shoal.storage.codec import decode
+from shoal.types import Resources, TaskId, WorkerId
+from shoal.worker.package import Packed, Unpacked, pack, unpack
+from shoal.workflow import Output, Workflow, task
+
+KEY = bytes(32)
+
+
+@task
+def first(*values: Any, **named: Any) -> Any:
+    return values[0] if values else named
+
+
+def packed(*outputs: Output[Any]) -> Packed:
+    workflow = Workflow.of(*outputs)
+    placement = Placement(WorkerId("w0"), Resources(2048))
+    return pack(Plan(workflow, dict.fromkeys(workflow.calls, placement)), KEY)
+
+
+def unpacked(*outputs: Output[Any]) -> Unpacked:
+    return unpack(b"".join(packed(*outputs).packages[WorkerId("w0")]), KEY)
+
+
+def test_function_of_a_module_travels_by_name() -> None:
+    assert unpacked(first(1)).functions == [(__name__, "first")]
+
+
+def test_function_that_nobody_can_import_travels_by_value() -> None:
+    offset = 41
+    local = task(lambda x: x + offset)
+    found = unpacked(local(1))
+    assert isinstance(found.functions[0], bytes)
+    assert found.run(TaskId("<lambda>#0"), {}) == 42
+
+
+def test_large_constant_is_packed_once_whoever_takes_it() -> None:
+    large = np.arange(100_000)
+    equal = large.copy()
+    found = packed(first(first(large, large), first(equal), key=large))
+    assert len(found.constants) == 1
+    [(name, blob)] = found.constants.items()
+    assert np.array_equal(decode(b"".join(blob), KEY), large)
+    assert set(found.parts[0].constants.values()) == {(name,)}
+
+
+def test_large_constant_is_found_inside_containers_and_objects() -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.array = np.zeros(100_000)
+
+    assert len(packed(first([{"a": np.ones(100_000)}])).constants) == 1
+    assert len(packed(first(Holder())).constants) == 1
+
+
+def test_small_constants_travel_with_the_calls() -> None:
+    found = packed(first(1, "two", [3.0], {"four": None}))
+    assert not found.constants
+
+
+def test_inputs_are_put_where_the_call_wants_them() -> None:
+    source = first(1)
+    found = unpacked(first([source, (2, {"x": source})], y=source))
+    assert found.run(TaskId("first#1"), {TaskId("first#0"): 7}) == [7, (2, {"x": 7})]
+
+
+@pytest.mark.parametrize(
+    ("output", "named"),
+    [
+        (first(threading.Lock()), "argument 1 of task 'first#0'"),
+        (first(1, key=threading.Lock()), "argument 'key' of task 'first#0'"),
+        (first([bytes(100_000), threading.Lock()]), "argument 1 of task 'first#0'"),
+        (task(threading.Lock().acquire, name="odd")(), "the function of task 'odd'"),
+    ],
+)
+def test_what_cannot_be_pickled_is_named(output: Output[Any], named: str) -> None:
+    with pytest.raises(NotPicklable, match=named):
+        packed(output)
