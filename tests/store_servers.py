@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from observing import eventually
 from shoal.errors import StoreUnavailable
+from shoal.storage import keeper
 from shoal.storage.embedded import server_binary
 from shoal.storage.resp import Connection, parse_url
 
@@ -17,17 +21,21 @@ PASSWORD = "open sesame"
 
 @contextmanager
 def tcp_server(*options: str) -> Iterator[int]:
-    """The port of a server on loopback that ends with the block."""
+    """The port of a server on loopback that ends with the block, also if that is killed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
-    command = [str(server_binary()), "--port", str(port), "--bind", "127.0.0.1"]
+    command = [str(server_binary()), "--port", str(port), "--bind", "127.0.0.1", "--dir", "/"]
     command += ["--requirepass", PASSWORD, "--save", "", "--appendonly", "no", *options]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd="/") as server:
-        try:
-            assert eventually(lambda: reachable(url_of(port)))
-            yield port
-        finally:
-            server.kill()
+    with tempfile.NamedTemporaryFile() as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        subprocess.run(
+            [sys.executable, keeper.__file__, held.name, f"{held.name}.sock", *command],
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        assert eventually(lambda: reachable(url_of(port)))
+        yield port
+    assert eventually(lambda: not reachable(url_of(port)))
 
 
 def url_of(port: int, db: int = 0) -> str:

@@ -135,6 +135,8 @@ class WorkerRuntime:
         self._abandoned = 0
         self._leaving = False
         """The store has been asked to let us go: messages wait for its answer."""
+        self._refused = False
+        """It didn't, because of a message that is still to be read."""
         self._over = False
         self._broken: BaseException | None = None
         self._read = ""
@@ -328,15 +330,12 @@ class WorkerRuntime:
             self._values.update(outputs)
 
     def parked(self, *, left: bool) -> None:
-        """Whether the store let us go; if it didn't, the message that came is read first."""
+        """Whether the store let us go; if it didn't, a message is there and told first."""
         with self._lock:
-            read = self._read
             self._leaving = False
+            self._refused = not left
             self._over = self._over or left
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._over or self._read != read)
-        if not left:
-            self._tell(MailCame())
 
     def give_up(self, error: BaseException) -> None:
         """Something that isn't the user's fault went wrong: stop."""
@@ -422,10 +421,12 @@ class WorkerRuntime:
                         if self._over:
                             return
                         self._read = letter.id
-                        self._changed.notify_all()
                         self._values.update(held)
                         event = Arrived(TaskId(letter.name), tuple(held))
                         self._perform(self._machine.handle(event, self._clock.now()))
+                        if self._refused:
+                            self._refused = False
+                            self._perform(self._machine.handle(MailCame(), self._clock.now()))
                     self._courier.work()
         except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
             self.give_up(error)
