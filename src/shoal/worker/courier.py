@@ -199,19 +199,21 @@ class Courier:
             if not self._working.acquire(blocking=False):
                 return worked
             try:
-                while self._orders:
-                    worked = True
-                    self._orders.popleft()()
-                self._send()
+                worked = True
+                self._carry_out()
             finally:
                 self._working.release()
         return worked
 
     def settle(self) -> None:
         """Carry out what is left; afterwards no thread is under way with an order."""
-        self.work()
         with self._working:
-            pass
+            self._carry_out()
+
+    def _carry_out(self) -> None:
+        while self._orders:
+            self._orders.popleft()()
+        self._send()
 
     def _send(self) -> None:
         """Send what is ready, then park if that was asked for."""
