@@ -6,8 +6,8 @@
 2. A file appears under its name only when it is complete.
 3. What is mapped can be written to without others noticing: pages are copied on write.
 4. The next run of the session may take over an ended run's folder and write over its files, because
-   fresh memory costs several times as much as memory in use. A file that somebody still maps is
-   locked by the mapping, and never written over.
+   fresh memory costs several times as much as memory in use. A file that somebody still maps or
+   writes is locked by who does, and never written over.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class SharedFolder:
             self._claim_spare(nbytes, unfinished)
             descriptor = os.open(unfinished, os.O_CREAT | os.O_WRONLY, 0o600)
             try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
                 _write_all(descriptor, blob)
                 os.ftruncate(descriptor, nbytes)
             finally:
@@ -142,7 +143,7 @@ class SharedFolder:
             if entry.name == ".lock":
                 continue
             nbytes = entry.stat().st_size
-            if nbytes < WORTHWHILE or kept + nbytes > _MOST_SPARE or _mapped(entry.path):
+            if nbytes < WORTHWHILE or kept + nbytes > _MOST_SPARE or _in_use(entry.path):
                 os.unlink(entry.path)
                 continue
             kept += nbytes
@@ -168,8 +169,8 @@ def _locked(path: Path) -> int:
     return descriptor
 
 
-def _mapped(path: str) -> bool:
-    """Whether somebody still has the file mapped."""
+def _in_use(path: str) -> bool:
+    """Whether somebody still has the file mapped, or writes it."""
     descriptor = os.open(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -208,7 +208,8 @@ class Courier:
     def settle(self) -> None:
         """Carry out what is left; afterwards no thread is under way with an order."""
         with self._working:
-            self._carry_out()
+            if self._orders:
+                self._carry_out()
 
     def _carry_out(self) -> None:
         while self._orders:
