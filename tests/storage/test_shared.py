@@ -368,59 +368,6 @@ def test_what_is_kept_for_the_next_run_is_bounded(
     assert len(list(Path(folder.path).iterdir())) == 3
 
 
-def succeeded(folder: SharedFolder, run: str) -> SharedFolder:
-    """The folder of the run that takes over an ended run's."""
-    assert folder.retire()
-    successor = SharedFolder.create(RunId(run), folder)
-    assert successor is not None
-    return successor
-
-
-def inodes(folder: SharedFolder) -> set[int]:
-    return {path.stat().st_ino for path in Path(folder.path).iterdir() if path.name != ".lock"}
-
-
-@pytest.mark.parametrize("nbytes", [150_000, 200_000, 300_000])
-def test_next_run_writes_over_what_the_last_one_left(root: Path, nbytes: int) -> None:
-    folder = created("run-1")
-    folder.write("a", [b"a" * 200_000])
-    before = inodes(folder)
-    successor = succeeded(folder, "run-2")
-    assert {path.name for path in root.iterdir()} == {".lock", "run-2"}
-    assert successor.read("a") is None
-    assert successor.write("b", [b"b" * nbytes, b"end"])
-    assert content(successor.read("b")) == b"b" * nbytes + b"end"
-    assert inodes(successor) == before
-    successor.delete()
-    assert {path.name for path in root.iterdir()} == {".lock"}
-
-
-@pytest.mark.parametrize("nbytes", [WORTHWHILE, 90_000, 500_000])
-def test_file_of_another_size_is_not_written_over(root: Path, nbytes: int) -> None:
-    folder = created("run-1")
-    folder.write("a", [b"a" * 200_000])
-    before = inodes(folder)
-    successor = succeeded(folder, "run-2")
-    assert successor.write("b", [b"b" * nbytes])
-    assert content(successor.read("b")) == b"b" * nbytes
-    assert len(inodes(successor) - before) == 1
-    successor.delete()
-
-
-def test_output_that_is_still_mapped_is_never_written_over(folder: SharedFolder) -> None:
-    """The user keeps a result and computes again."""
-    folder.write("a", encode(np.arange(100_000), KEY))
-    folder.write("b", [CONTENT])
-    view = folder.read("a")
-    assert view is not None
-    kept = decode(view, KEY)
-    del view
-    successor = succeeded(folder, "run-2")
-    for name in ("c", "d", "e"):
-        assert successor.write(name, encode(np.zeros(100_000, dtype="int64"), KEY))
-    assert np.array_equal(kept, np.arange(100_000))
-
-
 def test_output_that_is_still_being_written_is_never_written_over(
     folder: SharedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,43 +382,25 @@ def test_output_that_is_still_being_written_is_never_written_over(
     late = threading.Event()
 
     def slow(descriptor: int, buffers: Any) -> int:
-        written = writev(descriptor, [memoryview(buffers[0])[:100_000]])
+        written = writev(descriptor, [memoryview(buffers[0])[:200_000]])
         if not late.is_set():
             late.set()
-            successors.append(succeeded(folder, "run-2"))
+            retired(folder, "run-2")
             for name in ("c", "d", "e"):
-                assert successors[0].write(name, [CONTENT])
+                assert folder.write(name, [CONTENT])
         return written
 
-    successors: list[SharedFolder] = []
     monkeypatch.setattr(os, "writev", slow)
     SharedFolder(folder.path).write("a", [b"late" * (len(CONTENT) // 4)])
     for name in ("c", "d", "e"):
-        assert content(successors[0].read(name)) == CONTENT
-
-
-def test_one_of_many_writers_gets_a_file_to_write_over(root: Path) -> None:
-    folder = created("run-1")
-    for name in ("a", "b"):
-        folder.write(name, [CONTENT])
-    successor = succeeded(folder, "run-2")
-    writers = [SharedFolder(successor.path) for _ in range(4)]
-    for number, writer in enumerate(writers):
-        assert writer._spares is None
-        assert writer.write(f"c{number}", [b"%d" % number * len(CONTENT)])
-        writer._spares = [(len(CONTENT), f"{writer.path}/spare.gone")]
-        assert writer.write(f"d{number}", [CONTENT])
-    for number, writer in enumerate(writers):
-        assert content(writer.read(f"c{number}")) == b"%d" % number * len(CONTENT)
-    assert len(inodes(successor)) == 8
-    successor.delete()
+        assert content(folder.read(name)) == CONTENT
 
 
 def test_writing_over_a_file_shows_nothing_before_it_is_complete(
     folder: SharedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.write("a", [CONTENT])
-    successor = succeeded(folder, "run-2")
+    successor = retired(folder, "run-2")
     writev = os.writev
     seen: list[memoryview | None] = []
 
@@ -489,16 +418,6 @@ def test_folder_with_nothing_large_is_not_worth_taking_over(folder: SharedFolder
     folder.write("a", [b"small"])
     assert not folder.retire()
     assert [path.name for path in Path(folder.path).iterdir()] == [".lock"]
-
-
-def test_no_more_is_kept_for_the_next_run_than_is_sensible(
-    folder: SharedFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared, "_MOST_SPARE", 3 * len(CONTENT))
-    for number in range(10):
-        folder.write(f"a{number}", [CONTENT])
-    assert folder.retire()
-    assert len(inodes(folder)) == 3
 
 
 def test_folder_that_can_not_be_taken_over_is_replaced(root: Path) -> None:
