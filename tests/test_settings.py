@@ -279,3 +279,10 @@ def test_sessions_differ_in_their_connections_only() -> None:
         assert resolve({name: "x"}).connections != Settings().connections
     for name in ("sandboxes", "idle_seconds", "latency"):
         assert resolve({name: 1}).connections != Settings().connections
+
+
+@pytest.mark.parametrize("name", ["workers", "sandboxes"])
+def test_number_above_the_maximum_is_refused(name: str) -> None:
+    assert getattr(resolve({name: 1024}), name) == 1024
+    with pytest.raises(SettingsError, match=f"sets {name} to 1025.*at most 1024"):
+        resolve({name: 1025})

@@ -16,6 +16,8 @@ from typing import Any, get_type_hints
 from shoal.errors import SettingsError
 
 FILE = "shoal.toml"
+_LEAST = {"workers": 1, "sandboxes": 1, "memory_mb": 64}
+_MOST = {"workers": 1024, "sandboxes": 1024}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,13 @@ def _check(name: str, value: Any, where: str) -> None:
     if not fits or (isinstance(value, bool) and not isinstance(True, _without_int(wanted))):
         raise SettingsError(f"{where} sets {name} to {value!r}; it must be {_named(wanted)}.")
     if isinstance(value, int | float) and not isinstance(value, bool):
-        least = {"workers": 1, "sandboxes": 1, "memory_mb": 64}.get(name, 0)
+        least = _LEAST.get(name, 0)
         if not value >= least:
             raise SettingsError(f"{where} sets {name} to {value!r}; it must be at least {least}.")
+        if value > _MOST.get(name, value):
+            raise SettingsError(
+                f"{where} sets {name} to {value!r}; it must be at most {_MOST[name]}."
+            )
 
 
 def _without_int(wanted: Any) -> tuple[type, ...]:
