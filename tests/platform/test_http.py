@@ -75,10 +75,11 @@ class Door:
     def say(self, text: bytes) -> bytes:
         """All that comes back on a connection for some bytes."""
         with socket.create_connection(self.address, timeout=PATIENCE) as sock:
-            sock.sendall(text)
-            sock.shutdown(socket.SHUT_WR)
             found = b""
-            with contextlib.suppress(ConnectionResetError):  # it need not read to the end
+            with contextlib.suppress(ConnectionError):  # it need not read to the end
+                sock.sendall(text)
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_WR)
                 while data := sock.recv(1 << 16):
                     found += data
             return found
