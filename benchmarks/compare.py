@@ -2,7 +2,8 @@
 
 Every engine has two workers of one core each (32 slots where the tasks only sleep) in a process of
 its own that stays up and idles while the others run. The first run of a workload on an engine
-doesn't count; after it the engines take turns, so that noise hits all of them. A time covers
+doesn't count (the first three with 32 slots: Ray starts its processes bit by bit); after that the
+engines take turns, so that noise hits all of them. A time covers
 building the tasks and computing the result, which is checked.
 
 Use an otherwise idle machine: the load before the start is printed with the figures.
@@ -38,7 +39,7 @@ Say = Callable[[str], None]
 def measure(workload: str, remotes: Sequence[Remote], repeats: int, say: Say) -> dict[str, Series]:
     """Let the engines run a workload in turns; one that fails has no further turn."""
     series = {remote.engine: Series() for remote in remotes}
-    for turn in range(repeats + 1):
+    for turn in range(1 - WORKLOADS[workload].warm_ups, repeats + 1):
         for remote in remotes:
             if series[remote.engine].failure is None:
                 _take_turn(workload, remote, series[remote.engine], turn)
@@ -52,14 +53,14 @@ def _take_turn(workload: str, remote: Remote, series: Series, turn: int) -> None
     except RunFailedError as error:
         series.failure = error.reason
         return
-    if turn:
+    if turn > 0:
         series.times.append(seconds)
     else:
         series.warm_up = seconds
 
 
 def _progress(workload: str, engine: str, series: Series, turn: int, repeats: int) -> str:
-    round_ = f"{turn}/{repeats}" if turn else "warm-up"
+    round_ = f"{turn}/{repeats}" if turn > 0 else "warm-up"
     last = series.times[-1] if series.times else series.warm_up
     outcome = series.failure or f"{last:.3f} s"
     return f"{workload:14} {engine:6} {round_:8} {outcome}"
