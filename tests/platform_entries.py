@@ -97,16 +97,6 @@ def _flood(folder: Path, count: str) -> None:
     sys.stdout.write("x" * 1_000_000)
 
 
-def _chatter(folder: Path, text: str) -> None:
-    """Leave a thread behind that prints for ever."""
-
-    def print_on() -> None:
-        while True:
-            print("and on" * 1000)
-
-    threading.Thread(target=print_on, daemon=True).start()
-
-
 def _raise_children(folder: Path, seconds: str) -> None:
     """Start a process that starts a process."""
     program = f"import subprocess; subprocess.run(['sleep', '{seconds}'])"
@@ -151,7 +141,6 @@ def _pass(folder: Path, text: str) -> None:
 
 _ACTIONS = {
     "await": _await,
-    "chatter": _chatter,
     "close": _close_streams,
     "draw": _draw,
     "exit": _exit,

@@ -12,7 +12,7 @@ import pytest
 
 from observing import PATIENCE, eventually, parent, processes_mentioning
 from platform_entries import read_notes
-from platform_examples import Caller, gateway
+from platform_examples import ENTRY, Caller, gateway
 from shoal.platform import limits
 
 pytestmark = pytest.mark.real
@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from platform_examples import Caller, gateway
 folder = Path(sys.argv[1])
-with gateway(folder) as local:
+with gateway(folder, entry=sys.argv[2]) as local:
     caller = Caller(local, folder)
     caller.invoke(caller.job("w0", "raise 300"), caller.job("w1", "await go"))
     caller.await_notes("began", 2)
@@ -32,13 +32,13 @@ with gateway(folder) as local:
 """
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> subprocess.Popen[str]:
+@pytest.fixture(params=[ENTRY, "platform_entries_rlimit:act"])
+def client(tmp_path: Path, request: pytest.FixtureRequest) -> subprocess.Popen[str]:
     """A process with a gateway and two sandboxes at work, one with children and grandchildren."""
     program = CLIENT.format(path=[str(Path(__file__).parents[1])])
     environment = dict(os.environ) | {"OF_TEST": str(tmp_path)}
     return subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path)],
+        [sys.executable, "-c", program, str(tmp_path), request.param],
         stdout=subprocess.PIPE,
         env=environment,
         text=True,
@@ -104,10 +104,8 @@ def test_sandboxes_do_not_share_random_numbers(tmp_path: Path) -> None:
     with gateway(tmp_path) as local:
         caller = Caller(local, tmp_path)
         for number in range(3):
-            job = caller.job(
-                f"w{number}", "draw numbers", session=f"s{number}", preload=("numpy", "no_such")
-            )
-            caller.carry_out(job)
+            given = {"session": f"s{number}", "preload": ("no_such", "numpy.random")}
+            caller.carry_out(caller.job(f"w{number}", "draw numbers", **given))
     drawn = [path.read_text().split() for path in tmp_path.glob("numbers-*")]
     assert len(drawn) == 3
     plain, numpy = zip(*drawn, strict=True)
