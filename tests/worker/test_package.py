@@ -85,3 +85,9 @@ def test_inputs_are_put_where_the_call_wants_them() -> None:
 def test_what_cannot_be_pickled_is_named(output: Output[Any], named: str) -> None:
     with pytest.raises(NotPicklable, match=named):
         packed(output)
+
+
+def test_function_is_loaded_once_and_before_its_task_runs() -> None:
+    found = unpacked(first(1), first(2))
+    assert found.load(TaskId("first#0"))
+    assert not found.load(TaskId("first#1"))

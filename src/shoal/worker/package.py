@@ -208,6 +208,14 @@ class Unpacked:
                 self.loaded[number] = found.function if isinstance(found, Task) else found
         return self.loaded[number]
 
+    def load(self, task: TaskId) -> bool:
+        """Have a task's function ready; whether it had to be loaded first."""
+        number = self.calls[task][0]
+        if number in self.loaded:
+            return False
+        self.function(number)
+        return True
+
     def run(self, task: TaskId, values: Mapping[TaskId, Any]) -> Any:
         """Call a task's function with its inputs."""
         number, args, kwargs, refs, nested, _ = self.calls[task]

@@ -232,10 +232,14 @@ class WorkerRuntime:
         number, now = self._numbers[task], self._clock.now
         self._running.set(slot, number)
         limit = self._unpacked.calls[task][5]
-        attempt = None if limit is None else self._watch(task, slot, limit)
+        attempt = None
         value, nbytes, failure = None, 0, None
         start, cpu = now(), time.thread_time()
         try:
+            if self._unpacked.load(task):  # importing the user's module isn't the task's time
+                start, cpu = now(), time.thread_time()
+            if limit is not None:
+                attempt = self._watch(task, slot, limit)
             value = self._unpacked.run(task, self._values)
             end, cpu = now(), time.thread_time() - cpu
             nbytes = self._measure(task, value)
