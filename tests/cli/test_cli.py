@@ -35,6 +35,10 @@ def add(*numbers):
 def broken():
     raise ValueError("on purpose")
 
+@shoal.task
+def marked():
+    raise ValueError("[/bold] of [red]")
+
 def total(first, second=10, *, third=100):
     return add(add(first), second, third)
 
@@ -49,6 +53,7 @@ class Holder:
 
 output = add(add(1), 2)
 failing = add(broken())
+marked_up = add(marked())
 pid = shoal.task(os.getpid, name="pid")()
 number = 3
 """
@@ -169,7 +174,7 @@ def test_run_takes_parameters_and_settings(shoal: Shoal, args: list[str], value:
         (["nowhere.py:output"], "There is no file nowhere.py."),
         ([".:output"], "can't be used"),
         (["no.such.module:output"], "There is no module 'no.such.module'"),
-        (["pipeline.py:missing"], "has no 'missing'. It has the outputs output, failing, pid."),
+        (["pipeline.py:missing"], "has no 'missing'. It has the outputs output, failing, "),
         (["pipeline.py:Holder.missing"], "has no 'Holder.missing'"),
         (["pipeline.py:number"], "is int, not an output"),
         (["pipeline.py:nothing"], "is int, not an output"),
@@ -271,6 +276,19 @@ def test_runs_tells_of_failures_too(folder: Path, capsys: pytest.CaptureFixture[
     assert main(["runs"]) == 0
     (_, row) = capsys.readouterr().out.splitlines()
     assert "task 'broken#0' failed on worker w0: ValueError: on purpose" in row
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "pipeline.py:marked_up", "--name", "[/x] [bold]"]) == 1
+    for session in default_engine._sessions.values():
+        session.settle()
+    capsys.readouterr()
+    assert main(["runs"]) == 0
+    (_, row) = capsys.readouterr().out.splitlines()
+    assert "[/x] [bold]" in row
+    assert "ValueError: [/bold] of [red]" in row
 
 
 def test_show_draws_a_chart_and_writes_a_page(shoal: Shoal, folder: Path) -> None:

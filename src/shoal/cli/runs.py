@@ -24,6 +24,7 @@ def carry_out(args: argparse.Namespace) -> None:
     """Print a table of runs."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     with closing(History(resolve({}).data_folder())) as history:
         found = history.runs(name=args.name, most=max(1, args.most))
@@ -37,6 +38,6 @@ def carry_out(args: argparse.Namespace) -> None:
         table.add_column(title, justify="right" if number else "left", no_wrap=True)
     for run in found:
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
-        table.add_row(run.run, run.name, started, str(run.tasks), str(run.workers),
-                      f"{run.makespan:.3f}", run.outcome)  # fmt: skip
+        table.add_row(run.run, Text(run.name), started, str(run.tasks), str(run.workers),
+                      f"{run.makespan:.3f}", Text(run.outcome))  # fmt: skip
     Console(width=None if sys.stdout.isatty() else _WIDE).print(table)

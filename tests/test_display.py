@@ -1,0 +1,29 @@
+"""The progress bar: seen only when a run takes a moment, and whatever it is called."""
+
+import pytest
+
+from shoal import display
+from shoal.display import ProgressBar
+
+
+def test_a_short_run_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    bar = ProgressBar("short", 2)
+    bar.show(1)
+    bar.close()
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["plain", "[/x] [bold]"])
+def test_a_longer_run_shows_its_name_and_how_far_it_is(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "_PATIENCE", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    bar = ProgressBar(name, 40)
+    for executed in (10, 25):
+        bar.show(executed)
+    bar.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert name in err
+    assert "25/40" in err
