@@ -87,7 +87,7 @@ def _exit(folder: Path, code: str) -> None:
 
 def _close_streams(folder: Path, text: str) -> None:
     sys.stdout.close()
-    sys.stderr = None  # type: ignore[assignment]
+    sys.stderr = None
 
 
 def _flood(folder: Path, count: str) -> None:

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from observing import PATIENCE, eventually, exists, processes_mentioning
-from shoal import Resources, Session, task
+from shoal import Resources, Session, Task, task
+from shoal import run as run_module
 from shoal.errors import (
     GatewayUnavailable,
     NotPicklable,
@@ -226,7 +227,7 @@ def test_a_worker_that_is_killed_from_outside_is_named(session: Session, tmp_pat
     assert caught.value.not_run == ("add#0",)
 
 
-@task(resources=Resources(memory_mb=256))
+@task(resources=Resources(memory_mb=256, cpus=1))
 def allocate(megabytes: int) -> int:
     return len(b"x" * (megabytes * 1024 * 1024))
 
@@ -277,7 +278,7 @@ def test_a_task_that_takes_too_long_is_given_up(session: Session, how: Callable[
 
 
 def test_a_timeout_ends_the_run_also_when_others_run_beside_it(session: Session) -> None:
-    nap = task(time.sleep, name="nap")
+    nap = Task(time.sleep, name="nap")
     outputs = [linger(lambda: time.sleep(60)), *[nap(0.01) for _ in range(20)]]
     error = failure(session, *outputs, workers=1, memory_mb=4096)
     assert isinstance(error, TaskTimeout)
@@ -299,10 +300,10 @@ def test_a_worker_whose_tasks_have_timeouts_is_woken_by_what_others_hand_to_it(
         time.sleep(0.05)
         return number
 
-    limited = task(slowly, name="limited", timeout=60)
+    limited = Task(slowly, name="limited", timeout=60)
     rounds = [limited(number) for number in range(4)]
     for _ in range(4):
-        rounds = [limited(task(sum, name="total")([*rounds, number])) for number in range(4)]
+        rounds = [limited(Task(sum, name="total")([*rounds, number])) for number in range(4)]
     assert len(session.compute(*rounds, workers=4)) == 4
 
 
@@ -372,7 +373,7 @@ def test_a_function_that_cannot_travel_is_named_before_anything_runs(
         with lock:
             return value
 
-    ran = task(lambda: (tmp_path / "ran").touch(), name="ran")
+    ran = Task(lambda: (tmp_path / "ran").touch(), name="ran")
     with pytest.raises(NotPicklable, match=r"the function of task 'locked'.*lock"):
         session.compute(locked(1), ran())
     assert not (tmp_path / "ran").exists()
@@ -404,15 +405,15 @@ def test_an_output_that_cannot_travel_is_named(session: Session) -> None:
 
 
 def test_a_generator_can_be_taken_by_a_task_beside_it_but_cannot_travel(session: Session) -> None:
-    count = task(lambda: (number for number in range(4)), name="count")
-    assert session.compute(task(sum, name="total")(count()), workers=1) == [6]
+    count = Task(lambda: (number for number in range(4)), name="count")
+    assert session.compute(Task(sum, name="total")(count()), workers=1) == [6]
     with pytest.raises(TaskError, match="the output of task 'count#0' can't be sent"):
         session.compute(count())
 
 
 def test_none_is_an_output_like_any_other(session: Session) -> None:
-    nothing = task(lambda *given: None, name="nothing")
-    shown = task(repr, name="shown")
+    nothing = Task(lambda *given: None, name="nothing")
+    shown = Task(repr, name="shown")
     assert session.compute(nothing(), shown(nothing(nothing()))) == [None, "None"]
 
 
@@ -430,7 +431,7 @@ def test_a_task_that_prints_a_lot_is_not_held_up(session: Session) -> None:
             print(number, "x" * 60)
         return "done"
 
-    run = session.submit(task(shout)())
+    run = session.submit(Task(shout)())
     assert run.result(PATIENCE) == "done"
     lines = run.logs()
     assert [line.text.split()[0] for line in lines] == [str(number) for number in range(20_000)]
@@ -442,7 +443,7 @@ def test_what_a_task_printed_before_it_died_is_kept(session: Session) -> None:
         print("last words", file=sys.stderr)
         os._exit(1)
 
-    run = session.submit(task(gasp)())
+    run = session.submit(Task(gasp)())
     with pytest.raises(WorkerDied):
         run.result(PATIENCE)
     assert [(line.stream, line.text) for line in run.logs()] == [("stderr", "last words")]
@@ -578,9 +579,9 @@ def test_cancel_of_a_run_that_waits_leaves_the_other_alone(tmp_path: Path) -> No
         return "went"
 
     with Session(sandboxes=1, workers=1) as session:
-        first = session.submit(task(await_go)(str(tmp_path)))
+        first = session.submit(Task(await_go)(str(tmp_path)))
         assert eventually(lambda: (tmp_path / "begun").exists())
-        second = session.submit(task(lambda: (tmp_path / "ran").touch(), name="other")())
+        second = session.submit(Task(lambda: (tmp_path / "ran").touch(), name="other")())
         second.cancel()
         with pytest.raises(RunCancelled):
             second.result()
@@ -605,7 +606,7 @@ def test_closing_a_session_right_after_submitting_ends_the_run() -> None:
     """1. A run is submitted. 2. The session is closed before the run's thread has begun."""
     for _ in range(5):
         with Session(workers=1) as session:
-            run = session.submit(task(time.sleep, name="sleep")(60))
+            run = session.submit(Task(time.sleep, name="sleep")(60))
         with pytest.raises(RunCancelled):
             run.result(PATIENCE)
 
@@ -758,7 +759,10 @@ class Forgetful:
         """Nothing."""
 
 
-def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(session: Session) -> None:
+def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_SILENCE", 0.2)
     with (
         Session(store=session.store, platform=Forgetful(session.platform)) as forgetful,
         pytest.raises(ShoalError, match=r"is stuck: no worker is at work, and add#0"),
@@ -772,7 +776,7 @@ def test_last_words_are_sent_however_long_that_takes() -> None:
     The sandbox must not be killed between 2 and 3, which would take the last message with it.
     """
     with Session(workers=2, latency=0.2) as session:
-        limited = task(lambda number: number, name="limited", timeout=60)
+        limited = Task(lambda number: number, name="limited", timeout=60)
         run: Run = session.submit(*[limited(number) for number in range(4)], memory_mb=4096)
         assert run.result(PATIENCE) == [0, 1, 2, 3]
         assert {span.task for span in run.timeline.of_kind("execute")} == {*run.workflow.calls}

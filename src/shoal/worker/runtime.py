@@ -274,7 +274,7 @@ class WorkerRuntime:
         if attempt.given_up:
             self._abandoned -= 1
             raise _GivenUp
-        del self._tries[slot]
+        self._tries.pop(slot, None)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
