@@ -4,7 +4,6 @@ import itertools
 
 from shoal import Resources, errors, task
 
-
 calls = itertools.count(1)
 
 
