@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 
 from shoal.errors import SettingsError, ShoalError, UsageError
 from shoal.metadata.history import History
-from shoal.planning.base import Planner
+from shoal.metadata.predictions import DefaultCosts
+from shoal.planning.base import Conditions, Planner
 from shoal.planning.spread import SpreadPlanner
 from shoal.platform.base import Platform
 from shoal.platform.gateway import LocalGateway, import_path, new_token
@@ -177,11 +178,12 @@ class Session:
         name = options.pop("name", None) or workflow.name
         planner: Planner = options.pop("planner", None) or SpreadPlanner()
         settings = self._with(options)
-        plan = planner.plan(
-            workflow,
+        conditions = Conditions(
+            predictions=DefaultCosts(latency=settings.latency),
             workers=settings.workers or len(os.sched_getaffinity(0)),
             resources=Resources(settings.memory_mb, settings.cpus),
         )
+        plan = planner.plan(workflow, conditions)
         environment = Environment(
             store=self.store,
             platform=self.platform,

@@ -15,6 +15,7 @@ from execution_examples import workflow_of
 from hypothesis import strategies as st
 
 from shoal.clock import VirtualClock
+from shoal.execution.costs import Costs, Direction
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.pool import Acquired, WarmPool
@@ -27,7 +28,7 @@ SECONDS = [0.0, 0.125, 0.25, 0.5, 1.0, 4.0]
 SIZES = [0, 1, INLINE_NBYTES, INLINE_NBYTES + 1, 10 * INLINE_NBYTES]
 
 
-class DrawnCosts:
+class DrawnCosts(Costs):
     """Costs that differ from call to call."""
 
     def __init__(self, seconds: Sequence[float], sizes: Sequence[int]) -> None:
@@ -40,7 +41,7 @@ class DrawnCosts:
         """The next seconds, more for a cold start."""
         return next(self._seconds) + (not warm)
 
-    def transfer(self, nbytes: int, resources: Resources) -> float:
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         """The next seconds."""
         return next(self._seconds)
 

@@ -278,9 +278,11 @@ def test_each_effect_takes_its_predicted_time() -> None:
         ("cold start", w0, None, 0.0, 2.0, 0),
         ("execute", w0, a, 2.0, 3.0, INLINE_NBYTES + 1),
         ("save", w0, a, 3.0, 4.0, INLINE_NBYTES + 1),
+        ("leave", w0, None, 4.0, 4.0, 0),
         ("warm start", w1, None, 5.0, 6.0, 0),
         ("fetch", w1, a, 6.0, 7.0, INLINE_NBYTES + 1),
         ("execute", w1, b, 7.0, 8.0, 1),
+        ("leave", w1, None, 8.0, 8.0, 0),
     ]
     assert timeline.makespan == 9.0
 

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.execution.plan import Plan
+from shoal.metadata.predictions import DefaultCosts
+from shoal.planning.base import Conditions
 from shoal.planning.spread import SpreadPlanner
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Output, Task, Workflow, task
@@ -32,8 +34,12 @@ def add(*sources: Any) -> None: ...
 def train(*sources: Any) -> None: ...
 
 
+def conditions(workers: int) -> Conditions:
+    return Conditions(DefaultCosts(), workers, DEFAULT)
+
+
 def spread(*outputs: Output[Any], workers: int) -> Plan:
-    return SpreadPlanner().plan(Workflow.of(*outputs), workers=workers, resources=DEFAULT)
+    return SpreadPlanner().plan(Workflow.of(*outputs), conditions(workers))
 
 
 def sizes(plan: Plan, name: str = "") -> list[int]:
@@ -148,7 +154,7 @@ def test_every_task_has_one_place_and_no_configuration_more_than_the_allowed_wor
     made: list[Output[Any]], workers: int
 ) -> None:
     workflow = Workflow.of(*made)
-    plan = SpreadPlanner().plan(workflow, workers=workers, resources=DEFAULT)
+    plan = SpreadPlanner().plan(workflow, conditions(workers))
     assert list(plan.placements) == list(workflow.calls)
     homes: dict[Resources, set[WorkerId]] = defaultdict(set)
     for name, placement in plan.placements.items():

@@ -26,6 +26,8 @@ from shoal.errors import RunTimeout
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import Simulation
+from shoal.metadata.predictions import DefaultCosts
+from shoal.planning.base import Conditions
 from shoal.planning.spread import SpreadPlanner
 from shoal.platform.gateway import LocalGateway
 from shoal.session import default_engine
@@ -243,9 +245,8 @@ def test_a_large_constant_is_sent_once_however_often_it_is_used() -> None:
     text, other = "x" * 100_000, b"y" * 50_000
     outputs = [add(text, number) for number in range(6)]
     outputs += [add("x" * 100_000), add(other, key=other), add([other]), add("small")]
-    plan = SpreadPlanner().plan(
-        Workflow.of(*outputs), workers=3, resources=Resources(memory_mb=1769)
-    )
+    conditions = Conditions(DefaultCosts(), workers=3, resources=Resources(memory_mb=1769))
+    plan = SpreadPlanner().plan(Workflow.of(*outputs), conditions)
     packed = pack(plan, b"key")
     values = [decode(b"".join(blob), b"key") for blob in packed.constants.values()]
     assert Counter(map(type, values)) == {str: 1, bytes: 1, list: 1}

@@ -27,6 +27,7 @@ _MOST_SPANS = 20_000
 _PIXELS = 1600
 """How wide a page is taken to be when narrow spans are merged."""
 
+_UNSEEN = ("deliver", "leave")
 _KINDS = {"#start": "░", "#fetch": "▒", "#save": "▓"}
 """How other spans than executions look in a text; an execution's look is its task's name."""
 _ANSI = (75, 215, 114, 204, 141, 80, 221, 176, 149, 209)
@@ -116,7 +117,8 @@ def _lanes(timeline: Timeline, *, merge_moves: bool) -> list[_Lane]:
     """The lanes of every worker, in the order of their starts."""
     spans: dict[WorkerId, list[Span]] = {}
     for span in timeline.spans:
-        spans.setdefault(span.worker, []).append(span)
+        if span.kind not in _UNSEEN:
+            spans.setdefault(span.worker, []).append(span)
     lanes = []
     for worker in sorted(spans, key=lambda w: (spans[w][0].start, len(w), w)):
         stacked = _stacked(spans[worker])
@@ -151,7 +153,7 @@ def _stacked(spans: Sequence[Span]) -> list[list[Span]]:
 def _look(span: Span) -> str:
     if span.kind == "execute":
         return (span.task or "").rpartition("#")[0]
-    return "#start" if span.kind.endswith("start") else f"#{span.kind}"
+    return f"#{span.kind}" if span.kind in ("fetch", "save") else "#start"
 
 
 def _names(timeline: Timeline) -> list[str]:
@@ -243,7 +245,7 @@ def _glyphs(timeline: Timeline, color: bool) -> dict[str, str]:
             wanted = [letter for letter in name.lower() + name.upper() if letter in ascii_letters]
             free = (letter for letter in [*wanted, *ascii_letters] if letter not in glyphs.values())
             glyphs[name] = next(free, "*")
-    kinds = {_look(span) for span in timeline.spans} & _KINDS.keys()
+    kinds = {_look(span) for span in timeline.spans if span.kind not in _UNSEEN} & _KINDS.keys()
     return glyphs | {look: glyph for look, glyph in _KINDS.items() if look in kinds}
 
 

@@ -7,8 +7,8 @@
    it has arrived; then its missing inputs are fetched; then it waits for a free slot.
 4. An output is released when it is executed and, if it is too large to travel with a mark, saved.
    Once this worker's last output for a task elsewhere is released, that task is marked, once.
-5. Tasks that others wait for go first; otherwise tasks go in the workflow's order, which finishes
-   what was begun and frees memory early.
+5. Ready tasks go by the plan's ranks. If it has none, tasks that others wait for go first, then in
+   the workflow's order, which finishes what was begun and frees memory early.
 6. An event that doesn't fit the state raises ProtocolViolation with the task's story.
 """
 
@@ -65,7 +65,7 @@ class WorkerMachine:
         self.finished = False
         """Nothing more will be asked of the driver."""
         self._slots = part.resources.slots
-        self._order = sorted(part.tasks, key=lambda task: task not in part.feeds)
+        self._order = _ordered(part)
         """Own tasks in the order in which ready ones run."""
         self._rank = {task: rank for rank, task in enumerate(self._order)}
         """Each one's place in that order."""
@@ -371,6 +371,13 @@ class WorkerMachine:
         elif self.part.linger is not None:
             self._idle_since += 1
             effects.append(SetTimer(f"linger {self._idle_since}", self.part.linger))
+
+
+def _ordered(part: Part) -> list[TaskId]:
+    if part.ranks:
+        ranks = dict(zip(part.tasks, part.ranks, strict=True))
+        return sorted(part.tasks, key=ranks.__getitem__)
+    return sorted(part.tasks, key=lambda task: task not in part.feeds)
 
 
 def _names(step: Event | Effect, task: TaskId) -> bool:

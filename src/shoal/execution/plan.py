@@ -16,11 +16,25 @@ from shoal.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
+class Prewarm:
+    """Have a sandbox ready, some seconds after a task began."""
+
+    resources: Resources
+    delay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a task runs."""
+    """Where a task runs, and how."""
 
     worker: WorkerId
     resources: Resources
+    preload: bool = False
+    """Its inputs are fetched one by one as they are saved, not when all are."""
+    prewarm: tuple[Prewarm, ...] = ()
+    """Sandboxes that are to be warmed while it runs."""
+    duplicable: bool = False
+    """Workers that wait for its output may run it too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +66,9 @@ class Part:
     """How often own tasks may be tried again."""
     linger: float | None = None
     """How long to wait with nothing to do before parking; None: for ever."""
+    ranks: tuple[int, ...] = ()
+    """Each own task's rank: of the ready ones the lowest runs first; empty: those that others wait
+    for, then in the workflow's order."""
 
     @property
     def rooted(self) -> bool:
@@ -69,6 +86,9 @@ class Plan:
     """How long a worker with nothing to do waits before it parks."""
     planner: str = ""
     """Who made it."""
+    ranks: Mapping[TaskId, int] | None = None
+    """Of a worker's ready tasks the one with the lowest rank runs first; None: those that others
+    wait for, then in the workflow's order."""
 
     def __post_init__(self) -> None:
         missing = self.workflow.calls.keys() - self.placements.keys()
@@ -152,4 +172,5 @@ class _Cut:
                 t: workflow.calls[t].task.retries for t in tasks if workflow.calls[t].task.retries
             },
             linger=plan.linger,
+            ranks=tuple([plan.ranks[task] for task in tasks]) if plan.ranks else (),
         )

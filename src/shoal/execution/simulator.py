@@ -1,8 +1,9 @@
 """`simulate`: a plan carried out on the virtual clock by the very machines that workers run.
 
-Each effect is answered after its predicted cost. Sandboxes come from a `WarmPool` with the
-gateway's rules. Given `perform`, values flow along too, through the same saving, fetching and
-forgetting as in a real run, so that a test can compare them with a sequential evaluation.
+Each effect is answered after its predicted cost. A worker saves and fetches one thing at a time,
+beside its executions. Sandboxes come from a `WarmPool` with the gateway's rules. Given `perform`,
+values flow along too, through the same saving, fetching and forgetting as in a real run, so that a
+test can compare them with a sequential evaluation.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from shoal.clock import VirtualClock
 from shoal.errors import WorkflowError
+from shoal.execution.costs import Costs, Direction
 from shoal.execution.effects import (
     Abort,
     Effect,
@@ -43,31 +45,6 @@ from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Span, Timeline
 from shoal.types import Resources, TaskId, WorkerId
 
-
-class Costs(Protocol):
-    """What things are predicted to cost, in seconds and bytes."""
-
-    def startup(self, resources: Resources, *, warm: bool) -> float:
-        """From an invocation to the worker's first event."""
-        ...
-
-    def transfer(self, nbytes: int, resources: Resources) -> float:
-        """Saving or fetching an output."""
-        ...
-
-    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-        """Running a task."""
-        ...
-
-    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
-        """The size of a task's output."""
-        ...
-
-    def coordination(self) -> float:
-        """A round trip to the store."""
-        ...
-
-
 Perform = Callable[[TaskId, Mapping[TaskId, Any]], Any]
 """Runs a task, given the outputs of its upstream tasks."""
 
@@ -81,6 +58,8 @@ class _Worker:
     parking: bool = False
     """It asked the store to let it leave, and reads no mail until that answers."""
     sandbox: int = 0
+    moving: float = 0.0
+    """Until when it is busy saving and fetching."""
     values: dict[TaskId, Any] = field(default_factory=dict)
     mailbox: list[Arrived] = field(default_factory=list)
     given: list[dict[TaskId, Any]] = field(default_factory=list)
@@ -121,11 +100,15 @@ class Simulation:
         self._perform = perform
         self._repeats = repeats
         self._clock = VirtualClock()
-        self._workers = {part.worker: _Worker(part) for part in plan.parts()}
+        self._constants = costs.constants
+        named = {task: tuple(sizes) for task, sizes in self._constants.items()}
+        self._workers = {part.worker: _Worker(part) for part in plan.parts(named)}
         self._queue: deque[WorkerId] = deque()
         self._marks: dict[TaskId, dict[WorkerId, tuple[dict[TaskId, Any], tuple[TaskId, ...]]]] = {}
         self._saved: dict[TaskId, Any] = {}
         self._nbytes: dict[TaskId, int] = {}
+        for sizes in self._constants.values():
+            self._nbytes.update(sizes)
         self._spans: list[Span] = []
         self._makespan = 0.0
         self._unfinished = len(self._workers)
@@ -133,9 +116,7 @@ class Simulation:
 
     def run(self) -> Timeline:
         """Carry the plan out."""
-        for worker in self._workers.values():
-            if worker.part.rooted:
-                self._start(worker)
+        self._after(self._costs.launch(), self._launch)
         self._clock.run()
         if self._unfinished or self._missing_sinks:
             stuck = [
@@ -144,6 +125,11 @@ class Simulation:
             raise WorkflowError(f"The plan never ends: workers {stuck} wait for each other.")
         self._spans.sort(key=lambda span: (span.start, span.worker, span.task or ""))
         return Timeline(tuple(self._spans), self._makespan)
+
+    def _launch(self) -> None:
+        for worker in self._workers.values():
+            if worker.part.rooted:
+                self._start(worker)
 
     def _after(self, seconds: float, callback: Callable[[], None]) -> None:
         self._clock.call_at(self._clock.now() + seconds, callback)
@@ -173,6 +159,7 @@ class Simulation:
     def _begin(self, worker: _Worker) -> None:
         worker.machine = WorkerMachine(worker.part)
         worker.read = 0
+        worker.moving = 0.0
         worker.values = {}
         self._tell(worker, Started(worker.executed))
         self._read_mail(worker)
@@ -200,16 +187,12 @@ class Simulation:
             case Fetch(outputs):
                 self._fetch(worker, outputs)
             case Save(task):
-                nbytes = self._nbytes[task]
-                seconds = self._costs.transfer(nbytes, worker.part.resources)
-                self._span("save", worker, task, seconds, nbytes)
                 value = worker.values.get(task)
-                self._answer(worker, seconds, lambda: self._save(worker, task, value))
+                self._move("save", worker, (task,), lambda: self._save(worker, task, value))
             case Mark():
                 self._mark(worker, effect)
             case HandIn(task, saved):
-                value = self._saved[task] if saved else worker.values.get(task)
-                self._after(self._costs.coordination(), lambda: self._hand_in(task, value))
+                self._hand_in(worker, task, saved=saved)
             case Forget(outputs):
                 for output in outputs:
                     worker.values.pop(output, None)
@@ -234,6 +217,9 @@ class Simulation:
     def _execute(self, worker: _Worker, task: TaskId) -> None:
         sources = self.plan.workflow.upstream[task]
         input_nbytes = sum([self._nbytes[source] for source in sources])
+        constants = self._constants.get(task)
+        if constants:
+            input_nbytes += sum(constants.values())
         seconds = self._costs.execution(task, input_nbytes, worker.part.resources)
         nbytes = self._costs.output_nbytes(task, input_nbytes)
         self._nbytes[task] = nbytes
@@ -245,14 +231,26 @@ class Simulation:
         self._answer(worker, seconds, lambda: Executed(task, nbytes))
 
     def _fetch(self, worker: _Worker, outputs: tuple[TaskId, ...]) -> None:
-        seconds = 0.0
+        for output in outputs:
+            worker.values[output] = self._saved.get(output)
+        self._move("fetch", worker, outputs, lambda: Fetched(outputs))
+
+    def _move(
+        self,
+        direction: Direction,
+        worker: _Worker,
+        outputs: tuple[TaskId, ...],
+        callback: Callable[[], Event],
+    ) -> None:
+        now = self._clock.now()
+        start = max(now, worker.moving)
         for output in outputs:
             nbytes = self._nbytes[output]
-            cost = self._costs.transfer(nbytes, worker.part.resources)
-            self._span("fetch", worker, output, cost, nbytes, after=seconds)
-            seconds += cost
-            worker.values[output] = self._saved[output]
-        self._answer(worker, seconds, lambda: Fetched(outputs))
+            seconds = self._costs.transfer(direction, nbytes, worker.part.resources)
+            self._span(direction, worker, output, seconds, nbytes, after=start - now)
+            start += seconds
+        worker.moving = start
+        self._answer(worker, start - now, callback)
 
     def _save(self, worker: _Worker, task: TaskId, value: Any) -> Event:
         self._saved[task] = value
@@ -270,7 +268,8 @@ class Simulation:
                 for delay in self._repeats():
                     self._after(delay, lambda: self._deliver(mark, given))
 
-        self._after(self._costs.coordination(), marked)
+        waiting = max(0.0, worker.moving - self._clock.now())
+        self._after(waiting + self._costs.coordination(), marked)
 
     def _deliver(self, mark: Mark, given: dict[TaskId, Any]) -> None:
         worker = self._workers[mark.owner]
@@ -281,11 +280,19 @@ class Simulation:
         elif not worker.started:
             self._start(worker)
 
-    def _hand_in(self, task: TaskId, value: Any) -> None:
-        self.results[task] = value
-        self._missing_sinks.discard(task)
-        if not self._missing_sinks:
-            self._makespan = max(self._makespan, self._clock.now())
+    def _hand_in(self, worker: _Worker, task: TaskId, *, saved: bool) -> None:
+        value = self._saved[task] if saved else worker.values.get(task)
+        seconds = self._costs.coordination()
+        if saved:
+            seconds += self._costs.transfer("fetch", self._nbytes[task], worker.part.resources)
+
+        def handed_in() -> None:
+            self.results[task] = value
+            self._missing_sinks.discard(task)
+            if not self._missing_sinks:
+                self._makespan = max(self._makespan, self._clock.now())
+
+        self._after(seconds, handed_in)
 
     def _park(self, worker: _Worker, executed: tuple[TaskId, ...]) -> None:
         worker.parking = False
@@ -299,6 +306,7 @@ class Simulation:
         self._leave(worker)
 
     def _leave(self, worker: _Worker) -> None:
+        self._span("leave", worker, None, 0.0)
         self._pool.release(worker.sandbox, self._clock.now())
         self._serve_queue()
 

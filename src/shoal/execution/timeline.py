@@ -15,8 +15,11 @@ from functools import cached_property
 
 from shoal.types import TaskId, WorkerId
 
-KINDS = ("cold start", "warm start", "fetch", "execute", "save")
-"""What a worker spends time on; the rest of its life it waits."""
+KINDS = ("cold start", "warm start", "fetch", "execute", "save", "load", "deliver", "leave")
+"""What a worker spends time on, the rest of its life it waits; `load` is the import of a task's
+module, `deliver` the way of a message to a worker that was there, `leave` the end of a start."""
+
+STARTS = ("cold start", "warm start")
 
 _FIELDS = ("kind", "number", "start", "end", "cpu", "nbytes")
 
@@ -59,6 +62,18 @@ class Timeline:
     def workers(self) -> tuple[WorkerId, ...]:
         """Every worker that appears, in the order of their starts."""
         return tuple(dict.fromkeys(span.worker for span in self.spans))
+
+    @cached_property
+    def lives(self) -> dict[WorkerId, list[tuple[float, float]]]:
+        """When each worker was there, from each invocation until it left: what a platform bills."""
+        lives: dict[WorkerId, list[tuple[float, float]]] = {}
+        for span in self.spans:
+            if span.kind in STARTS:
+                lives.setdefault(span.worker, []).append((span.start, span.end))
+            elif span.worker in lives and span.kind != "deliver":
+                begin, end = lives[span.worker][-1]
+                lives[span.worker][-1] = (begin, max(end, span.end))
+        return lives
 
     @cached_property
     def placements(self) -> dict[TaskId, WorkerId]:

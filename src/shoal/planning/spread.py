@@ -12,6 +12,7 @@
 from collections import Counter
 
 from shoal.execution.plan import Placement, Plan
+from shoal.planning.base import Conditions
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -22,9 +23,10 @@ Kind = tuple[str, Resources]
 class SpreadPlanner:
     """Spreads connected groups of tasks over as many workers as may be used."""
 
-    def plan(self, workflow: Workflow, *, workers: int, resources: Resources) -> Plan:
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """A plan for a workflow, in time linear in its tasks and edges."""
-        return Plan(workflow, _Spread(workflow, workers, resources).placements(), planner="spread")
+        spread = _Spread(workflow, conditions.workers, conditions.resources)
+        return Plan(workflow, spread.placements(), planner="spread")
 
 
 class _Spread:

@@ -96,6 +96,8 @@ class Courier:
         """What may still go into shared memory, which counts as this worker's own."""
         self._orders: deque[Order] = deque()
         self._saves: list[tuple[str, Blob]] = []
+        self._sending: list[tuple[TaskId, float, int]] = []
+        """What is saved with the next round trip, since when, and its size."""
         self._marks: list[MarkRequest] = []
         self._letters: list[Letter] = []
         self._parking: _Parking | None = None
@@ -131,11 +133,12 @@ class Courier:
 
     def mark(self, mark: Mark, plain: dict[TaskId, Any], pickled: dict[TaskId, Blob]) -> None:
         """Mark a task; small outputs for it travel along."""
+        sent = self._clock.now()
 
         def order() -> None:
             joined = {task: b"".join(blob) for task, blob in pickled.items()}
             saved = self._worker.recorder.numbered(mark.saved)
-            payload = b"".join(encode((plain, joined, saved), self._key))
+            payload = b"".join(encode((sent, plain, joined, saved), self._key))
             self._marks.append(MarkRequest(mark.task, mark.owner, mark.producers, payload))
 
         self._orders.append(order)
@@ -221,12 +224,15 @@ class Courier:
         parking, self._parking = self._parking, None
         if self._finishing or parking:
             kind = "finished" if self._finishing else "parked"
-            record = self._worker.recorder.taken()
+            record = self._worker.recorder.taken(self._clock.now())
             self._letters.append(Letter(kind, self._part.worker, (record,)))
         if self._saves or self._marks or self._letters:
             completion = Completion(self._saves, self._marks, self._letters, self._worker.executed)
             self._saves, self._marks, self._letters = [], [], []
             self._complete(completion)
+            for task, start, nbytes in self._sending:
+                self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
+            self._sending.clear()
         if parking:
             run, epoch = self._invocation.run, self._invocation.epoch
             worker = self._part.worker
@@ -266,7 +272,7 @@ class Courier:
                 return
             self._room = 0
         self._saves.append((task, blob))
-        self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
+        self._sending.append((task, start, nbytes))
         self._worker.tell(Saved(task))
 
     def _fetch(self, outputs: tuple[TaskId, ...]) -> None:
@@ -299,11 +305,14 @@ class Courier:
     def opened(self, letter: Letter) -> dict[TaskId, Any]:
         """The small outputs that came with a message."""
         held: dict[TaskId, Any] = {}
+        latest = 0.0
         for part in letter.parts:
-            plain, pickled, saved = decode(part, self._key)
+            sent, plain, pickled, saved = decode(part, self._key)
+            latest = max(latest, sent)
             self._worker.recorder.learn(saved)
             held.update(plain)
             held.update({task: decode(blob, self._key) for task, blob in pickled.items()})
+        self._worker.recorder.delivered(TaskId(letter.name), latest, self._clock.now())
         return held
 
     def _run(self) -> None:

@@ -7,6 +7,7 @@ from shoal.types import TaskId, WorkerId
 
 _NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
 EXECUTE, FETCH, SAVE = _NUMBER_OF["execute"], _NUMBER_OF["fetch"], _NUMBER_OF["save"]
+LOAD, DELIVER, _LEAVE = _NUMBER_OF["load"], _NUMBER_OF["deliver"], _NUMBER_OF["leave"]
 
 
 class Recorder:
@@ -16,10 +17,17 @@ class Recorder:
         self._worker = worker
         self._numbers = dict(numbers)
         self.rows: list[Row] = []
+        self._began = 0.0
 
     def started(self, start: str, sent: float, now: float) -> None:
         """The worker began, cold or warm."""
+        self._began = now
         self.rows.append((_NUMBER_OF[f"{start} start"], -1, sent, now, 0.0, 0))
+
+    def delivered(self, task: TaskId, sent: float, now: float) -> None:
+        """A message came; one that was sent before the worker began says nothing of its way."""
+        if sent > self._began:
+            self.rows.append((DELIVER, self._numbers.get(task, -1), sent, now, 0.0, 0))
 
     def numbered(self, tasks: tuple[TaskId, ...]) -> dict[TaskId, int]:
         """The numbers of tasks of this worker."""
@@ -33,7 +41,8 @@ class Recorder:
         """An output was fetched or saved."""
         self.rows.append((kind, self._numbers.get(task, -1), start, end, 0.0, nbytes))
 
-    def taken(self) -> bytes:
-        """The rows since the last time, as they are handed in."""
+    def taken(self, now: float) -> bytes:
+        """The rows of a start that ends, as they are handed in."""
+        self.rows.append((_LEAVE, -1, now, now, 0.0, 0))
         rows, self.rows = self.rows, []
         return encode_record(self._worker, rows)

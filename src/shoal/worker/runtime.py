@@ -54,7 +54,7 @@ from shoal.types import TaskId
 from shoal.worker.courier import Courier
 from shoal.worker.failure import described_failure
 from shoal.worker.package import Unpacked
-from shoal.worker.recorder import EXECUTE, Recorder
+from shoal.worker.recorder import EXECUTE, LOAD, Recorder
 
 _RECEIVE_SECONDS = 10.0
 _LAST_WORDS = 0.1
@@ -129,6 +129,8 @@ class WorkerRuntime:
         self._idle = 0
         """Slots that wait for a task."""
         self._slot_count = 0
+        self._used = time.process_time if part.resources.slots == 1 else time.thread_time
+        """CPU seconds; a library's own threads count where tasks don't share the process."""
         self._tries: dict[int, _Try] = {}
         self._alarming = False
         """The process is the worker's own, and may be ended."""
@@ -199,12 +201,12 @@ class WorkerRuntime:
 
     def _slot(self, slot: int) -> None:
         try:
-            task = self._next_task()
+            task, since = self._next_task(), self._clock.now()
             while task is not None:
-                task = self._run_task(task, slot)
+                task, since = self._run_task(task, slot, since)
                 if task is None:
                     self._running.clear(slot)
-                    task = self._next_task()
+                    task, since = self._next_task(), self._clock.now()
         except _GivenUp:
             return
         except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
@@ -227,25 +229,28 @@ class WorkerRuntime:
                 if self._todo:
                     return self._todo.popleft()
 
-    def _run_task(self, task: TaskId, slot: int) -> TaskId | None:
-        """Run a task, tell the machine, and return what to run next, if anything."""
-        number, now = self._numbers[task], self._clock.now
+    def _run_task(self, task: TaskId, slot: int, start: float) -> tuple[TaskId | None, float]:
+        """Run a task, tell the machine, and return what to run next, if anything, since when.
+
+        A task's time is all that its slot spends on it: measuring its output, too.
+        """
+        number, now, used = self._numbers[task], self._clock.now, self._used
         self._running.set(slot, number)
         limit = self._unpacked.calls[task][5]
         attempt = None
         value, nbytes, failure = None, 0, None
-        start, cpu = now(), time.thread_time()
+        cpu = used()
         try:
             if self._unpacked.load(task):  # importing the user's module isn't the task's time
-                start, cpu = now(), time.thread_time()
+                self.recorder.rows.append((LOAD, number, start, now(), 0.0, 0))
+                start, cpu = now(), used()
             if limit is not None:
                 attempt = self._watch(task, slot, limit)
             value = self._unpacked.run(task, self._values)
-            end, cpu = now(), time.thread_time() - cpu
             nbytes = self._measure(task, value)
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
-            end, cpu = now(), time.thread_time() - cpu
             failure = described_failure(error, task, self._unpacked, self._key)
+        end, cpu = now(), used() - cpu
         with self._lock:
             if attempt is not None:
                 self._conclude(attempt, slot)
@@ -260,7 +265,7 @@ class WorkerRuntime:
             following = self._perform(effects, taking=True)
         if following is not None and self._courier.pending:
             self._courier.wake()
-        return following
+        return following, end
 
     def _watch(self, task: TaskId, slot: int, limit: float) -> _Try:
         attempt = _Try(task, time.monotonic() + limit)

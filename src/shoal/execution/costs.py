@@ -1,0 +1,65 @@
+"""`Costs`: what things are predicted to cost; `Predictions`: costs at a service level.
+
+Seconds and bytes. The simulator asks for a cost whenever a worker would spend time; where the
+figures come from is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Protocol
+
+from shoal.types import SLA, Resources, TaskId
+
+Direction = Literal["fetch", "save"]
+"""Out of the store, or into it."""
+
+
+class Costs(Protocol):
+    """What things cost in one simulated run."""
+
+    @property
+    def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
+        """The large constant arguments of tasks: their names and sizes."""
+        return {}
+
+    def launch(self) -> float:
+        """From the start of a run until its first workers are invoked."""
+        return 0.0
+
+    def startup(self, resources: Resources, *, warm: bool) -> float:
+        """From an invocation to the worker's first event."""
+        ...
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        """Saving or fetching an output."""
+        ...
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """Running a task."""
+        ...
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        """The size of a task's output."""
+        ...
+
+    def coordination(self) -> float:
+        """From marking a task until its worker knows, and from handing in until the client does."""
+        ...
+
+
+class Predictions(Protocol):
+    """What is known of a workflow's costs."""
+
+    @property
+    def basis(self) -> str:
+        """What they rest on, such as `5 runs` or `no history`."""
+        ...
+
+    def at(self, sla: SLA) -> Costs:
+        """Each cost at a service level; a higher one never has smaller costs."""
+        ...
+
+    def sampled(self, seed: int) -> Costs:
+        """Costs as one run might have them: the same seed, the same costs."""
+        ...
