@@ -64,10 +64,10 @@ class Planned:
         self._linger = linger
         self._resources = resources or {}
 
-    def plan(self, workflow: Workflow, *, workers: int, resources: Resources) -> Plan:
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """Put the first task where the first number says, and so on."""
         placements = {
-            task: Placement(WorkerId(f"w{home}"), self._resources.get(home, resources))
+            task: Placement(WorkerId(f"w{home}"), self._resources.get(home, conditions.resources))
             for task, home in zip(workflow.calls, self._homes, strict=True)
         }
         return Plan(workflow, placements, self._linger, planner="planned")
