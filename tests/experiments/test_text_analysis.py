@@ -1,47 +1,14 @@
 """The text-analysis workflow: its shape, and that its report is right."""
 
 import re
-from collections import Counter
-from typing import Any
 
 import pytest
 
+from evaluating import evaluated, shape
 from shoal.errors import UsageError
 from shoal.experiments.text_analysis import Report, generate_text, text_analysis
-from shoal.types import TaskId
-from shoal.workflow import Output, Ref, Workflow
-
-
-def evaluated(output: Output[Any]) -> Any:
-    """The output's value: every task called in order, here."""
-    workflow = Workflow.of(output)
-    values: dict[TaskId, Any] = {}
-    for task, call in workflow.calls.items():
-        args = [resolved(value, values) for value in call.args]
-        kwargs = {name: resolved(value, values) for name, value in call.kwargs.items()}
-        for where, source in call.refs.items():
-            place: Any = args if isinstance(where, int) else kwargs
-            place[where] = values[source]
-        values[task] = call.task.function(*args, **kwargs)
-    return values[workflow.sinks[0]]
-
-
-def resolved(value: Any, values: dict[TaskId, Any]) -> Any:
-    if isinstance(value, Ref):
-        return values[value.task]
-    if isinstance(value, list | tuple):
-        return type(value)(resolved(item, values) for item in value)
-    if isinstance(value, dict):
-        return {key: resolved(item, values) for key, item in value.items()}
-    return value
-
-
-def levels(workflow: Workflow) -> dict[TaskId, int]:
-    """Each task's longest path from a root."""
-    level: dict[TaskId, int] = {}
-    for task, sources in workflow.upstream.items():
-        level[task] = 1 + max((level[source] for source in sources), default=-1)
-    return level
+from shoal.session import Session
+from shoal.workflow import Workflow
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +25,8 @@ def report(text: str) -> Report:
 
 def test_it_has_59_tasks_in_eight_levels() -> None:
     workflow = Workflow.of(text_analysis("One line."))
-    shape = Counter(
-        (level, workflow.calls[task].task.name) for task, level in levels(workflow).items()
-    )
     assert len(workflow) == 59
-    assert shape == {
+    assert shape(workflow) == {
         (0, "cut"): 1,
         (1, "count"): 32,
         (2, "merge_counts"): 1,
@@ -160,7 +124,16 @@ def test_workflow_on_another_text_has_the_same_fingerprint() -> None:
     assert Workflow.of(one).fingerprint() == Workflow.of(other).fingerprint()
 
 
-@pytest.mark.parametrize(("chunks", "segments"), [(0, 16), (32, 0)])
-def test_text_cannot_be_cut_into_nothing(chunks: int, segments: int) -> None:
+def test_text_is_generated_unless_given() -> None:
+    assert evaluated(text_analysis(lines=30)) == evaluated(text_analysis(generate_text(30)))
+
+
+@pytest.mark.parametrize("bad", [{"chunks": 0}, {"segments": 0}, {"lines": 0}, {"chunks": 2.5}])
+def test_text_cannot_be_cut_into_nothing(bad: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="at least 1"):
-        text_analysis("text", chunks=chunks, segments=segments)
+        text_analysis("text", **bad)
+
+
+@pytest.mark.real
+def test_workers_find_the_same_report(session: Session, text: str, report: Report) -> None:
+    assert session.compute(text_analysis(text)) == [report]

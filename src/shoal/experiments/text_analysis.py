@@ -27,7 +27,7 @@ from math import log
 from textwrap import shorten
 from typing import Any
 
-from shoal.errors import UsageError
+from shoal.experiments.checks import check_counts
 from shoal.workflow import Output, task
 
 Ranking = tuple[tuple[str, float], ...]
@@ -139,11 +139,19 @@ def _drawn(rng: random.Random, words: Sequence[str]) -> Iterator[str]:
         yield from rng.choices(words, cum_weights=weights, k=500)
 
 
-def text_analysis(text: str, chunks: int = 32, segments: int = 16) -> Output[Report]:
-    """The workflow that analyses `text`: 59 tasks unless chunks or segments are given."""
-    if chunks < 1 or segments < 1:
-        raise UsageError(f"text_analysis(chunks={chunks}, segments={segments}): give at least 1.")
-    pieces = cut(text, chunks)
+def text_analysis(
+    text: str | None = None, chunks: int = 32, segments: int = 16, *, lines: int = 100_000
+) -> Output[Report]:
+    """The workflow that analyses a text: 59 tasks unless chunks or segments are given.
+
+    Args:
+        text: What is read; default: a generated text of so many `lines`.
+        chunks: How many pieces the words are counted in.
+        segments: How many parts are read closely.
+        lines: The length of the generated text.
+    """
+    check_counts("text_analysis", chunks=chunks, segments=segments, lines=lines)
+    pieces = cut(generate_text(lines) if text is None else text, chunks)
     counts = merge_counts([count(pieces, i) for i in range(chunks)])
     read = [segment(pieces, counts, i, segments) for i in range(segments)]
     overall = keywords(read), punctuation(read), readability(read), patterns(read)
