@@ -15,6 +15,7 @@ SAMPLES = [
     errors.UsageError("wrong"),
     errors.SettingsError("unknown setting"),
     errors.WorkflowError("a cycle"),
+    errors.PlanError("each task has one placement", "'a#0' has none"),
     errors.NotPicklable("argument 0 of 'clean'", "a lock"),
     errors.UnknownRun("r1"),
     errors.TaskError("clean#3", "w2", "ValueError: no", arguments="('a',)", not_run=["b#0"]),

@@ -9,13 +9,17 @@ def add(a: int, b: int) -> int:
 add(add(1, 2), 3).compute()
 """
 
+from shoal.planning.auto import AutoPlanner
+from shoal.planning.nonuniform import NonUniformPlanner
 from shoal.planning.optimizations import (
     PreLoadOptimization,
     PreWarmOptimization,
     TaskDupOptimization,
 )
+from shoal.planning.preview import Preview
+from shoal.planning.uniform import UniformPlanner
 from shoal.run import Run
-from shoal.session import Session, compute, submit
+from shoal.session import Session, compute, plan, submit
 from shoal.settings import Settings
 from shoal.types import SLA, Percentile, Resources
 from shoal.workflow import Output, Task, Workflow, task
@@ -27,19 +31,24 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SLA",
+    "AutoPlanner",
     "DAGTask",
+    "NonUniformPlanner",
     "Output",
     "Percentile",
     "PreLoadOptimization",
     "PreWarmOptimization",
+    "Preview",
     "Resources",
     "Run",
     "Session",
     "Settings",
     "Task",
     "TaskDupOptimization",
+    "UniformPlanner",
     "Workflow",
     "compute",
+    "plan",
     "submit",
     "task",
 ]

@@ -4,6 +4,7 @@
     ├── UsageError                 the caller
     │   ├── SettingsError          a setting is unknown or ill-typed
     │   ├── WorkflowError          the workflow can't be built or planned
+    │   │   └── PlanError          a planner's plan breaks a rule
     │   ├── NotPicklable           a function or an argument can't travel
     │   └── UnknownRun             no run of that name is known
     ├── TaskError                  the user's code
@@ -54,6 +55,15 @@ class SettingsError(UsageError):
 
 class WorkflowError(UsageError):
     """The workflow can't be built or planned."""
+
+
+class PlanError(WorkflowError):
+    """A planner's plan breaks a rule."""
+
+    def __init__(self, rule: str, where: str) -> None:
+        self.rule = rule
+        self.where = where
+        super().__init__(f"The plan can't be carried out: {rule}, but {where}.")
 
 
 class NotPicklable(UsageError):

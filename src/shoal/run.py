@@ -13,8 +13,8 @@ import signal
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from shoal.clock import RealClock
@@ -30,7 +30,11 @@ from shoal.errors import (
 )
 from shoal.execution.plan import Part, Plan
 from shoal.execution.timeline import Timeline, decode_records
-from shoal.metadata.history import RunRecord
+from shoal.metadata.history import FiledRun, RunRecord
+from shoal.metadata.quality import prediction_errors
+from shoal.metadata.samples import distilled, undistilled
+from shoal.planning.preview import Preview
+from shoal.planning.report import report
 from shoal.platform.base import INLINE_PART, Invocation, LogLine, Platform, this_host
 from shoal.storage.base import Letter, Opening, Store
 from shoal.storage.codec import Blob, blob_nbytes, decode
@@ -97,10 +101,17 @@ class Run:
     """A handle on a run: `result()`, `status()`, `cancel()`, `timeline`, `logs()`."""
 
     def __init__(
-        self, plan: Plan, name: str, environment: Environment, display: Display | None
+        self,
+        plan: Plan,
+        preview: Preview,
+        name: str,
+        environment: Environment,
+        display: Display | None,
     ) -> None:
         self.id = RunId(time.strftime("%m%d-%H%M%S-") + secrets.token_hex(3))
         self.plan = plan
+        self.preview = preview
+        """What the plan is predicted to do."""
         self.workflow = plan.workflow
         self.name = name
         self.started = 0.0
@@ -333,6 +344,11 @@ class Run:
         self._environment.store.hang_up(self.id, CLIENT)
         self._ended.wait()
 
+    def report(self, width: int = 100, color: bool = False) -> str:
+        """Plan and reality side by side: what was predicted, what happened, on one chart."""
+        self._ended.wait()
+        return report(self.preview, self.timeline, width=width, color=color)
+
     @property
     def timeline(self) -> Timeline:
         """What ran where and when, as far as it has been handed in."""
@@ -342,8 +358,21 @@ class Run:
         """What the run's tasks have printed."""
         return self._environment.platform.logs(self.id)
 
-    def record(self, outcome: str) -> RunRecord:
+    def filed(self, outcome: str) -> FiledRun:
         """The run as history keeps it."""
+        tasks = list(self.workflow.calls)
+        samples = distilled(self.workflow, self.plan.workers, self.timeline, self.preview.constants)
+        predicted: float | None = None
+        quality: Mapping[str, float] = {}
+        if outcome == "done" and self.preview.learnt:
+            predicted = self.preview.predicted(max(0.05, self.makespan / 10))
+            costs = self.preview.conditions.predictions.at("median")
+            quality = prediction_errors(costs, undistilled(samples).samples, tasks)
+        record = replace(self._record(outcome), predicted=predicted, quality=quality)
+        return FiledRun(record, tasks, self.records, samples)
+
+    def _record(self, outcome: str) -> RunRecord:
+        resources = {str(resources) for resources in self.plan.workers.values()}
         return RunRecord(
             run=self.id,
             name=self.name,
@@ -354,6 +383,9 @@ class Run:
             started=self.started,
             makespan=self.makespan,
             outcome=outcome,
+            configuration=", ".join(sorted(resources)),
+            planning=self.preview.planning,
+            sla=str(self.preview.sla),
         )
 
     def __repr__(self) -> str:

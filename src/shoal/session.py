@@ -20,10 +20,16 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from shoal.errors import SettingsError, ShoalError, UsageError
+from shoal.execution.costs import Predictions
+from shoal.execution.plan import Plan
+from shoal.execution.pool import WarmPool
 from shoal.metadata.history import History
-from shoal.metadata.predictions import DefaultCosts
-from shoal.planning.base import Conditions, Planner
-from shoal.planning.spread import SpreadPlanner
+from shoal.metadata.predictions import DefaultCosts, LearntPredictions
+from shoal.metadata.sqlite import SqliteHistory
+from shoal.planning.base import Conditions
+from shoal.planning.book import PlanBook, key_of
+from shoal.planning.choice import Wanted, planned
+from shoal.planning.preview import Preview
 from shoal.platform.base import Platform
 from shoal.platform.gateway import LocalGateway, import_path, new_token
 from shoal.platform.logs import RunLogs
@@ -35,6 +41,7 @@ from shoal.storage.embedded import EmbeddedServer, runtime_folder
 from shoal.storage.redis import RedisStore
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId
+from shoal.worker.package import constant_sizes
 from shoal.workflow import Output, Workflow, use_engine
 
 log = logging.getLogger(__name__)
@@ -79,6 +86,7 @@ class Session:
         self._history: History | None = None
         self._runs: set[Run] = set()
         self._retired: SharedFolder | None = None
+        self._book = PlanBook()
         self._lock = threading.Lock()
         try:
             self.platform = _given(platform) or self._make_platform()
@@ -122,7 +130,7 @@ class Session:
         """The runs of the past."""
         with self._lock:
             if self._history is None:
-                self._history = History(self.settings.data_folder())
+                self._history = open_history(self.settings)
             return self._history
 
     def compute(
@@ -176,14 +184,9 @@ class Session:
             raise UsageError("This session has been closed.")
         workflow = Workflow.of(*outputs)
         name = options.pop("name", None) or workflow.name
-        planner: Planner = options.pop("planner", None) or SpreadPlanner()
+        wanted = Wanted.taken(options)
         settings = self._with(options)
-        conditions = Conditions(
-            predictions=DefaultCosts(latency=settings.latency),
-            workers=settings.workers or len(os.sched_getaffinity(0)),
-            resources=Resources(settings.memory_mb, settings.cpus),
-        )
-        plan = planner.plan(workflow, conditions)
+        plan, preview, planned_anew = self._planned(workflow, name, wanted, settings)
         environment = Environment(
             store=self.store,
             platform=self.platform,
@@ -192,11 +195,71 @@ class Session:
             folder=os.getcwd(),
             preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
             latency=settings.latency,
-            file=self._file if settings.history else lambda run, outcome: None,
+            file=self._filing(planned_anew) if settings.history else lambda run, outcome: None,
             retired=self._take_retired,
             retire=lambda folder: self._do_afterwards(lambda: self._retire(folder)),
         )
-        return Run(plan, name, environment, _display(settings, name, len(workflow)))
+        return Run(plan, preview, name, environment, _display(settings, name, len(workflow)))
+
+    def plan(self, *outputs: Output[Any], **options: Any) -> Preview:
+        """What running the workflow of some outputs is predicted to do; nothing runs."""
+        workflow = Workflow.of(*outputs)
+        name = options.pop("name", None) or workflow.name
+        wanted = Wanted.taken(options)
+        settings = self._with(options)
+        conditions = self._conditions(workflow, name, settings)
+        return planned(workflow, conditions, wanted.planner(settings.planner), settings.prices)
+
+    def _planned(
+        self, workflow: Workflow, name: str, wanted: Wanted, settings: Settings
+    ) -> tuple[Plan, Preview, Callable[[], None]]:
+        """A plan, what it is predicted to do, and what to do once the run has been filed."""
+        planner = wanted.planner(settings.planner)
+        if wanted.explicit(settings.planner):
+            preview = planned(
+                workflow, self._conditions(workflow, name, settings), planner, settings.prices
+            )
+            return preview.plan, preview, _nothing
+        constants = constant_sizes(workflow)
+        workers = settings.workers or len(os.sched_getaffinity(0))
+        key = key_of(workflow, name, constants, workers, settings.memory_mb, settings.cpus,
+                     settings.planning_seconds, settings.latency)  # fmt: skip
+
+        def plan_anew() -> None:
+            if self._book.due(key):
+                conditions = self._conditions(workflow, name, settings)
+                self._book.keep(key, planned(workflow, conditions, planner, settings.prices))
+
+        known = self._book.find(key)
+        if known is None:
+            known = planned(
+                workflow, self._conditions(workflow, name, settings), planner, settings.prices
+            )
+            self._book.keep(key, known)
+        else:
+            known = known.again(workflow, constants, self._pool())
+        return known.plan, known, plan_anew
+
+    def _conditions(self, workflow: Workflow, name: str, settings: Settings) -> Conditions:
+        """What is known and allowed now."""
+        defaults = DefaultCosts(constant_sizes(workflow), settings.latency)
+        predictions: Predictions = defaults
+        if settings.history:
+            runs = self.history.samples(name)
+            if runs:
+                predictions = LearntPredictions(workflow, runs, defaults)
+        return Conditions(
+            predictions=predictions,
+            workers=settings.workers or len(os.sched_getaffinity(0)),
+            resources=Resources(settings.memory_mb, settings.cpus),
+            pool=self._pool(),
+            seconds=settings.planning_seconds,
+        )
+
+    def _pool(self) -> Callable[[], WarmPool[Resources]]:
+        """Makes pools like the platform's now."""
+        now = self.platform.pool(self._id)
+        return lambda: now.copied(0.0, lambda kind: kind)
 
     def _with(self, options: Mapping[str, Any]) -> Settings:
         if not options:
@@ -204,14 +267,18 @@ class Session:
         own = {name: getattr(self.settings, name) for name in NAMES}
         return resolve({**own, **options})
 
-    def _file(self, run: Run, outcome: str) -> None:
-        """Keep a run in history, when nobody waits for it any more."""
+    def _filing(self, then: Callable[[], None]) -> Callable[[Run, str], None]:
+        """Keeps a run in history, when nobody waits for it any more."""
 
-        def file() -> None:
-            self.history.file(run.record(outcome), list(run.workflow.calls), run.records)
+        def file(run: Run, outcome: str) -> None:
+            def afterwards() -> None:
+                self.history.file(run.filed(outcome))
+                then()
 
-        self._do_afterwards(file)
-        log.info("run %s of %s: %s in %.3f s", run.id, run.name, outcome, run.makespan)
+            self._do_afterwards(afterwards)
+            log.info("run %s of %s: %s in %.3f s", run.id, run.name, outcome, run.makespan)
+
+        return file
 
     def _take_retired(self) -> SharedFolder | None:
         with self._lock:
@@ -300,6 +367,15 @@ class Session:
         self.close()
 
 
+def open_history(settings: Settings) -> History:
+    """The runs of the past, where the settings keep them."""
+    return SqliteHistory(settings.data_folder(), settings.history_runs)
+
+
+def _nothing() -> None:
+    """Nothing is left to do."""
+
+
 def _given(value: T | str | None) -> T | None:
     """An object that was passed instead of a URL."""
     return None if isinstance(value, str) else value
@@ -373,6 +449,10 @@ class _Engine:
         """Start the workflow of these outputs and return a handle."""
         return self.session(options).submit(*outputs, **options)
 
+    def plan(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Preview:
+        """What running the workflow of these outputs is predicted to do."""
+        return self.session(options).plan(*outputs, **options)
+
     def close(self) -> None:
         """End all sessions."""
         with self._lock, contextlib.ExitStack() as stack:
@@ -388,6 +468,11 @@ use_engine(default_engine)
 def compute(*outputs: Output[Any], **options: Any) -> list[Any]:
     """Run the workflow of several outputs at once and return their values."""
     return default_engine.compute(outputs, options)
+
+
+def plan(*outputs: Output[Any], **options: Any) -> Preview:
+    """What running the workflow of several outputs at once is predicted to do; nothing runs."""
+    return default_engine.plan(outputs, options)
 
 
 def submit(*outputs: Output[Any], **options: Any) -> Run:

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 from shoal.errors import SettingsError
 
 FILE = "shoal.toml"
-_LEAST = {"workers": 1, "sandboxes": 1, "memory_mb": 64}
+_LEAST = {"workers": 1, "sandboxes": 1, "memory_mb": 64, "history_runs": 1}
 _MOST = {"workers": 1024, "sandboxes": 1024}
 
 
@@ -46,6 +46,15 @@ class Settings:
     """Whether to show progress; default: on a terminal."""
     history: bool = True
     """Whether runs are recorded for later plans."""
+    history_runs: int = 100
+    """How many runs of each workflow name are kept."""
+    planner: str | None = None
+    """The planner's name: `auto`, `uniform`, `nonuniform`, `wukong`, `spread`, or one that an
+    installed package registers; default: `auto`."""
+    planning_seconds: float | None = None
+    """How long planning may take; default: a small part of the predicted makespan."""
+    prices: str = "aws-lambda"
+    """Whose prices a preview shows."""
     folder: str | None = None
     """Where history and logs are kept; default: the user's data folder."""
 

@@ -36,6 +36,10 @@ class Resources:
         if cpus is not None and not (isinstance(cpus, int | float) and 0 < cpus < inf):
             raise UsageError(f"Resources(cpus={cpus!r}): cpus must be a number greater than 0.")
 
+    def __str__(self) -> str:
+        given = "" if self.cpus is None else f", {self.cpus:g} CPUs"
+        return f"{self.memory_mb} MB{given}"
+
     @property
     def cpu_share(self) -> float:
         """The CPUs of the worker, given or following its memory."""
@@ -56,6 +60,9 @@ class Percentile:
     def __post_init__(self) -> None:
         if not (isinstance(self.p, int | float) and 0 < self.p < 100):
             raise UsageError(f"Percentile({self.p!r}): p must be a number between 0 and 100.")
+
+    def __str__(self) -> str:
+        return f"{self.p:g} %"
 
 
 SLA = Literal["median"] | Percentile

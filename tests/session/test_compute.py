@@ -412,7 +412,7 @@ def test_runs_are_kept_in_history(session: Session) -> None:
     runs = session.history.runs(name="kept in history")
     assert [(run.outcome, run.tasks) for run in runs] == [("done", 3), ("done", 3)]
     assert session.history.count("kept in history", Workflow.of(output).fingerprint()) == 2
-    timeline = session.history.timeline(runs[0])
+    timeline = session.history.load(runs[0]).timeline
     assert {*timeline.placements} == {*Workflow.of(output).calls}
     assert timeline.makespan == runs[0].makespan > 0
     (failed,) = session.history.runs(name="kept in history too")

@@ -15,8 +15,8 @@ from contextlib import closing
 from pathlib import Path
 
 from shoal.errors import ShoalError
-from shoal.metadata.history import History
 from shoal.platform import limits
+from shoal.session import open_history
 from shoal.settings import resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
 from shoal.storage.redis import RedisStore
@@ -98,7 +98,7 @@ def _loopback() -> Finding:
 
 def _history() -> Finding:
     folder = resolve({}).data_folder()
-    with closing(History(folder)) as history:
+    with closing(open_history(resolve({}))) as history:
         return True, f"{len(history.runs(most=1000))} runs in {folder}"
 
 

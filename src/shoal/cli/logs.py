@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
-from shoal.metadata.history import History
 from shoal.platform.base import LogLine
 from shoal.platform.logs import RunLogs
-from shoal.session import remote_platform
+from shoal.session import open_history, remote_platform
 from shoal.settings import Settings, resolve
 from shoal.types import RunId
 
@@ -25,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def carry_out(args: argparse.Namespace) -> None:
     """Print the lines."""
     settings = resolve({})
-    with closing(History(settings.data_folder())) as history:
+    with closing(open_history(settings)) as history:
         latest = history.runs(most=1) if args.run == "last" else []
         run = (latest[0] if latest else history.find(args.run)).run
     lines = _lines(run, settings)

@@ -7,7 +7,7 @@ import sys
 import time
 from contextlib import closing
 
-from shoal.metadata.history import History
+from shoal.session import open_history
 from shoal.settings import resolve
 
 _WIDE = 1000
@@ -26,7 +26,7 @@ def carry_out(args: argparse.Namespace) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    with closing(History(resolve({}).data_folder())) as history:
+    with closing(open_history(resolve({}))) as history:
         found = history.runs(name=args.name, most=max(1, args.most))
     if not found:
         of_name = f" of {args.name!r}" if args.name else ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from shoal.errors import UsageError
 from shoal.execution.gantt import gantt_html, gantt_text
 from shoal.execution.timeline import Timeline
-from shoal.metadata.history import History
+from shoal.session import open_history
 from shoal.settings import resolve
 
 
@@ -26,10 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def carry_out(args: argparse.Namespace) -> None:
     """Show the run."""
-    with closing(History(resolve({}).data_folder())) as history:
+    with closing(open_history(resolve({}))) as history:
         latest = history.runs(most=1) if args.run == "last" else []
         record = latest[0] if latest else history.find(args.run)
-        timeline = history.timeline(record)
+        timeline = history.load(record).timeline
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
     print(f"run {record.run} of {record.name}, {started}: {record.outcome}")
     print_gantt(timeline)

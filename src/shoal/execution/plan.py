@@ -89,6 +89,13 @@ class Plan:
     ranks: Mapping[TaskId, int] | None = None
     """Of a worker's ready tasks the one with the lowest rank runs first; None: those that others
     wait for, then in the workflow's order."""
+    expected: Mapping[TaskId, tuple[float, float]] = field(default_factory=dict)
+    """Of duplicable tasks: how long they take, and when their outputs are expected elsewhere, in
+    seconds since the start of the run."""
+    duplication_gain: float = 0.5
+    """Seconds that a duplicate must save."""
+    notes: tuple[str, ...] = ()
+    """What its planner wants to be known, such as a goal that it could not reach."""
 
     def __post_init__(self) -> None:
         missing = self.workflow.calls.keys() - self.placements.keys()

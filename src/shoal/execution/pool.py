@@ -8,11 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 K = TypeVar("K", bound=Hashable)
+J = TypeVar("J", bound=Hashable)
 
 
 @dataclass(slots=True)
@@ -84,6 +85,21 @@ class WarmPool(Generic[K]):
         expired = [i.sandbox for i in self._idle if i.since + self.idle_seconds <= now]
         self._idle = [idle for idle in self._idle if idle.since + self.idle_seconds > now]
         return expired
+
+    def copied(self, now: float, rename: Callable[[K], J | None]) -> WarmPool[J]:
+        """A pool with the same sandboxes, seen from another clock's start at `now`.
+
+        Args:
+            now: The moment that is 0 for the copy.
+            rename: What a kind is called there; None: it isn't there, but takes room.
+        """
+        pool: WarmPool[J] = WarmPool(self.capacity, self.idle_seconds)
+        for idle in self._idle:
+            kind = rename(idle.kind)
+            if kind is not None:
+                pool._next += 1
+                pool._idle.append(_Idle(kind, pool._next, idle.since - now))
+        return pool
 
     def next_expiry(self) -> float | None:
         """When the next sandbox will have been idle for too long."""

@@ -1,12 +1,51 @@
-"""What a workflow's tasks, transfers and starts will cost, learnt from earlier runs."""
+"""What a workflow's tasks, transfers and starts will cost, learnt from the samples of earlier runs.
+
+1. Two paths: enough samples with the same resources, then only those; else the others' too, taken
+   to a baseline and back by how fast each configuration computes. Waiting is the same everywhere,
+   and so are starts: nothing says that memory slows them down.
+2. Of those, the ones whose size is near the size asked for: a window that widens until enough are
+   in it, balanced between smaller, larger and equal ones, closest first; failing that the nearest
+   of all. A task of the same workflow shape learns from itself before it learns from its namesakes.
+3. A percentile is taken of costs, never of speeds: a higher one never predicts a smaller cost.
+4. Within a planning everything is computed once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, zip_longest
+from statistics import median
+from typing import NamedTuple
 
 from shoal.execution.costs import Costs, Direction
+from shoal.metadata.samples import Sample, Samples
 from shoal.types import SLA, Resources, TaskId
+from shoal.workflow import Workflow
+
+ENOUGH = 6
+"""Samples with the same resources that make others needless."""
+LEAST, MOST = 5, 100
+"""How many samples a prediction rests on."""
+OF_ITS_OWN = 3
+"""Samples of the very same task that make its namesakes' needless."""
+_STEP = 0.05
+"""By which the window widens, as a share of the size asked for; at most to 100 %."""
+PARALLEL_GAIN = 0.3
+"""Exponent: what a task that uses several CPUs gains from more of them."""
+_FIXED_NBYTES = 64 * 1024
+"""A transfer's fixed cost, as so many bytes."""
+_BASELINE = 1.0
+"""The CPU share that samples are normalised to."""
+
+
+class Value(NamedTuple):
+    """A cost, and which run it comes from."""
+
+    amount: float
+    run: int
 
 
 @dataclass(frozen=True)
@@ -49,3 +88,319 @@ class DefaultCosts:
     def sampled(self, seed: int) -> Costs:
         """These."""
         return self
+
+
+class LearntPredictions:
+    """Predictions from the samples of earlier runs of a workflow."""
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        runs: Sequence[Samples],
+        defaults: DefaultCosts,
+    ) -> None:
+        """Learn.
+
+        Args:
+            workflow: What is to be planned.
+            runs: What earlier runs of workflows of that name taught, the latest first.
+            defaults: For what none of them tells; knows the workflow's constants.
+        """
+        self.constants = defaults.constants
+        self.basis = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+        self.defaults = defaults
+        self._calls = workflow.calls
+        self._numbers = {task: number for number, task in enumerate(workflow.calls)}
+        self._groups: dict[tuple[str, str], _Group] = {}
+        self._own: dict[int, _Group] = {}
+        """By task number, from runs of the same shape."""
+        self._paces = _Paces()
+        self._cached: dict[tuple[str, str | int, int, Resources | None], list[Value]] = {}
+        same = workflow.fingerprint()
+        for run, block in enumerate(runs):
+            for sample in block.samples:
+                self._learn(run, sample, own=block.fingerprint == same)
+
+    def _learn(self, run: int, sample: Sample, *, own: bool) -> None:
+        key = (sample.kind, sample.name)
+        self._groups.setdefault(key, _Group()).add(run, sample)
+        if sample.kind == "execute" and own:
+            self._own.setdefault(sample.number, _Group()).add(run, sample)
+            self._paces.add(run, sample)
+
+    def at(self, sla: SLA) -> Costs:
+        """Each cost at a service level."""
+        p = 50.0 if sla == "median" else sla.p
+        return _CostsAt(self, lambda values: percentile(values, p), p)
+
+    def sampled(self, seed: int) -> Costs:
+        """Costs as one run might have them: it has a pace, and each cost deviates from it."""
+        return _CostsAt(self, self._paces.drawn(random.Random(seed)), 50.0)
+
+    def executions(self, task: TaskId, nbytes: int, resources: Resources) -> list[Value]:
+        """How long the task has taken, or would have."""
+        name, number = self._calls[task].task.name, self._numbers[task]
+        return self._values("execute", name, number, nbytes, resources)
+
+    def outputs(self, task: TaskId, nbytes: int) -> list[Value]:
+        """How large the task's output has been, or would have."""
+        name, number = self._calls[task].task.name, self._numbers[task]
+        return self._values("output", name, number, nbytes, None)
+
+    def transfers(self, direction: Direction, nbytes: int, resources: Resources) -> list[Value]:
+        """How long such a transfer has taken, or would have."""
+        return self._values(direction, "", -1, nbytes, resources)
+
+    def others(self, kind: str, nbytes: int = 0, resources: Resources | None = None) -> list[Value]:
+        """How long starts, messages and launches have taken."""
+        return self._values(kind, "", -1, nbytes, resources)
+
+    def _values(
+        self, kind: str, name: str, number: int, nbytes: int, resources: Resources | None
+    ) -> list[Value]:
+        group = self._groups.get(("execute" if kind == "output" else kind, name))
+        if group is None:
+            return []
+        own = self._own.get(number)
+        if own is not None and len(own) >= OF_ITS_OWN and own.has_near(nbytes):
+            group = own
+        key = (kind, number if group is own else name, nbytes, resources)
+        values = self._cached.get(key)
+        if values is None:
+            values = self._cached[key] = group.values(kind, nbytes, resources)
+        return values
+
+
+_Choice = Callable[[list[Value]], float]
+"""Makes one figure of what a cost has been."""
+
+
+class _CostsAt:
+    """One figure for each cost, made of what it has been."""
+
+    def __init__(self, predictions: LearntPredictions, choose: _Choice, p: float) -> None:
+        self.constants = predictions.constants
+        self._predictions = predictions
+        self._choose = choose
+        self._p = p
+        self._defaults = predictions.defaults
+        self._executions: dict[tuple[TaskId, int, Resources], float] = {}
+        self._outputs: dict[tuple[TaskId, int], int] = {}
+        sizes = {name: n for sizes in self.constants.values() for name, n in sizes.items()}
+        self._constant_nbytes = sum(sizes.values())
+
+    def launch(self) -> float:
+        values = self._predictions.others("launch", self._constant_nbytes)
+        return self._choose(values) if values else self._defaults.launch()
+
+    def startup(self, resources: Resources, *, warm: bool) -> float:
+        kind = "warm start" if warm else "cold start"
+        values = self._predictions.others(kind, 0, resources)
+        return self._choose(values) if values else self._defaults.startup(resources, warm=warm)
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        values = self._predictions.transfers(direction, nbytes, resources)
+        if not values:
+            return self._defaults.transfer(direction, nbytes, resources)
+        return self._choose(values)
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        key = (task, input_nbytes, resources)
+        seconds = self._executions.get(key)
+        if seconds is None:
+            values = self._predictions.executions(task, input_nbytes, resources)
+            seconds = (
+                self._choose(values)
+                if values
+                else self._defaults.execution(task, input_nbytes, resources)
+            )
+            self._executions[key] = seconds
+        return seconds
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        key = (task, input_nbytes)
+        nbytes = self._outputs.get(key)
+        if nbytes is None:
+            values = self._predictions.outputs(task, input_nbytes)
+            nbytes = (
+                round(percentile(values, self._p))
+                if values
+                else self._defaults.output_nbytes(task, input_nbytes)
+            )
+            self._outputs[key] = nbytes
+        return nbytes
+
+    def coordination(self) -> float:
+        values = self._predictions.others("deliver") or self._predictions.others("hand in")
+        return self._choose(values) if values else self._defaults.coordination()
+
+
+class _Row(NamedTuple):
+    nbytes: int
+    run: int
+    sample: Sample
+
+
+class _Group:
+    """The samples of one thing, by resources and size."""
+
+    def __init__(self) -> None:
+        self._all: list[_Row] = []
+        self._of: dict[Resources, list[_Row]] = {}
+        self._sorted = True
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, run: int, sample: Sample) -> None:
+        row = _Row(sample.nbytes, run, sample)
+        self._all.append(row)
+        self._of.setdefault(sample.resources, []).append(row)
+        self._sorted = False
+
+    def has_near(self, nbytes: int) -> bool:
+        """Whether its sizes, or half or twice them, reach the size asked for."""
+        self._sort()
+        return self._all[0].nbytes / 2 <= nbytes <= self._all[-1].nbytes * 2
+
+    def values(self, kind: str, nbytes: int, resources: Resources | None) -> list[Value]:
+        """What the cost has been or would have been, the smallest first."""
+        self._sort()
+        rows = self._all if resources is None else self._of.get(resources, [])
+        if len(rows) < ENOUGH:
+            rows = self._all
+        scale = _SCALES.get(kind, _as_it_was)
+        return sorted(
+            Value(scale(row.sample, nbytes, resources), row.run) for row in selected(rows, nbytes)
+        )
+
+    def _sort(self) -> None:
+        if not self._sorted:
+            for rows in (self._all, *self._of.values()):
+                rows.sort(key=_order)
+            self._sorted = True
+
+
+def _order(row: _Row) -> tuple[int, int]:
+    return row.nbytes, row.run
+
+
+def selected(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
+    """The samples near a size; `rows` are in the order of their sizes."""
+    sizes = [row.nbytes for row in rows]
+    for step in range(1, round(1 / _STEP) + 1):
+        low = bisect_left(sizes, nbytes * (1 - step * _STEP))
+        high = bisect_right(sizes, nbytes * (1 + step * _STEP))
+        if high - low >= LEAST:
+            return _balanced(rows[low:high], nbytes)
+    return sorted(rows, key=lambda row: (abs(row.nbytes - nbytes), row.run))[:LEAST]
+
+
+def _balanced(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
+    """At most `MOST`, in turn of the smaller, larger and equal ones, closest and latest first."""
+    if len(rows) <= MOST:
+        return list(rows)
+    nearest = sorted(rows, key=lambda row: (abs(row.nbytes - nbytes), row.run))
+    sides = [
+        [row for row in nearest if row.nbytes == nbytes],
+        [row for row in nearest if row.nbytes < nbytes],
+        [row for row in nearest if row.nbytes > nbytes],
+    ]
+    turns = zip_longest(*sides)
+    return list(islice((row for turn in turns for row in turn if row is not None), MOST))
+
+
+def _as_it_was(sample: Sample, nbytes: int, resources: Resources | None) -> float:
+    return sample.seconds
+
+
+def _executed(sample: Sample, nbytes: int, resources: Resources | None) -> float:
+    """What a task computed takes longer or shorter elsewhere; what it waited stays the same."""
+    seconds = sample.seconds * _growth(sample.nbytes, nbytes)
+    if resources is None or resources == sample.resources:
+        return seconds
+    busy = min(1.0, sample.cpu / sample.seconds) if sample.seconds else 1.0
+    parallel = sample.cpu > 1.05 * sample.seconds
+    baseline = _speed(sample.resources, parallel=parallel) / _BASELINE
+    return seconds * (1 - busy + busy * baseline / _speed(resources, parallel=parallel))
+
+
+def _output(sample: Sample, nbytes: int, resources: Resources | None) -> float:
+    return sample.output_nbytes * _growth(sample.nbytes, nbytes)
+
+
+def _transferred(sample: Sample, nbytes: int, resources: Resources | None) -> float:
+    seconds = sample.seconds * (_FIXED_NBYTES + nbytes) / (_FIXED_NBYTES + sample.nbytes)
+    if resources is None:
+        return seconds
+    return seconds * _speed(sample.resources, parallel=False) / _speed(resources, parallel=False)
+
+
+_SCALES: dict[str, Callable[[Sample, int, Resources | None], float]] = {
+    "execute": _executed,
+    "output": _output,
+    "fetch": _transferred,
+    "save": _transferred,
+    "launch": lambda sample, nbytes, resources: _transferred(sample, nbytes, None),
+}
+
+
+def _growth(known: int, nbytes: int) -> float:
+    """How much larger a cost is where only samples of a very different size are known."""
+    if known / 2 <= nbytes <= known * 2 or not known or not nbytes:
+        return 1.0
+    return nbytes / known
+
+
+def _speed(resources: Resources, *, parallel: bool) -> float:
+    """How fast a configuration computes.
+
+    With less than a CPU in proportion to it; with more only what uses several, and less and less.
+    """
+    share = resources.cpu_share
+    if share <= 1:
+        return share
+    return float(share**PARALLEL_GAIN) if parallel else 1.0
+
+
+class _Paces:
+    """How fast whole runs were, against each other."""
+
+    def __init__(self) -> None:
+        self._of_task: dict[int, list[tuple[int, float]]] = {}
+        self._known: dict[int, float] | None = None
+
+    def add(self, run: int, sample: Sample) -> None:
+        self._of_task.setdefault(sample.number, []).append((run, sample.seconds))
+
+    def _paces(self) -> dict[int, float]:
+        if self._known is None:
+            ratios: dict[int, list[float]] = {}
+            for seen in self._of_task.values():
+                middle = median(seconds for _, seconds in seen)
+                if middle > 0:
+                    for run, seconds in seen:
+                        ratios.setdefault(run, []).append(seconds / middle)
+            self._known = {run: max(median(found), 1e-3) for run, found in ratios.items()}
+        return self._known
+
+    def drawn(self, rng: random.Random) -> _Choice:
+        """Draws costs at the pace of one run."""
+        paces = self._paces()
+        pace = rng.choice(list(paces.values())) if paces else 1.0
+
+        def choose(values: list[Value]) -> float:
+            value = values[int(rng.random() * len(values))]
+            return value.amount * pace / paces.get(value.run, 1.0)
+
+        return choose
+
+
+def percentile(values: Sequence[Value], p: float) -> float:
+    """The amount that `p` per cent of the values, in order, stay within."""
+    position = (len(values) - 1) * p / 100
+    below = int(position)
+    if below + 1 >= len(values):
+        return values[-1].amount
+    low, high = values[below].amount, values[below + 1].amount
+    return low + (high - low) * (position - below)

@@ -6,16 +6,18 @@ Both are pure: the same workflow and conditions give the same plan. They score p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from shoal.errors import PlanError
 from shoal.execution.costs import Costs, Predictions
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import simulate
 from shoal.execution.timeline import Timeline
-from shoal.types import Resources
+from shoal.types import Resources, TaskId
 from shoal.workflow import Workflow
 
 
@@ -38,6 +40,43 @@ class Conditions:
         return simulate(plan, costs, self.pool())
 
 
+def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
+    """The plan, if it can be carried out; what it breaks is named."""
+    if not isinstance(plan, Plan):
+        raise PlanError("a planner returns a Plan", f"this one returned {type(plan).__name__}")
+    unknown = [task for task in plan.placements if task not in workflow.calls]
+    if unknown:
+        raise PlanError("a plan has only the workflow's tasks", f"{unknown[0]!r} isn't one")
+    missing = [task for task in workflow.calls if task not in plan.placements]
+    if missing:
+        raise PlanError(
+            "each task has one placement", f"{len(missing)} have none, {missing[0]!r} among them"
+        )
+    capacity = conditions.pool().capacity
+    if plan.linger is None and len(plan.workers) > capacity:
+        raise PlanError(
+            "workers that never park fit into the platform together",
+            f"{len(plan.workers)} are planned and {capacity} fit: give the plan a `linger`",
+        )
+    if plan.ranks is not None:
+        unranked = [task for task in workflow.calls if task not in plan.ranks]
+        if unranked:
+            raise PlanError("a plan with ranks ranks every task", f"{unranked[0]!r} has none")
+    return plan
+
+
+class Stopwatch:
+    """Tells when the time for planning is over."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._until = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether no time is left."""
+        return self._until is not None and time.monotonic() >= self._until
+
+
 class Planner(Protocol):
     """Decides which worker runs which task, and with what."""
 
@@ -52,3 +91,9 @@ class Optimization(Protocol):
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
         """A plan that isn't worse; `costs` are those that its planner plans with."""
         ...
+
+    def force(
+        self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
+    ) -> Plan:
+        """The plan with this optimization for tasks that insist on it."""
+        return self.apply(plan, conditions, costs)

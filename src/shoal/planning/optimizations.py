@@ -1,18 +1,240 @@
-"""What a task can be asked to be optimised with; planners read it off `forced_optimizations`."""
+"""What refines a plan: pre-loading, pre-warming, duplicating. Workers carry it out as planned.
 
-from dataclasses import dataclass
+An optimization is applied to a whole plan by its planner, or to single tasks that ask for it with
+`forced_optimizations`: those get it whatever the planner thinks of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from shoal.execution.costs import Costs
+from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.plan import Placement, Plan, Prewarm
+from shoal.execution.timeline import Span, Timeline
+from shoal.planning.base import Conditions, Optimization, Stopwatch
+from shoal.planning.critical import critical_path
+from shoal.planning.estimates import Estimates
+from shoal.types import TaskId
+
+_LONGER = 1 + 1e-6
+"""What a makespan may be multiplied by and still count as no longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreLoadOptimization:
-    """Fetch a task's inputs as soon as they are there, while its worker is still busy."""
+    """Fetch a task's inputs as each is saved, while its worker may still be busy with others.
+
+    Every task with at least `threshold` upstream tasks on other workers gets it. Then the critical
+    path is walked: its other tasks that wait for another worker get it as long as that shortens
+    the simulated makespan and shows a new path.
+    """
+
+    threshold: int = 2
+    iterations: int = 100
+
+    def force(
+        self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
+    ) -> Plan:
+        """Give it to these tasks."""
+        return _preloaded(plan, tasks)
+
+    def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+        """The plan with pre-loading where it helps."""
+        watch = Stopwatch(conditions.seconds)
+        away = _elsewhere(plan)
+        chosen = [task for task, count in away.items() if count >= self.threshold]
+        best = _preloaded(plan, chosen)
+        timeline = conditions.simulate(best, costs)
+        for _ in range(self.iterations):
+            path = critical_path(plan.workflow, timeline)
+            more = [t for t in path if away.get(t) and not best.placements[t].preload]
+            if not more or watch.over:
+                break
+            trial = _preloaded(best, more)
+            tried = conditions.simulate(trial, costs)
+            if tried.makespan >= timeline.makespan:
+                break
+            best, timeline = trial, tried
+        return best
 
 
 @dataclass(frozen=True, slots=True)
 class PreWarmOptimization:
-    """Have a sandbox ready before the worker of a task is started."""
+    """Have a sandbox ready before a worker that would start cold is invoked.
+
+    A task that runs while the sandbox should begin to start triggers it. The window for that ends
+    so early that the sandbox is ready in time, and begins so late that it isn't removed before;
+    three quarters of the way through it is aimed at.
+    """
+
+    aim: float = 0.75
+
+    def force(
+        self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
+    ) -> Plan:
+        """Let these tasks warm a sandbox for each worker behind them as soon as they begin."""
+        changes: dict[TaskId, dict[str, object]] = {}
+        for task in tasks:
+            here = plan.placements[task].worker
+            others = {
+                plan.placements[taker].worker: plan.placements[taker].resources
+                for taker in plan.workflow.downstream(task)
+            }
+            warmed = tuple(Prewarm(r) for worker, r in others.items() if worker != here)
+            changes[task] = {"prewarm": plan.placements[task].prewarm + warmed}
+        return _changed(plan, changes)
+
+    def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+        """The plan with triggers for the cold starts that they can hide."""
+        timeline = conditions.simulate(plan, costs)
+        idle = conditions.pool().idle_seconds
+        for start in self._cold(plan, timeline):
+            found = self._trigger(start, timeline, idle, costs.coordination())
+            if found is None:
+                continue
+            task, delay = found
+            wanted = Prewarm(plan.workers[start.worker], delay)
+            warmed = (*plan.placements[task].prewarm, wanted)
+            trial = _changed(plan, {task: {"prewarm": warmed}})
+            tried = conditions.simulate(trial, costs)
+            if tried.makespan <= timeline.makespan * _LONGER and _colds(tried) < _colds(timeline):
+                plan, timeline = trial, tried
+        return plan
+
+    def _cold(self, plan: Plan, timeline: Timeline) -> Iterable[Span]:
+        """The cold starts of workers that others start."""
+        rooted = {
+            plan.placements[task].worker
+            for task, sources in plan.workflow.upstream.items()
+            if not sources
+        }
+        return [s for s in timeline.of_kind("cold start") if s.worker not in rooted]
+
+    def _trigger(
+        self, start: Span, timeline: Timeline, idle: float, request: float
+    ) -> tuple[TaskId, float] | None:
+        latest = start.start - start.seconds - request
+        earliest = max(0.0, latest - idle)
+        aim = earliest + self.aim * (latest - earliest)
+        best: tuple[float, TaskId, float] | None = None
+        for span in timeline.of_kind("execute"):
+            assert span.task is not None
+            moment = min(max(aim, span.start), span.end)
+            if span.start > latest or moment < earliest or moment > latest:
+                continue
+            distance = abs(moment - aim)
+            if best is None or distance < best[0]:
+                best = (distance, span.task, moment - span.start)
+        return None if best is None else (best[1], best[2])
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDupOptimization:
-    """Let a worker repeat a short task of another one rather than wait for its output."""
+    """Let a worker that waits for a short task's output run that task itself.
+
+    Every task within the limits may be duplicated; the worker that waits decides at run time,
+    when that saves at least `gain` seconds.
+    """
+
+    seconds: float = 2.0
+    nbytes: int = 5 * 1024 * 1024
+    gain: float = 0.5
+
+    def force(
+        self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
+    ) -> Plan:
+        """Let these tasks be duplicated whatever they cost."""
+        return self._duplicable(plan, tasks, conditions.simulate(plan, costs), costs)
+
+    def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+        """The plan with the tasks that may be duplicated."""
+        estimates = Estimates(plan.workflow, costs)
+        away = _elsewhere(plan)
+        fed = {source for task in away for source in plan.workflow.upstream[task]}
+        chosen = [
+            task
+            for task, placement in plan.placements.items()
+            if task in fed
+            and estimates.seconds(placement.resources)[task] <= self.seconds
+            and estimates.input_nbytes[task] <= self.nbytes
+        ]
+        if not chosen:
+            return plan
+        timeline = conditions.simulate(plan, costs)
+        trial = self._duplicable(plan, chosen, timeline, costs)
+        tried = conditions.simulate(trial, costs)
+        return trial if tried.makespan <= timeline.makespan * _LONGER else plan
+
+    def _duplicable(
+        self, plan: Plan, tasks: Sequence[TaskId], timeline: Timeline, costs: Costs
+    ) -> Plan:
+        estimates = Estimates(plan.workflow, costs)
+        runs = {span.task: span for span in timeline.of_kind("execute")}
+        expected = dict(plan.expected)
+        for task in tasks:
+            resources = plan.placements[task].resources
+            under_way = costs.coordination()
+            if estimates.output_nbytes[task] > INLINE_NBYTES:
+                under_way += estimates.transfer("save", task, resources)
+                under_way += estimates.transfer("fetch", task, resources)
+            seconds = estimates.seconds(resources)[task]
+            expected[task] = (seconds, runs[task].end + under_way)
+        changed = _changed(plan, {task: {"duplicable": True} for task in tasks})
+        return replace(changed, expected=expected, duplication_gain=self.gain)
+
+
+def _preloaded(plan: Plan, tasks: Sequence[TaskId]) -> Plan:
+    return _changed(plan, {task: {"preload": True} for task in tasks})
+
+
+def optimized(
+    plan: Plan,
+    conditions: Conditions,
+    costs: Costs,
+    optimizations: Sequence[Optimization | type[Optimization]],
+) -> Plan:
+    """The plan refined by optimizations, and with what its tasks insist on."""
+    for given in optimizations:
+        optimization = given() if isinstance(given, type) else given
+        plan = optimization.apply(plan, conditions, costs)
+    return forced(plan, conditions, costs)
+
+
+def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+    """The plan with the optimizations that its tasks insist on."""
+    wanted: dict[Optimization, list[TaskId]] = {}
+    for task, call in plan.workflow.calls.items():
+        for given in call.task.forced_optimizations:
+            optimization = cast(Optimization, given() if isinstance(given, type) else given)
+            wanted.setdefault(optimization, []).append(task)
+    for optimization, tasks in wanted.items():
+        plan = optimization.force(plan, tasks, conditions, costs)
+    return plan
+
+
+def _elsewhere(plan: Plan) -> dict[TaskId, int]:
+    """The tasks that take outputs of other workers, and of how many tasks."""
+    away = {}
+    for task, sources in plan.workflow.upstream.items():
+        here = plan.placements[task].worker
+        count = sum([plan.placements[source].worker != here for source in sources])
+        if count:
+            away[task] = count
+    return away
+
+
+def _changed(plan: Plan, changes: dict[TaskId, dict[str, object]]) -> Plan:
+    """The plan with other fields in some placements."""
+    if not changes:
+        return plan
+    placements: dict[TaskId, Placement] = dict(plan.placements)
+    for task, change in changes.items():
+        placements[task] = replace(placements[task], **change)  # type: ignore[arg-type]
+    return replace(plan, placements=placements)
+
+
+def _colds(timeline: Timeline) -> int:
+    return len(timeline.of_kind("cold start"))

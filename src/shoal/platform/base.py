@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
 from shoal.errors import GatewayRefused, UsageError
+from shoal.execution.pool import WarmPool
 from shoal.types import Resources, RunId, WorkerId
 
 _LONGEST_RUN = 100
@@ -52,7 +53,8 @@ class Invocation:
     @property
     def resources(self) -> Resources:
         """What the worker is to have."""
-        return Resources(self.memory_mb, self.cpus)
+        follows = self.cpus == Resources(self.memory_mb).cpu_share
+        return Resources(self.memory_mb, None if follows else self.cpus)
 
     def to_json(self) -> str:
         """As it travels."""
@@ -144,6 +146,10 @@ class Platform(Protocol):
 
     def active(self, run: RunId) -> bool:
         """Whether a worker of the run is at work or waits to be."""
+        ...
+
+    def pool(self, session: str) -> WarmPool[Resources]:
+        """The sandboxes that a session's workers would find now, as far as it is known."""
         ...
 
     def logs(self, run: RunId) -> Sequence[LogLine]:

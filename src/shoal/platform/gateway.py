@@ -144,6 +144,13 @@ class LocalGateway:
                 self._pool.release(sandbox, self._clock.now())
             self._wake_up()
 
+    def pool(self, session: str) -> WarmPool[Resources]:
+        """The sandboxes that a session's workers would find now."""
+        with self._lock:
+            return self._pool.copied(
+                self._clock.now(), lambda kind: kind[0] if kind[1] == session else None
+            )
+
     def cancel(self, run: RunId) -> None:
         """Stop the run's workers; they are gone when this returns."""
         with self._lock:

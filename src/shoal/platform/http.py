@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from shoal.errors import GatewayRefused, GatewayUnavailable, SettingsError
+from shoal.execution.pool import WarmPool
 from shoal.platform.base import Invocation, LogLine
-from shoal.types import RunId
+from shoal.types import Resources, RunId
 
 _CONNECT_SECONDS = 5.0
 _REPLY_SECONDS = 30.0
@@ -56,6 +57,10 @@ class HttpPlatform:
     def active(self, run: RunId) -> bool:
         """Whether a worker of the run is at work or waits to be."""
         return bool(self._request("GET", f"/runs/{run}").get("active"))
+
+    def pool(self, session: str) -> WarmPool[Resources]:
+        """A pool of the gateway's size, none of whose sandboxes is known to be warm."""
+        return WarmPool(int(self.status()["capacity"]))
 
     def logs(self, run: RunId) -> Sequence[LogLine]:
         """What the run's user code has printed."""

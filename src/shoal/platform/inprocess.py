@@ -106,6 +106,11 @@ class InProcessPlatform:
                 self._discard(sandbox.number)
             self._serve_queue()
 
+    def pool(self, session: str) -> WarmPool[Resources]:
+        """The sandboxes that a session's workers would find now."""
+        with self._lock:
+            return self._pool.copied(self._clock.now(), lambda k: k[0] if k[1] == session else None)
+
     def active(self, run: RunId) -> bool:
         """Whether a worker of the run is at work or waits to be."""
         with self._lock:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from shoal.errors import NotPicklable
@@ -150,6 +151,33 @@ class _Constants:
         args = tuple(None if i in places else value for i, value in enumerate(call.args))
         kwargs = {name: None if name in places else value for name, value in call.kwargs.items()}
         return args, kwargs, {**call.refs, **places}
+
+
+def constant_sizes(workflow: Workflow) -> dict[TaskId, dict[TaskId, int]]:
+    """The large constants of tasks and about how large they are, without pickling them."""
+    sizes: dict[int, int] = {}
+    found: dict[TaskId, dict[TaskId, int]] = {}
+    for task, call in workflow.calls.items():
+        for where, value in _arguments(call):
+            if type(value) in _SMALL or where in call.nested:
+                continue
+            size = sizes.get(id(value))
+            if size is None:
+                size = sizes[id(value)] = _about(value) if _is_large(value) else 0
+            if size:
+                found.setdefault(task, {})[TaskId(f"constant:{id(value):x}")] = size
+    return found
+
+
+def _about(value: Any) -> int:
+    """About the size of a value, from some of what it holds."""
+    if type(value) is dict:
+        return _about(list(value.values()))
+    if type(value) not in (list, tuple, set, frozenset) or not value:
+        return max(estimated_nbytes(value), _LARGE)
+    some = list(islice(value, 100))
+    return sum(max(_about(item) if type(item) is list else estimated_nbytes(item), 8)
+               for item in some) * len(value) // len(some)  # fmt: skip
 
 
 def _arguments(call: Call) -> Iterable[tuple[Where, Any]]:

@@ -29,6 +29,10 @@ class Engine(Protocol):
         """Start the workflow of these outputs and return a handle."""
         ...
 
+    def plan(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Any:
+        """What running the workflow of these outputs is predicted to do."""
+        ...
+
 
 _engine: Engine | None = None
 
@@ -69,6 +73,14 @@ class Output(Generic[T_co]):
     def submit(self, **options: Any) -> Any:
         """Start the workflow that ends here; the handle has `result()`, `status()`, `cancel()`."""
         return engine().submit((self,), options)
+
+    def plan(self, **options: Any) -> Any:
+        """What running the workflow that ends here is predicted to do; nothing runs.
+
+        Args:
+            **options: As for `compute`: `planner`, `deadline`, `budget`, `sla`, `workers`, …
+        """
+        return engine().plan((self,), options)
 
     def draw(self) -> str:
         """The workflow that ends here, as text."""

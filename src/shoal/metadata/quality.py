@@ -1,0 +1,52 @@
+"""How good predictions were: predicted against recorded, after a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from shoal.execution.costs import Costs, Direction
+from shoal.metadata.samples import Sample
+from shoal.types import TaskId
+
+SHORTEST = 0.01
+"""Seconds: executions below that say little, and count only if there are no others."""
+
+
+def prediction_errors(
+    costs: Costs, samples: list[Sample], tasks: Sequence[TaskId]
+) -> Mapping[str, float]:
+    """The median relative error of each kind of prediction: `execute`, `start`, `transfer`.
+
+    Args:
+        costs: What was predicted, at the median.
+        samples: What was recorded.
+        tasks: Every task, in the workflow's order.
+    """
+    errors: dict[str, list[float]] = {}
+    short: list[float] = []
+    for sample in samples:
+        found = _predicted(costs, sample, tasks)
+        if found is None or sample.seconds <= 0:
+            continue
+        kind, predicted = found
+        error = abs(predicted - sample.seconds) / sample.seconds
+        if kind == "execute" and sample.seconds < SHORTEST:
+            short.append(error)
+        else:
+            errors.setdefault(kind, []).append(error)
+    if "execute" not in errors and short:
+        errors["execute"] = short
+    return {kind: median(found) for kind, found in errors.items()}
+
+
+def _predicted(costs: Costs, sample: Sample, tasks: Sequence[TaskId]) -> tuple[str, float] | None:
+    if sample.kind == "execute":
+        task = tasks[sample.number]
+        return "execute", costs.execution(task, sample.nbytes, sample.resources)
+    if sample.kind in ("fetch", "save"):
+        direction: Direction = "fetch" if sample.kind == "fetch" else "save"
+        return "transfer", costs.transfer(direction, sample.nbytes, sample.resources)
+    if sample.kind in ("cold start", "warm start"):
+        return "start", costs.startup(sample.resources, warm=sample.kind == "warm start")
+    return None

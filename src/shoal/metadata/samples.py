@@ -1,0 +1,209 @@
+"""`Samples`: what one run teaches, distilled from its timeline.
+
+1. A sample is a cost and what it depended on: how long a task ran on so many bytes with these
+   resources and how large its output was, how long a transfer of so many bytes took, a start, a
+   message, the launch of the run.
+2. A run's samples are kept as one compact block of columns, written once, read as a whole.
+3. Of each thing a block keeps at most `MOST`, evenly picked, so that it stays small however many
+   tasks the workflow has.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from shoal.errors import ShoalError
+from shoal.execution.timeline import STARTS, Span, Timeline
+from shoal.types import Resources, TaskId, WorkerId
+from shoal.workflow import Workflow
+
+MOST = 200
+"""Samples that a block keeps of each kind, task name and configuration."""
+
+KINDS = ("execute", "fetch", "save", "cold start", "warm start", "deliver", "launch", "hand in")
+_FIELDS = 8
+
+
+class Sample(NamedTuple):
+    """One cost."""
+
+    kind: str
+    name: str
+    """The task's name without its number; empty unless something was executed."""
+    number: int
+    """The task's place in its workflow; -1 if it isn't about a task."""
+    resources: Resources
+    nbytes: int
+    """What it depended on: the input of a task, what was transferred, the constants of a run."""
+    seconds: float
+    cpu: float
+    """CPU seconds, of executions."""
+    output_nbytes: int
+    """Of executions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What one run teaches."""
+
+    fingerprint: str
+    """Of the workflow; task numbers mean the same where it is the same."""
+    samples: list[Sample]
+
+
+def distilled(
+    workflow: Workflow,
+    workers: Mapping[WorkerId, Resources],
+    timeline: Timeline,
+    constants: Mapping[TaskId, Mapping[TaskId, int]],
+) -> bytes:
+    """The samples of a run, as they are kept.
+
+    Args:
+        workflow: What ran.
+        workers: The resources of each worker.
+        timeline: What was recorded.
+        constants: The large constant arguments of tasks, and their sizes.
+    """
+    rows = _Distillery(workflow, workers, timeline, constants).rows()
+    names = list(dict.fromkeys(row.name for row in rows))
+    configurations = list(dict.fromkeys(row.resources for row in rows))
+    name_of = {name: i for i, name in enumerate(names)}
+    configuration_of = {resources: i for i, resources in enumerate(configurations)}
+    table = [
+        (KINDS.index(row.kind), name_of[row.name], row.number, configuration_of[row.resources],
+         row.nbytes, row.seconds, row.cpu, row.output_nbytes)
+        for row in rows
+    ]  # fmt: skip
+    columns = zip(*table, strict=True) if table else []
+    packed = b"".join(array("d", column).tobytes() for column in columns)
+    header = {
+        "fingerprint": workflow.fingerprint(),
+        "names": names,
+        "resources": [(resources.memory_mb, resources.cpus) for resources in configurations],
+        "rows": len(rows),
+        "order": sys.byteorder,
+    }
+    return zlib.compress(json.dumps(header).encode() + b"\n" + packed, 1)
+
+
+def undistilled(block: bytes) -> Samples:
+    """A block as it was kept."""
+    try:
+        head, _, packed = zlib.decompress(block).partition(b"\n")
+        header = json.loads(head)
+        columns = array("d")
+        columns.frombytes(packed)
+        if header["order"] != sys.byteorder:
+            columns.byteswap()
+        count, names = header["rows"], header["names"]
+        configurations = [Resources(memory_mb, cpus) for memory_mb, cpus in header["resources"]]
+        table = zip(*(columns[i * count : (i + 1) * count] for i in range(_FIELDS)), strict=True)
+        samples = [
+            Sample(KINDS[int(kind)], names[int(name)], int(number),
+                   configurations[int(resources)], int(nbytes), seconds, cpu, int(output_nbytes))
+            for kind, name, number, resources, nbytes, seconds, cpu, output_nbytes in table
+        ]  # fmt: skip
+        return Samples(header["fingerprint"], samples)
+    except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
+        raise ShoalError(f"A block of samples in the history is damaged: {error!r}.") from error
+
+
+class _Distillery:
+    def __init__(
+        self,
+        workflow: Workflow,
+        workers: Mapping[WorkerId, Resources],
+        timeline: Timeline,
+        constants: Mapping[TaskId, Mapping[TaskId, int]],
+    ) -> None:
+        self.workflow = workflow
+        self.workers = workers
+        self.timeline = timeline
+        self.constants = constants
+        self.numbers = {task: number for number, task in enumerate(workflow.calls)}
+        self.outputs = {s.task: s.nbytes for s in timeline.of_kind("execute") if s.task}
+
+    def rows(self) -> list[Sample]:
+        kept: dict[tuple[str, str, Resources], list[Sample]] = {}
+        for sample in (*self._of_spans(), *self._of_starts(), *self._of_client()):
+            kept.setdefault((sample.kind, sample.name, sample.resources), []).append(sample)
+        return [sample for samples in kept.values() for sample in _thinned(samples)]
+
+    def _of_spans(self) -> list[Sample]:
+        samples = []
+        for span in self.timeline.of_kind("execute", "fetch", "save", "deliver"):
+            resources = self.workers.get(span.worker)
+            if resources is None:
+                continue
+            if span.kind == "execute":
+                samples.append(self._execution(span, resources))
+            else:
+                samples.append(
+                    Sample(span.kind, "", -1, resources, span.nbytes, span.seconds, 0.0, 0)
+                )
+        return samples
+
+    def _execution(self, span: Span, resources: Resources) -> Sample:
+        assert span.task is not None
+        task = span.task
+        nbytes = sum(self.outputs.get(source, 0) for source in self.workflow.upstream[task])
+        nbytes += sum(self.constants.get(task, {}).values())
+        name = self.workflow.calls[task].task.name
+        return Sample("execute", name, self.numbers[task], resources, nbytes, span.seconds,
+                      span.cpu, span.nbytes)  # fmt: skip
+
+    def _of_starts(self) -> list[Sample]:
+        """Starts, each with what was imported afterwards."""
+        latest: dict[WorkerId, int] = {}
+        samples: list[Sample] = []
+        for span in self.timeline.of_kind(*STARTS, "load"):
+            resources = self.workers.get(span.worker)
+            if resources is None:
+                continue
+            if span.kind == "load":
+                at = latest.get(span.worker)
+                if at is not None:
+                    seconds = samples[at].seconds + span.seconds
+                    samples[at] = samples[at]._replace(seconds=seconds)
+                continue
+            latest[span.worker] = len(samples)
+            samples.append(Sample(span.kind, "", -1, resources, 0, span.seconds, 0.0, 0))
+        return samples
+
+    def _of_client(self) -> list[Sample]:
+        starts = self.timeline.of_kind(*STARTS)
+        if not starts:
+            return []
+        nobody = next(iter(self.workers.values()))
+        sizes: dict[TaskId, int] = {}
+        for named in self.constants.values():
+            sizes.update(named)
+        launch = min(span.start for span in starts)
+        samples = [Sample("launch", "", -1, nobody, sum(sizes.values()), launch, 0.0, 0)]
+        sinks = set(self.workflow.sinks)
+        ends = [
+            (span.end, span.nbytes)
+            for span in self.timeline.of_kind("execute", "save")
+            if span.task in sinks
+        ]
+        if ends:
+            end, nbytes = max(ends)
+            seconds = max(0.0, self.timeline.makespan - end)
+            samples.append(Sample("hand in", "", -1, nobody, nbytes, seconds, 0.0, 0))
+        return samples
+
+
+def _thinned(samples: list[Sample]) -> list[Sample]:
+    """At most `MOST`, evenly picked over the range of their sizes."""
+    if len(samples) <= MOST:
+        return samples
+    samples.sort(key=lambda sample: sample.nbytes)
+    step = len(samples) / MOST
+    return [samples[int(i * step)] for i in range(MOST)]

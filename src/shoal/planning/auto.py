@@ -1,0 +1,332 @@
+"""`AutoPlanner`: searches plans with the simulator and returns the best for the user's goal.
+
+1. Proposals: everything on one worker; tasks spread evenly; the papers' planners; list schedules
+   of several styles; each for several numbers of workers and configurations.
+2. Improvement while there is time: list schedules with disturbed ranks, and the best plan so far
+   with tasks of its critical path moved; then the optimizations, and weaker workers where nothing
+   hangs on them.
+3. Every plan is scored by simulating it. Never is one returned that is slower, in simulation, than
+   the papers' planners' under the same conditions, if there was time to simulate them.
+4. If there isn't time to simulate anything, tasks that are worth less than a worker's start stay
+   together, and others are spread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+
+from shoal.errors import UsageError
+from shoal.execution.plan import Placement, Plan
+from shoal.planning.base import Conditions, Optimization, Stopwatch
+from shoal.planning.critical import critical_path
+from shoal.planning.estimates import Estimates
+from shoal.planning.listing import Lister, Style, fixed_resources
+from shoal.planning.nonuniform import NonUniformPlanner, downgraded, strongest_first
+from shoal.planning.optimizations import (
+    PreLoadOptimization,
+    PreWarmOptimization,
+    forced,
+)
+from shoal.planning.preview import Preview
+from shoal.planning.prices import PRICES, Prices, cost_of
+from shoal.planning.spread import SpreadPlanner
+from shoal.planning.uniform import UniformPlanner
+from shoal.types import SLA, Resources, TaskId, WorkerId
+from shoal.workflow import Workflow
+
+_SHARE = 0.05
+"""Of the predicted makespan, what planning may take by default."""
+_LEAST_SECONDS = 0.05
+"""That planning may always take."""
+_SIMULATED_A_SECOND = 25_000
+"""Tasks and edges, about, on a slow machine."""
+_ROUNDS = 300
+"""Of improvement, if nothing else ends it."""
+_AS_GOOD = 1.005
+"""A plan this much slower than the fastest is as good if it is cheaper."""
+_STYLES = (
+    Style(),
+    Style(communication=0.0),
+    Style(thrift=0.5),
+    Style(thrift=1.0),
+    Style(communication=2.0, thrift=0.25),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    plan: Plan
+    makespan: float
+    gb_seconds: float
+    price: float
+
+
+class AutoPlanner:
+    """Finds a plan for a goal: the fastest without waste, or within a deadline or a budget."""
+
+    def __init__(
+        self,
+        resources: Sequence[Resources] | None = None,
+        *,
+        deadline: float | None = None,
+        budget: float | None = None,
+        sla: SLA = "median",
+        seconds: float | None = None,
+        optimizations: Sequence[Optimization | type[Optimization]] = (
+            PreLoadOptimization,
+            PreWarmOptimization,
+        ),
+        prices: Prices = PRICES["aws-lambda"],
+    ) -> None:
+        """Set it up.
+
+        Args:
+            resources: The configurations that workers may have; default: what the settings say.
+            deadline: Seconds that the run may take at the service level: the cheapest such plan.
+            budget: US dollars that the run may cost: the fastest such plan.
+            sla: How careful the predictions are that it plans with.
+            seconds: How long planning may take; default: a twentieth of the predicted makespan.
+            optimizations: What may refine the plan; each is kept where it helps.
+            prices: What the platform charges.
+        """
+        for name, value in (("deadline", deadline), ("budget", budget), ("seconds", seconds)):
+            if value is not None and not value > 0:
+                raise UsageError(f"AutoPlanner({name}={value!r}): give a number greater than 0.")
+        if deadline is not None and budget is not None:
+            raise UsageError("AutoPlanner: give a deadline or a budget, not both.")
+        self.resources = tuple(resources) if resources is not None else None
+        self.deadline = deadline
+        self.budget = budget
+        self.sla = sla
+        self.seconds = seconds
+        self.optimizations = optimizations
+        self.prices = prices
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        """The best plan that was found in time."""
+        if self.resources is None and _knows_nothing(conditions):
+            plan = SpreadPlanner().plan(workflow, conditions)
+            return forced(plan, conditions, conditions.predictions.at(self.sla))
+        return _Search(self, workflow, conditions).best()
+
+
+def _knows_nothing(conditions: Conditions) -> bool:
+    return conditions.predictions.basis == "no history"
+
+
+class _Search:
+    """One search."""
+
+    def __init__(self, planner: AutoPlanner, workflow: Workflow, conditions: Conditions) -> None:
+        self.planner = planner
+        self.workflow = workflow
+        self.conditions = conditions
+        self.configurations = strongest_first(planner.resources or [conditions.resources])
+        self.costs = conditions.predictions.at(planner.sla)
+        self.estimates = Estimates(workflow, self.costs)
+        self.fixed = fixed_resources(self.estimates)
+        self.edges = sum(map(len, workflow.upstream.values()))
+        limit = planner.seconds or conditions.seconds
+        if limit is None:
+            limit = max(_LEAST_SECONDS, _SHARE * self._about())
+        self.limit = limit
+        self.watch = Stopwatch(limit)
+        self.conditions = replace(conditions, seconds=limit)
+        self.scored: list[_Scored] = []
+        self.bound = float("inf")
+        """The makespan of the better of the papers' planners."""
+        self._listers: dict[tuple[Resources, int], Lister] = {}
+
+    def _about(self) -> float:
+        """About the makespan: all the work, or the longest way through it."""
+        kind, workers = self.configurations[0], self.conditions.workers
+        seconds = self.estimates.seconds(kind)
+        ways: dict[TaskId, float] = {}
+        for task, sources in self.workflow.upstream.items():
+            ways[task] = seconds[task] + max([ways[s] for s in sources], default=0.0)
+        return max(max(ways.values()), sum(seconds.values()) / (workers * kind.slots))
+
+    def best(self) -> Plan:
+        if (len(self.workflow) + self.edges) / _SIMULATED_A_SECOND > self.limit:
+            return self._finished(self._unsimulated())
+        for propose in self._proposals():
+            self._score(propose())
+            if self.watch.over:
+                break
+        self._improve()
+        return self._finished(self._refined(self._chosen()))
+
+    def _unsimulated(self) -> Plan:
+        """What is sensible if there is no time to find out."""
+        kind = self.conditions.resources
+        work = sum(self.estimates.seconds(kind).values())
+        start = self.costs.startup(kind, warm=False) + self.costs.coordination()
+        workers = 1 if work < 2 * start else self.conditions.workers
+        return self._spread(workers, kind)
+
+    def _proposals(self) -> Iterator[Callable[[], Plan]]:
+        workers = self.conditions.workers
+        kinds = self.configurations
+        counts = sorted({1, 2, workers // 4, workers // 2, workers} - {0})
+        counts = [count for count in counts if count <= workers]
+        yield partial(self._spread, workers, kinds[0])
+        for kind in kinds:
+            yield partial(self._papers, UniformPlanner(kind, sla=self.planner.sla))
+        if len(kinds) > 1:
+            yield partial(self._papers, NonUniformPlanner(kinds, sla=self.planner.sla))
+        for kind in kinds:
+            yield partial(self._spread, 1, kind)
+        if not self.fixed:
+            for style in _STYLES:
+                yield partial(self._listed, kinds[0], workers, style)
+            for kind in kinds:
+                for count in reversed(counts):
+                    yield partial(self._listed, kind, count, Style())
+        for count in counts:
+            yield partial(self._spread, count, kinds[0])
+
+    def _spread(self, workers: int, kind: Resources) -> Plan:
+        conditions = replace(self.conditions, workers=workers, resources=kind)
+        return SpreadPlanner().plan(self.workflow, conditions)
+
+    def _papers(self, planner: UniformPlanner | NonUniformPlanner) -> Plan:
+        plan = planner.plan(self.workflow, self.conditions)
+        self.bound = min(self.bound, self._score(plan).makespan)
+        return plan
+
+    def _listed(self, kind: Resources, count: int, style: Style) -> Plan:
+        key = (kind, count)
+        lister = self._listers.get(key)
+        if lister is None:
+            lister = self._listers[key] = Lister(self.estimates, [kind] * count)
+        ranks = lister.ranks(style)
+        return lister.plan(lister.homes(ranks, style), ranks, "list")
+
+    def _score(self, plan: Plan) -> _Scored:
+        for known in self.scored:
+            if known.plan is plan:
+                return known
+        timeline = self.conditions.simulate(plan, self.costs)
+        cost = cost_of(plan, timeline, self.planner.prices)
+        scored = _Scored(plan, timeline.makespan, cost.gb_seconds, cost.price)
+        self.scored.append(scored)
+        return scored
+
+    def _fastest(self) -> _Scored:
+        return min(self.scored, key=lambda s: (s.makespan, s.gb_seconds))
+
+    def _improve(self) -> None:
+        """Disturb and move, while there is time; from a plan that does well for the goal."""
+        if self.fixed or self.conditions.workers == 1:
+            return
+        rng = Random(len(self.workflow))
+        kind = self.configurations[0]
+        idle = 0
+        for round_ in range(_ROUNDS):
+            if self.watch.over or idle > 60:
+                return
+            before = self._fastest().makespan
+            if round_ % 3 == 0:
+                style = replace(
+                    _STYLES[rng.randrange(len(_STYLES))],
+                    noise=rng.choice((0.05, 0.15, 0.4)),
+                    seed=round_,
+                )
+                self._score(self._listed(kind, self.conditions.workers, style))
+            else:
+                self._score(self._moved(self._fastest().plan, rng))
+            idle = 0 if self._fastest().makespan < before * (1 - 1e-9) else idle + 1
+
+    def _moved(self, plan: Plan, rng: Random) -> Plan:
+        """The plan with a stretch of its critical path, or a task beside it, elsewhere."""
+        timeline = self.conditions.simulate(plan, self.costs)
+        path = critical_path(self.workflow, timeline)
+        homes = dict(plan.placements)
+        known = {placement.worker: placement for placement in homes.values()}
+        spare = self.conditions.workers - len(known)
+        crossings = [
+            i for i in range(1, len(path)) if homes[path[i]].worker != homes[path[i - 1]].worker
+        ]
+        if crossings and rng.random() < 0.6:
+            at = rng.choice(crossings)
+            if rng.random() < 0.5:
+                moving, home = [*path[at : at + rng.choice((1, 1, 2, 4))]], homes[path[at - 1]]
+            else:
+                moving, home = [*path[max(0, at - rng.choice((1, 1, 2, 4))) : at]], homes[path[at]]
+        else:
+            task = rng.choice(path)
+            beside = [
+                t for t, p in homes.items() if p.worker == homes[task].worker and t not in path
+            ]
+            moving = [rng.choice(beside)] if beside and rng.random() < 0.7 else [task]
+            others = list(known.values())
+            if spare > 0:
+                others.append(Placement(_new_worker(known), others[0].resources))
+            home = rng.choice(others)
+        for task in moving:
+            homes[task] = home
+        return replace(plan, placements=homes, planner="moved")
+
+    def _chosen(self) -> _Scored:
+        """The best for the goal."""
+        planner = self.planner
+        if planner.deadline is not None:
+            return self._in_time(planner.deadline)
+        if planner.budget is not None:
+            within = [s for s in self.scored if s.price <= planner.budget]
+            if within:
+                return min(within, key=lambda s: (s.makespan, s.price))
+            cheapest = min(self.scored, key=lambda s: (s.price, s.makespan))
+            note = (
+                f"no plan was found within the budget of ${planner.budget:g}: this one is the "
+                f"cheapest, ${cheapest.price:.3g}"
+            )
+            return replace(cheapest, plan=replace(cheapest.plan, notes=(note,)))
+        fastest = self._fastest()
+        limit = max(fastest.makespan, min(fastest.makespan * _AS_GOOD, self.bound))
+        good = [s for s in self.scored if s.makespan <= limit]
+        return min(good, key=lambda s: (s.gb_seconds, s.makespan))
+
+    def _in_time(self, deadline: float) -> _Scored:
+        """The cheapest plan whose makespan, at the service level, is within the deadline."""
+        for scored in sorted(self.scored, key=lambda s: (s.price, s.makespan)):
+            if scored.makespan > 2 * deadline:
+                continue
+            preview = Preview(scored.plan, self.conditions, self.planner.sla)
+            if preview.makespan <= deadline:
+                return scored
+        fastest = self._fastest()
+        note = (
+            f"no plan was found that meets the deadline of {deadline:g} s: this one is the "
+            f"fastest, {fastest.makespan:.3g} s"
+        )
+        return replace(fastest, plan=replace(fastest.plan, notes=(note,)))
+
+    def _refined(self, scored: _Scored) -> Plan:
+        """The plan with the optimizations that shorten it, and without needless strength."""
+        plan, makespan = scored.plan, scored.makespan
+        for given in self.planner.optimizations:
+            if self.watch.over:
+                break
+            optimization = given() if isinstance(given, type) else given
+            trial = optimization.apply(plan, self.conditions, self.costs)
+            tried = self._score(trial)
+            if tried.makespan < makespan * (1 - 1e-6):
+                plan, makespan = trial, tried.makespan
+        if len(self.configurations) > 1 and not self.watch.over:
+            plan, _ = downgraded(plan, self.conditions, self.costs, self.configurations, self.watch)
+        return plan
+
+    def _finished(self, plan: Plan) -> Plan:
+        plan = replace(plan, planner=f"auto ({plan.planner})")
+        return forced(plan, self.conditions, self.costs)
+
+
+def _new_worker(known: dict[WorkerId, Placement]) -> WorkerId:
+    number = len(known)
+    while WorkerId(f"w{number}") in known:
+        number += 1
+    return WorkerId(f"w{number}")

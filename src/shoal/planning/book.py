@@ -1,0 +1,78 @@
+"""`PlanBook`: the plans that a session has made, so that what is run again isn't planned again.
+
+1. A plan is kept for a workflow's name and shape, what is asked of its tasks, about how large its
+   constants are, and what it was planned for.
+2. It is made anew, when nobody waits, each time that the workflow has been run twice as often as
+   when it was made, and never takes longer than the run that it is for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+
+from shoal.execution.plan import Plan
+from shoal.planning.preview import Preview
+from shoal.types import TaskId
+from shoal.workflow import Workflow
+
+
+@dataclass
+class _Entry:
+    preview: Preview
+    due: int
+    """After so many runs it is made anew."""
+    runs: int = 0
+
+
+class PlanBook:
+    """Plans by what they are for; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, _Entry] = {}
+        self._lock = threading.Lock()
+
+    def find(self, key: Hashable) -> Preview | None:
+        """The plan that is kept for this."""
+        with self._lock:
+            entry = self._entries.get(key)
+            return None if entry is None else entry.preview
+
+    def keep(self, key: Hashable, preview: Preview) -> None:
+        """Keep a plan."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                self._entries[key] = _Entry(preview, 1)
+            else:
+                entry.preview = preview
+
+    def due(self, key: Hashable) -> bool:
+        """Count a run; whether its plan is to be made anew."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return False
+            entry.runs += 1
+            if entry.runs < entry.due:
+                return False
+            entry.due *= 2
+            return True
+
+
+def key_of(
+    workflow: Workflow, name: str, constants: Mapping[TaskId, Mapping[TaskId, int]], *what: Hashable
+) -> Hashable:
+    """What a plan is for."""
+    sizes = {name: n for sizes in constants.values() for name, n in sizes.items()}
+    options = {
+        (call.task.name, call.task.resources, call.task.forced_optimizations)
+        for call in workflow.calls.values()
+    }
+    return name, workflow.fingerprint(), sum(sizes.values()).bit_length(), frozenset(options), what
+
+
+def for_workflow(plan: Plan, workflow: Workflow) -> Plan:
+    """A plan for a workflow of the same shape."""
+    return plan if plan.workflow is workflow else replace(plan, workflow=workflow)

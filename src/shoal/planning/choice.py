@@ -1,0 +1,91 @@
+"""Which planner a user means: an object, a name, or a goal."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.planning.auto import AutoPlanner
+from shoal.planning.base import Conditions, Planner, validated
+from shoal.planning.nonuniform import NonUniformPlanner
+from shoal.planning.preview import Preview
+from shoal.planning.prices import prices_of
+from shoal.planning.spread import SpreadPlanner
+from shoal.planning.uniform import UniformPlanner
+from shoal.types import SLA
+from shoal.workflow import Workflow
+
+GROUP = "shoal.planners"
+"""The entry points by which packages register planners."""
+PLANNERS: Mapping[str, Callable[[], Planner]] = {
+    "auto": AutoPlanner,
+    "uniform": UniformPlanner,
+    "nonuniform": NonUniformPlanner,
+    "spread": SpreadPlanner,
+}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a call says of its plan."""
+
+    given: Planner | str | None = None
+    deadline: float | None = None
+    budget: float | None = None
+    sla: SLA = "median"
+
+    @staticmethod
+    def taken(options: dict[str, Any]) -> Wanted:
+        """Takes what concerns the plan out of a call's options."""
+        names = ("deadline", "budget", "sla")
+        goals = {name: options.pop(name) for name in names if name in options}
+        given = options.pop("planner", None)
+        if given is not None and goals:
+            raise UsageError(
+                f"{next(iter(goals))}= is for the default planner: give it to "
+                f"{type(given).__name__ if not isinstance(given, str) else given!r} instead."
+            )
+        return Wanted(given, **goals)
+
+    def explicit(self, name: str | None) -> bool:
+        """Whether a plan is to be made for this very call, given the planner that settings name."""
+        return self != Wanted() or name not in (None, "auto")
+
+    def planner(self, name: str | None) -> Planner:
+        """The planner, given the name that settings have."""
+        given = self.given or name or "auto"
+        if not isinstance(given, str):
+            if not callable(getattr(given, "plan", None)):
+                raise UsageError(f"planner={given!r}: a planner has a method `plan`.")
+            return given
+        if given == "auto":
+            return AutoPlanner(deadline=self.deadline, budget=self.budget, sla=self.sla)
+        return named_planner(given)
+
+
+def named_planner(name: str) -> Planner:
+    """A planner by its name: one of ours, or one that an installed package registers."""
+    if name in PLANNERS:
+        return PLANNERS[name]()
+    found = {point.name: point for point in entry_points(group=GROUP)}
+    if name in found:
+        planner: Planner = found[name].load()()
+        return planner
+    names = [*PLANNERS, *found]
+    near = difflib.get_close_matches(name, names, 1, 0.4)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
+    raise UsageError(f"There is no planner {name!r}; {hint}")
+
+
+def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices: str) -> Preview:
+    """A plan by a planner, checked, and what it is predicted to do."""
+    begin = time.perf_counter()
+    plan = validated(planner.plan(workflow, conditions), workflow, conditions)
+    seconds = time.perf_counter() - begin
+    sla: SLA = getattr(planner, "sla", "median")
+    return Preview(plan, conditions, sla, prices=prices_of(prices), planning=seconds)

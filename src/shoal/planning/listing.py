@@ -1,0 +1,217 @@
+"""List scheduling: tasks in the order of their ranks, each where it is predicted to end first.
+
+The model of a worker is the simulator's, made quick: so many slots, one transfer at a time, an
+output saved once and fetched once by each worker that needs it. It is used to propose plans; what
+they are worth is for the simulator to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+from random import Random
+
+from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.plan import Placement, Plan
+from shoal.planning.estimates import Estimates
+from shoal.types import Resources, TaskId, WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a list scheduler weighs things."""
+
+    communication: float = 1.0
+    """How much transfers count in ranks."""
+    thrift: float = 0.0
+    """How much a transfer counts beyond the time that it takes, when a worker is chosen."""
+    noise: float = 0.0
+    """By what share ranks are disturbed."""
+    seed: int = 0
+
+
+class Lister:
+    """Makes plans of one workflow for workers of given resources."""
+
+    def __init__(self, estimates: Estimates, workers: Sequence[Resources]) -> None:
+        self.estimates = estimates
+        self.workers = list(workers)
+        self.workflow = workflow = estimates.workflow
+        self.tasks = list(workflow.calls)
+        number = {task: i for i, task in enumerate(self.tasks)}
+        self.sources = [[number[s] for s in workflow.upstream[t]] for t in self.tasks]
+        self.takers: list[list[int]] = [[] for _ in self.tasks]
+        for i, sources in enumerate(self.sources):
+            for source in sources:
+                self.takers[source].append(i)
+        kinds = list(dict.fromkeys(self.workers))
+        self.seconds = {r: [estimates.seconds(r)[t] for t in self.tasks] for r in kinds}
+        self.saves = {r: [estimates.transfer("save", t, r) for t in self.tasks] for r in kinds}
+        self.fetches = {r: [estimates.transfer("fetch", t, r) for t in self.tasks] for r in kinds}
+        self.coordination = estimates.costs.coordination()
+        self.large = [estimates.output_nbytes[t] > INLINE_NBYTES for t in self.tasks]
+        self.starts = [estimates.costs.startup(r, warm=False) for r in self.workers]
+
+    def ranks(self, style: Style) -> list[float]:
+        """How long the longest way from each task to a sink takes."""
+        kind = self.workers[0]
+        seconds, saves, fetches = self.seconds[kind], self.saves[kind], self.fetches[kind]
+        weight, coordination = style.communication, self.coordination
+        rng = Random(style.seed)
+        ranks = [0.0] * len(self.tasks)
+        for i in range(len(self.tasks) - 1, -1, -1):
+            behind = max([ranks[taker] for taker in self.takers[i]], default=0.0)
+            if behind:
+                behind += weight * (saves[i] + fetches[i] + coordination)
+            ranks[i] = seconds[i] + behind
+        if style.noise:
+            ranks = [rank * (1 + style.noise * (2 * rng.random() - 1)) for rank in ranks]
+            for i in range(len(self.tasks) - 1, -1, -1):
+                ranks[i] = max([ranks[i], *(ranks[taker] for taker in self.takers[i])])
+        return ranks
+
+    def homes(self, ranks: Sequence[float], style: Style) -> list[int]:
+        """The worker of each task."""
+        return _Listing(self, ranks, style).homes()
+
+    def plan(self, homes: Sequence[int], ranks: Sequence[float], planner: str) -> Plan:
+        """A plan with these homes, in which tasks with higher ranks run first."""
+        used = {home: i for i, home in enumerate(dict.fromkeys(homes))}
+        placements = {
+            home: Placement(WorkerId(f"w{i}"), self.workers[home]) for home, i in used.items()
+        }
+        order = sorted(range(len(homes)), key=lambda i: (-ranks[i], i))
+        return Plan(
+            self.workflow,
+            {task: placements[home] for task, home in zip(self.tasks, homes, strict=True)},
+            planner=planner,
+            ranks={self.tasks[i]: place for place, i in enumerate(order)},
+        )
+
+
+class _Listing:
+    """One pass over the tasks."""
+
+    def __init__(self, lister: Lister, ranks: Sequence[float], style: Style) -> None:
+        self.lister = lister
+        self.thrift = style.thrift
+        self.order = sorted(range(len(ranks)), key=lambda i: (-ranks[i], i))
+        count, tasks = len(lister.workers), len(ranks)
+        self.slots = [[lister.starts[w]] * lister.workers[w].slots for w in range(count)]
+        self.moving = [0.0] * count
+        self.home = [-1] * tasks
+        self.ends = [0.0] * tasks
+        self.released = [-1.0] * tasks
+        """When others can have an output; -1: nobody elsewhere wants it yet."""
+        self.holders: list[list[int]] = [[] for _ in range(tasks)]
+        """Who has fetched an output."""
+
+    def homes(self) -> list[int]:
+        for task in self._topological():
+            self._place(task)
+        return self.home
+
+    def _topological(self) -> list[int]:
+        """The tasks in the order of ranks, none before its sources."""
+        done = [False] * len(self.order)
+        ordered: list[int] = []
+        for task in self.order:
+            stack = [task]
+            while stack:
+                top = stack[-1]
+                missing = [s for s in self.lister.sources[top] if not done[s]]
+                if missing:
+                    stack.extend(missing)
+                    continue
+                stack.pop()
+                if not done[top]:
+                    done[top] = True
+                    ordered.append(top)
+        return ordered
+
+    def _place(self, task: int) -> None:
+        lister, sources = self.lister, self.lister.sources[task]
+        workers = lister.workers
+        best, best_score, best_end, best_ready = 0, float("inf"), 0.0, 0.0
+        local, remote, saving, fetching = self._inputs(sources)
+        for worker in range(len(workers)):
+            kind = workers[worker]
+            arrival = max([at for home, at in remote.items() if home != worker], default=0.0)
+            fetches = fetching[kind] if fetching else 0.0
+            extra = 0.0
+            if sources:
+                if fetches:
+                    own = lister.fetches[kind]
+                    fetches -= sum(
+                        [own[s] for s in sources
+                         if self.home[s] == worker or worker in self.holders[s]]
+                    )  # fmt: skip
+                ready = max(arrival, local.get(worker, 0.0))
+                if fetches > 1e-12:
+                    ready = max(ready, self.moving[worker]) + fetches
+                    extra = fetches + saving.get(-1, 0.0) - saving.get(worker, 0.0)
+            else:
+                ready = 0.0
+            end = max(ready, self.slots[worker][0]) + lister.seconds[kind][task]
+            score = end + self.thrift * extra
+            if score < best_score - 1e-12:
+                best, best_score, best_end, best_ready = worker, score, end, ready
+        self._settle(task, best, best_end, best_ready)
+
+    def _inputs(
+        self, sources: Sequence[int]
+    ) -> tuple[dict[int, float], dict[int, float], dict[int, float], dict[Resources, float]]:
+        """By worker: when inputs are there, when others can have them, what saving would take."""
+        lister = self.lister
+        local: dict[int, float] = {}
+        remote: dict[int, float] = {}
+        saving: dict[int, float] = {-1: 0.0}
+        fetching: dict[Resources, float] = {}
+        for source in sources:
+            home, end = self.home[source], self.ends[source]
+            local[home] = max(local.get(home, 0.0), end)
+            at = self.released[source]
+            if at < 0:
+                kind = lister.workers[home]
+                save = lister.saves[kind][source]
+                at = end if not save else max(end, self.moving[home]) + save
+                saving[home] = saving.get(home, 0.0) + save
+                saving[-1] += save
+            remote[home] = max(remote.get(home, 0.0), at + lister.coordination)
+        for kind in lister.seconds:
+            fetches = lister.fetches[kind]
+            fetching[kind] = sum([fetches[source] for source in sources])
+        return local, remote, saving, fetching
+
+    def _settle(self, task: int, worker: int, end: float, ready: float) -> None:
+        lister = self.lister
+        moved = False
+        for source in lister.sources[task]:
+            home = self.home[source]
+            if home == worker:
+                continue
+            if self.released[source] < 0:
+                save = lister.saves[lister.workers[home]][source]
+                if save:
+                    done = max(self.ends[source], self.moving[home]) + save
+                    self.moving[home] = max(self.moving[home], done)
+                    self.released[source] = done
+                else:
+                    self.released[source] = self.ends[source]
+            if lister.large[source] and worker not in self.holders[source]:
+                self.holders[source].append(worker)
+                moved = True
+        if moved:
+            self.moving[worker] = max(self.moving[worker], ready)
+        self.home[task] = worker
+        self.ends[task] = end
+        heapreplace(self.slots[worker], end)
+
+
+def fixed_resources(estimates: Estimates) -> dict[TaskId, Resources]:
+    """The tasks that ask for resources of their own."""
+    calls = estimates.workflow.calls
+    return {
+        task: call.task.resources for task, call in calls.items() if call.task.resources is not None
+    }

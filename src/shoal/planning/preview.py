@@ -1,0 +1,286 @@
+"""`Preview`: a plan, and what it is predicted to do. Nothing runs.
+
+1. The makespan at a service level is that percentile of the makespans of simulations whose costs
+   are drawn from what was recorded. The makespan of a run in which everything takes its percentile
+   is shown beside it: it is far too careful, for not everything is late at once.
+2. Everything is computed when somebody first looks, and once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from shoal.errors import UsageError
+from shoal.execution.costs import Costs
+from shoal.execution.gantt import gantt_text
+from shoal.execution.plan import Plan
+from shoal.execution.pool import WarmPool
+from shoal.execution.timeline import Timeline
+from shoal.planning.base import Conditions
+from shoal.planning.critical import critical_path
+from shoal.planning.estimates import Estimates
+from shoal.planning.prices import PRICES, Cost, Prices, cost_of
+from shoal.types import SLA, Resources, TaskId
+from shoal.workflow import Workflow
+
+DRAWS = 40
+"""Simulations that a makespan's distribution is made of."""
+DRAWING_SECONDS = 2.0
+"""After which no more simulations are begun; there are always a few."""
+_FEW = 5
+
+
+class Preview:
+    """What a plan is predicted to do."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        conditions: Conditions,
+        sla: SLA = "median",
+        *,
+        prices: Prices = PRICES["aws-lambda"],
+        planning: float = 0.0,
+    ) -> None:
+        self.plan = plan
+        self.conditions = conditions
+        self.sla = sla
+        self.prices = prices
+        self.planning = planning
+        """Seconds that the planner took."""
+        self._known: dict[int, float] = {}
+        """Predicted makespans by the number of warm sandboxes, for later runs too."""
+
+    def again(
+        self,
+        workflow: Workflow,
+        constants: Mapping[TaskId, Mapping[TaskId, int]],
+        pool: Callable[[], WarmPool[Resources]],
+    ) -> Preview:
+        """The same plan for a workflow of the same shape, run later."""
+        plan = replace(self.plan, workflow=workflow)
+        conditions = replace(self.conditions, pool=pool)
+        preview = Preview(plan, conditions, self.sla, prices=self.prices)
+        preview.constants = constants
+        preview._known = self._known
+        return preview
+
+    @property
+    def basis(self) -> str:
+        """What the predictions rest on."""
+        return self.conditions.predictions.basis
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the predictions rest on earlier runs."""
+        return self.basis != "no history"
+
+    @cached_property
+    def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
+        """The large constants of tasks, and their sizes."""
+        return self._costs.constants
+
+    @cached_property
+    def _costs(self) -> Costs:
+        return self.conditions.predictions.at(self.sla)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The run in which every cost is that of the service level."""
+        return self.conditions.simulate(self.plan, self._costs)
+
+    @cached_property
+    def makespans(self) -> list[float]:
+        """The makespans of runs with drawn costs, the shortest first."""
+        return self._drawn(DRAWING_SECONDS)
+
+    def _drawn(self, seconds: float) -> list[float]:
+        until = time.monotonic() + seconds
+        found: list[float] = []
+        for seed in range(DRAWS):
+            if seed >= _FEW and time.monotonic() > until:
+                break
+            costs = self.conditions.predictions.sampled(seed)
+            found.append(self.conditions.simulate(self.plan, costs).makespan)
+        return sorted(found)
+
+    @cached_property
+    def makespan(self) -> float:
+        """The makespan predicted at the service level."""
+        return self._at_level(self.makespans)
+
+    def _at_level(self, makespans: list[float]) -> float:
+        p = 50.0 if self.sla == "median" else self.sla.p
+        position = (len(makespans) - 1) * p / 100
+        below = int(position)
+        above = min(below + 1, len(makespans) - 1)
+        low, high = makespans[below], makespans[above]
+        return low + (high - low) * (position - below)
+
+    def predicted(self, seconds: float) -> float:
+        """The makespan predicted at the service level, computed in about so many seconds."""
+        warm = self.conditions.pool().idle
+        if warm not in self._known:
+            self._known[warm] = self._at_level(self._drawn(seconds))
+        return self._known[warm]
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What the run takes of the platform."""
+        return cost_of(self.plan, self.timeline, self.prices)
+
+    @cached_property
+    def critical_path(self) -> tuple[TaskId, ...]:
+        """The tasks that the makespan hangs on."""
+        return critical_path(self.plan.workflow, self.timeline)
+
+    def show(self, width: int = 100, color: bool = False) -> str:
+        """The prediction as text, with a Gantt chart."""
+        return f"{self}\n\n{gantt_text(self.timeline, width=width, color=color)}"
+
+    def __str__(self) -> str:
+        plan, cost = self.plan, self.cost
+        shapes: dict[str, int] = {}
+        for resources in plan.workers.values():
+            shapes[str(resources)] = shapes.get(str(resources), 0) + 1
+        workers = ", ".join(f"{count} of {shape}" for shape, count in shapes.items())
+        helped = {
+            "pre-loaded": sum(p.preload for p in plan.placements.values()),
+            "pre-warming": sum(bool(p.prewarm) for p in plan.placements.values()),
+            "duplicable": sum(p.duplicable for p in plan.placements.values()),
+        }
+        notes = [f"{count:,} {what}" for what, count in helped.items() if count]
+        lines = [
+            f"plan of {len(plan.workflow):,} tasks by {plan.planner or 'its planner'}, "
+            f"from {self.basis}, made in {_seconds(self.planning)}",
+            f"makespan   {_seconds(self.makespan)} at {_named(self.sla)} "
+            f"({_seconds(self.timeline.makespan)} if every cost were that of {_named(self.sla)})",
+            f"workers    {len(plan.workers)}: {workers}; {cost.cold_starts} cold starts",
+            f"cost       {cost.gb_seconds:.3g} GB-seconds, {cost.invocations} invocations: "
+            f"${cost.price:.3g} ({self.prices.platform})",
+            f"moved      {_bytes(cost.nbytes)}",
+        ]
+        if notes:
+            lines.append(f"tasks      {', '.join(notes)}")
+        lines += [f"note       {note}" for note in plan.notes]
+        return "\n".join(lines)
+
+    def compare(self, other: Preview) -> str:
+        """This plan and another one, side by side."""
+        rows = [("", _title(self), _title(other), "")]
+        for what, mine, its, shown in (
+            ("makespan", self.makespan, other.makespan, _seconds),
+            ("GB-seconds", self.cost.gb_seconds, other.cost.gb_seconds, "{:.3g}".format),
+            ("price", self.cost.price, other.cost.price, "${:.3g}".format),
+            ("workers", len(self.plan.workers), len(other.plan.workers), "{:,}".format),
+            ("cold starts", self.cost.cold_starts, other.cost.cold_starts, "{:,}".format),
+            ("bytes moved", self.cost.nbytes, other.cost.nbytes, _bytes),
+        ):
+            change = f"{its / mine - 1:+.0%}" if mine else ""
+            rows.append((what, shown(mine), shown(its), change))
+        moved = sum(
+            placement.worker != other.plan.placements[task].worker
+            for task, placement in self.plan.placements.items()
+            if task in other.plan.placements
+        )
+        widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        lines = [
+            "  ".join(
+                cell.ljust(widths[i]) if i == 0 else cell.rjust(widths[i])
+                for i, cell in enumerate(row)
+            ).rstrip()
+            for row in rows
+        ]
+        lines.append(f"{moved:,} of {len(self.plan.placements):,} tasks run on another worker")
+        return "\n".join(lines)
+
+    def explain(self, task: str) -> str:
+        """Why a task is where it is, in a sentence or two."""
+        name = TaskId(task)
+        if name not in self.plan.placements:
+            some = ", ".join(list(self.plan.placements)[:5])
+            raise UsageError(f"The workflow has no task {task!r}; it has {some} and so on.")
+        return _Explanation(self, name).text()
+
+
+class _Explanation:
+    def __init__(self, preview: Preview, task: TaskId) -> None:
+        self.preview = preview
+        self.plan = preview.plan
+        self.task = task
+        self.placement = preview.plan.placements[task]
+        self.estimates = Estimates(preview.plan.workflow, preview._costs)
+
+    def text(self) -> str:
+        worker = self.placement.worker
+        where = f"{self.task} runs on {worker} ({self.placement.resources})"
+        return f"{where} {self._reason()}. {self._when()}{self._extras()}"
+
+    def _reason(self) -> str:
+        workflow, homes = self.plan.workflow, self.plan.placements
+        worker = self.placement.worker
+        asked = workflow.calls[self.task].task.resources
+        if asked is not None:
+            return "because it asks for these resources"
+        if len(self.plan.workers) == 1:
+            return "because the plan keeps everything together on one worker"
+        sources = workflow.upstream[self.task]
+        if not sources:
+            beside = sum(p.worker == worker for p in homes.values()) - 1
+            return f"to share the first tasks out; {beside} other tasks run there"
+        nbytes: dict[str, int] = {}
+        for source in sources:
+            home = homes[source].worker
+            nbytes[home] = nbytes.get(home, 0) + self.estimates.output_nbytes[source]
+        here, total = nbytes.get(worker, 0), sum(nbytes.values())
+        if len(nbytes) == 1 and worker in nbytes:
+            return f"because its whole input ({_bytes(total)}) is made there"
+        if here and here == max(nbytes.values()):
+            return f"because most of its input is made there ({_bytes(here)} of {_bytes(total)})"
+        if here:
+            return f"where {_bytes(here)} of its {_bytes(total)} of input are made"
+        return f"to run beside others, though its input ({_bytes(total)}) is made elsewhere"
+
+    def _when(self) -> str:
+        span = next(s for s in self.preview.timeline.of_kind("execute") if s.task == self.task)
+        path = self.preview.critical_path
+        text = f"It is predicted to begin at {_seconds(span.start)}"
+        if self.task in path:
+            at = path.index(self.task)
+            text += f", after {path[at - 1]}," if at else ""
+            return f"{text} and take {_seconds(span.seconds)}; the makespan hangs on it."
+        return f"{text} and take {_seconds(span.seconds)}; the makespan doesn't hang on it."
+
+    def _extras(self) -> str:
+        placement = self.placement
+        notes = []
+        if placement.preload:
+            notes.append("its inputs are fetched as they are saved")
+        if placement.prewarm:
+            notes.append(f"it warms {len(placement.prewarm)} sandboxes for others")
+        if placement.duplicable:
+            notes.append("workers that wait for it may run it too")
+        return f" {'; '.join(notes).capitalize()}." if notes else ""
+
+
+def _title(preview: Preview) -> str:
+    return f"{preview.plan.planner or 'plan'} ({len(preview.plan.workers)})"
+
+
+def _named(sla: SLA) -> str:
+    return "the median" if sla == "median" else f"the {sla.p:g} % level"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 or not seconds else f"{seconds * 1000:.3g} ms"
+
+
+def _bytes(nbytes: float) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} GB"

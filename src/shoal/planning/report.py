@@ -1,0 +1,77 @@
+"""`report`: plan and reality side by side, after a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+from shoal.execution.gantt import gantt_text
+from shoal.execution.timeline import Span, Timeline
+from shoal.planning.preview import Preview
+from shoal.planning.prices import cost_of
+from shoal.types import WorkerId
+
+
+def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: bool = False) -> str:
+    """What was predicted and what happened: figures, then one chart with both."""
+    predicted = preview.timeline
+    before = cost_of(preview.plan, predicted, preview.prices)
+    after = cost_of(preview.plan, recorded, preview.prices)
+    rows = [
+        ("", "predicted", "recorded", ""),
+        _row("makespan s", preview.makespan, recorded.makespan),
+        _row("GB-seconds", before.gb_seconds, after.gb_seconds),
+        _row("price $", before.price, after.price),
+        _row("cold starts", before.cold_starts, after.cold_starts),
+        _row("MB moved", before.nbytes / 1e6, after.nbytes / 1e6),
+        _row("executing s", *(_total(t) for t in (predicted, recorded))),
+    ]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [
+        f"planned by {preview.plan.planner} from {preview.basis} in {preview.planning:.3g} s",
+        *("  ".join(cell.rjust(widths[i]) if i else cell.ljust(widths[0])
+                    for i, cell in enumerate(row)).rstrip() for row in rows),
+    ]  # fmt: skip
+    errors = _errors(predicted, recorded)
+    if errors:
+        lines.append(f"a task's time was off by {median(errors):.0%} at the median")
+    moved = [
+        task
+        for task, worker in recorded.placements.items()
+        if preview.plan.placements[task].worker != worker
+    ]
+    if moved:
+        lines.append(f"{len(moved)} tasks were run by another worker too, {moved[0]} among them")
+    if not preview.learnt:
+        lines.append("There was no history: the prediction is a guess that the next run improves.")
+    lines += ["", gantt_text(_together(predicted, recorded), width=width, color=color)]
+    return "\n".join(lines)
+
+
+def _row(what: str, predicted: float, recorded: float) -> tuple[str, str, str, str]:
+    change = f"{recorded / predicted - 1:+.0%}" if predicted else ""
+    return what, f"{predicted:.3g}", f"{recorded:.3g}", change
+
+
+def _total(timeline: Timeline) -> float:
+    return sum(span.seconds for span in timeline.of_kind("execute"))
+
+
+def _errors(predicted: Timeline, recorded: Timeline) -> list[float]:
+    seconds = {span.task: span.seconds for span in predicted.of_kind("execute")}
+    return [
+        abs(seconds[span.task] - span.seconds) / span.seconds
+        for span in recorded.of_kind("execute")
+        if span.task in seconds and span.seconds > 0
+    ]
+
+
+def _together(predicted: Timeline, recorded: Timeline) -> Timeline:
+    """One timeline in which each worker has a row as planned above the row that was recorded."""
+    spans: list[Span] = []
+    for timeline, suffix in ((predicted, "plan"), (recorded, "run")):
+        spans += [
+            replace(span, worker=WorkerId(f"{span.worker} {suffix}")) for span in timeline.spans
+        ]
+    spans.sort(key=lambda span: span.start)
+    return Timeline(tuple(spans), max(predicted.makespan, recorded.makespan))

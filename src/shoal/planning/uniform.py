@@ -1,0 +1,51 @@
+"""`UniformPlanner`: the papers' clustering, one configuration for all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal.execution.plan import Plan
+from shoal.planning.base import Conditions, Optimization
+from shoal.planning.clusters import MAX_CLUSTERING, clustered
+from shoal.planning.estimates import Estimates
+from shoal.planning.optimizations import optimized
+from shoal.types import SLA, Resources
+from shoal.workflow import Workflow
+
+
+class UniformPlanner:
+    """Clusters tasks as the papers do (see `clusters`), with the same resources for all workers."""
+
+    def __init__(
+        self,
+        resources: Resources | None = None,
+        *,
+        sla: SLA = "median",
+        optimizations: Sequence[Optimization | type[Optimization]] = (),
+        max_clustering: int = MAX_CLUSTERING,
+    ) -> None:
+        """Set it up.
+
+        Args:
+            resources: What each worker has; default: what the settings say.
+            sla: How careful the predictions are that it plans with.
+            optimizations: What refines its plans, in this order; classes or objects.
+            max_clustering: How many short tasks keep together.
+        """
+        self.resources = resources
+        self.sla = sla
+        self.optimizations = optimizations
+        self.max_clustering = max_clustering
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        """A plan for a workflow under these conditions."""
+        costs = conditions.predictions.at(self.sla)
+        default = self.resources or conditions.resources
+        placements = clustered(
+            Estimates(workflow, costs),
+            lambda task: workflow.calls[task].task.resources or default,
+            conditions.workers,
+            self.max_clustering,
+        )
+        plan = Plan(workflow, placements, planner="uniform")
+        return optimized(plan, conditions, costs, self.optimizations)
