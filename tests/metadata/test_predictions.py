@@ -1,0 +1,243 @@
+"""Predictions are learnt from samples: near ones, of the same resources, never optimistic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal import Percentile, Resources, task
+from shoal.metadata.predictions import (
+    ENOUGH,
+    LEAST,
+    MOST,
+    DefaultCosts,
+    LearntPredictions,
+)
+from shoal.metadata.samples import Sample, Samples
+from shoal.types import TaskId
+from shoal.workflow import Workflow
+
+SMALL, LARGE = Resources(1769), Resources(1769 * 4)
+HALF = Resources(1769, 0.5)
+
+
+@task
+def clean(*_: Any) -> None: ...
+
+
+WORKFLOW = Workflow.of(clean(clean(), clean()))
+FIRST = TaskId("clean#0")
+
+
+def execution(
+    seconds: float,
+    nbytes: int = 0,
+    *,
+    resources: Resources = SMALL,
+    number: int = 0,
+    cpu: float | None = None,
+    output_nbytes: int = 0,
+) -> Sample:
+    used = seconds if cpu is None else cpu
+    return Sample("execute", "clean", number, resources, nbytes, seconds, used, output_nbytes)
+
+
+def other(kind: str, seconds: float, nbytes: int = 0, resources: Resources = SMALL) -> Sample:
+    return Sample(kind, "", -1, resources, nbytes, seconds, 0.0, 0)
+
+
+def learnt(*runs: list[Sample], fingerprint: str | None = None) -> LearntPredictions:
+    """What runs of this shape, the latest first, teach."""
+    shape = WORKFLOW.fingerprint() if fingerprint is None else fingerprint
+    return LearntPredictions(WORKFLOW, [Samples(shape, list(run)) for run in runs], DefaultCosts())
+
+
+def seconds_of(predictions: LearntPredictions, nbytes: int = 0, **options: Any) -> float:
+    resources = options.get("resources", SMALL)
+    return predictions.at(options.get("sla", "median")).execution(FIRST, nbytes, resources)
+
+
+def test_without_history_defaults_are_used_and_said_to_be() -> None:
+    costs = DefaultCosts()
+    assert costs.basis == "no history"
+    assert costs.at(Percentile(99)).execution(FIRST, 0, SMALL) > 0
+    assert costs.startup(SMALL, warm=False) > costs.startup(SMALL, warm=True)
+    assert costs.transfer("save", 10**9, SMALL) > costs.transfer("save", 10**6, SMALL)
+
+
+def test_what_no_run_has_shown_is_taken_from_the_defaults() -> None:
+    costs = learnt([execution(2.0)]).at("median")
+    assert costs.startup(SMALL, warm=True) == DefaultCosts().startup(SMALL, warm=True)
+    assert costs.execution(FIRST, 0, SMALL) == 2.0
+
+
+def test_latency_that_is_added_for_experiments_is_part_of_the_defaults() -> None:
+    assert DefaultCosts(latency=0.5).coordination() == DefaultCosts().coordination() + 0.5
+
+
+def test_the_median_of_the_same_task_is_predicted() -> None:
+    runs = [[execution(s), execution(100.0, number=1)] for s in (1.0, 5.0, 2.0, 4.0, 3.0)]
+    assert seconds_of(learnt(*runs)) == 3.0
+
+
+def test_namesakes_teach_a_task_that_has_hardly_run_itself() -> None:
+    runs = [[execution(1.0, number=1), execution(3.0, number=2)] for _ in range(5)]
+    assert seconds_of(learnt(*runs)) == 2.0
+
+
+def test_numbers_of_another_shape_mean_other_tasks() -> None:
+    runs = [[execution(1.0), execution(3.0, number=1)] for _ in range(5)]
+    assert seconds_of(learnt(*runs, fingerprint="another")) == 2.0
+
+
+def test_samples_of_the_same_resources_are_enough_if_there_are_enough() -> None:
+    own = [execution(1.0, number=9) for _ in range(ENOUGH)]
+    others = [execution(50.0, resources=LARGE, number=9) for _ in range(100)]
+    assert seconds_of(learnt(own + others)) == 1.0
+
+
+def test_with_too_few_samples_of_the_same_resources_others_count_too() -> None:
+    own = [execution(1.0, number=9) for _ in range(ENOUGH - 1)]
+    others = [execution(3.0, resources=LARGE, number=9) for _ in range(ENOUGH - 1)]
+    assert seconds_of(learnt(own + others)) == 2.0
+
+
+def test_half_a_cpu_takes_twice_as_long_for_what_is_computed_and_not_for_what_is_waited() -> None:
+    computing = learnt([execution(1.0) for _ in range(9)])
+    waiting = learnt([execution(1.0, cpu=0.0) for _ in range(9)])
+    assert seconds_of(computing, resources=HALF) == pytest.approx(2.0)
+    assert seconds_of(waiting, resources=HALF) == pytest.approx(1.0)
+
+
+def test_more_than_a_cpu_helps_only_a_task_that_uses_several() -> None:
+    single = learnt([execution(1.0) for _ in range(9)])
+    parallel = learnt([execution(1.0, cpu=1.9) for _ in range(9)])
+    assert seconds_of(single, resources=LARGE) == pytest.approx(1.0)
+    assert seconds_of(parallel, resources=LARGE) == pytest.approx(4**-0.3)
+
+
+def test_a_start_is_not_predicted_slower_for_more_memory_without_evidence() -> None:
+    costs = learnt([other("cold start", 0.2) for _ in range(9)]).at("median")
+    assert costs.startup(LARGE, warm=False) == pytest.approx(0.2)
+
+
+def test_samples_near_the_size_asked_for_count() -> None:
+    samples = [execution(n / 10, n, number=9) for n in range(10, 1000, 10)]
+    predictions = learnt(samples)
+    for nbytes in (100, 500, 900):
+        assert seconds_of(predictions, nbytes) == pytest.approx(nbytes / 10, rel=0.05)
+
+
+def test_far_from_all_samples_the_cost_grows_with_the_size() -> None:
+    predictions = learnt([execution(1.0, 1000, number=9) for _ in range(9)])
+    assert seconds_of(predictions, 1500) == 1.0
+    assert seconds_of(predictions, 10_000) == pytest.approx(10.0)
+
+
+def test_a_window_is_balanced_between_smaller_and_larger_sizes() -> None:
+    below = [execution(1.0, 990, number=9) for _ in range(3 * MOST)]
+    above = [execution(3.0, 1010, number=9) for _ in range(MOST)]
+    assert seconds_of(learnt(below + above), 1000) == pytest.approx(2.0)
+
+
+def test_at_least_a_few_samples_count_however_far_they_are() -> None:
+    samples = [execution(float(n), 10**n, number=9) for n in range(1, 9)]
+    values = learnt(samples).executions(FIRST, 10, SMALL)
+    assert len(values) == LEAST
+
+
+def test_sizes_of_outputs_are_learnt_like_times() -> None:
+    samples = [execution(1.0, 1000, number=9, output_nbytes=500) for _ in range(9)]
+    costs = learnt(samples).at("median")
+    assert costs.output_nbytes(FIRST, 1000) == 500
+    assert costs.output_nbytes(FIRST, 100_000) == 50_000
+
+
+def test_a_transfer_of_more_takes_longer_than_was_ever_seen() -> None:
+    costs = learnt([other("fetch", 0.01, 10**7) for _ in range(9)]).at("median")
+    assert costs.transfer("fetch", 10**9, SMALL) == pytest.approx(1.0, rel=0.01)
+
+
+runs_of_samples = st.lists(
+    st.lists(
+        st.tuples(
+            st.floats(1e-4, 1e3),
+            st.sampled_from([0, 1, 10, 1000, 1100, 10**6]),
+            st.sampled_from([SMALL, LARGE, HALF]),
+            st.floats(0, 2),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    runs_of_samples,
+    st.lists(st.floats(0.1, 99.9), min_size=2, max_size=5),
+    st.sampled_from([0, 5, 1000, 10**5, 10**8]),
+    st.sampled_from([SMALL, LARGE, HALF]),
+)
+def test_a_higher_percentile_never_predicts_a_smaller_cost(
+    runs: list[list[tuple[float, int, Resources, float]]],
+    levels: list[float],
+    nbytes: int,
+    resources: Resources,
+) -> None:
+    blocks = [
+        [
+            sample
+            for s, n, r, cpu in run
+            for sample in (
+                execution(s, n, resources=r, cpu=s * cpu, output_nbytes=n * 2),
+                *(other(kind, s, n, r) for kind in ("fetch", "save")),
+                *(other(kind, s, 0, r) for kind in ("cold start", "warm start", "deliver")),
+                other("launch", s, n, r),
+            )
+        ]
+        for run in runs
+    ]
+    predictions = learnt(*blocks)
+    for lower, higher in pairwise(sorted(levels)):
+        low, high = predictions.at(Percentile(lower)), predictions.at(Percentile(higher))
+        assert low.execution(FIRST, nbytes, resources) <= high.execution(FIRST, nbytes, resources)
+        assert low.output_nbytes(FIRST, nbytes) <= high.output_nbytes(FIRST, nbytes)
+        for direction in ("fetch", "save"):
+            slow = high.transfer(direction, nbytes, resources)
+            assert low.transfer(direction, nbytes, resources) <= slow
+        for warm in (True, False):
+            assert low.startup(resources, warm=warm) <= high.startup(resources, warm=warm)
+        assert low.coordination() <= high.coordination()
+        assert low.launch() <= high.launch()
+
+
+def test_drawn_costs_are_those_that_were_recorded_and_the_same_for_a_seed() -> None:
+    predictions = learnt(*[[execution(s)] for s in (1.0, 2.0, 4.0)], fingerprint="another")
+    drawn = [predictions.sampled(seed).execution(FIRST, 0, SMALL) for seed in range(50)]
+    assert set(drawn) == {1.0, 2.0, 4.0}
+    assert drawn == [predictions.sampled(seed).execution(FIRST, 0, SMALL) for seed in range(50)]
+
+
+def test_a_drawn_run_has_one_pace_for_all_tasks() -> None:
+    """Half of the runs were twice as slow in everything: so is a drawn run, or not at all."""
+    runs = [[execution(1.0 * k), execution(10.0 * k, number=1)] for k in (1, 2) * 4]
+    predictions = learnt(*runs)
+    for seed in range(20):
+        costs = predictions.sampled(seed)
+        first = costs.execution(FIRST, 0, SMALL)
+        second = costs.execution(TaskId("clean#1"), 0, SMALL)
+        assert second == pytest.approx(10 * first)
+
+
+def test_drawn_costs_have_the_recorded_median() -> None:
+    predictions = learnt([execution(float(s), number=9) for s in range(1, 100)])
+    drawn = [predictions.sampled(seed).execution(FIRST, 0, SMALL) for seed in range(400)]
+    assert median(drawn) == pytest.approx(50, rel=0.2)

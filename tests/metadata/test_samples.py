@@ -1,0 +1,91 @@
+"""What a run taught is distilled, kept as a block, and read as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal import Resources, task
+from shoal.errors import ShoalError
+from shoal.execution.timeline import Span, Timeline
+from shoal.metadata.samples import MOST, Sample, distilled, undistilled
+from shoal.types import TaskId, WorkerId
+from shoal.workflow import Workflow
+
+w0 = WorkerId("w0")
+R = Resources(2048)
+
+
+@task
+def load(path: str) -> bytes: ...  # type: ignore[empty-body]
+
+
+@task
+def count(data: bytes) -> int: ...  # type: ignore[empty-body]
+
+
+WORKFLOW = Workflow.of(count(load("a")))
+LOAD, COUNT = TaskId("load#0"), TaskId("count#0")
+TIMELINE = Timeline(
+    (
+        Span("cold start", w0, None, 0.5, 0.75),
+        Span("load", w0, LOAD, 0.75, 1.0),
+        Span("fetch", w0, TaskId("constant:1"), 1.0, 1.25, 0.0, 1000),
+        Span("execute", w0, LOAD, 1.25, 2.25, 0.5, 100),
+        Span("execute", w0, COUNT, 2.25, 2.5, 0.25, 10),
+        Span("leave", w0, None, 2.5, 2.5),
+    ),
+    3.0,
+)
+
+
+def samples(timeline: Timeline = TIMELINE) -> list[Sample]:
+    constants = {LOAD: {TaskId("constant:1"): 1000}}
+    return undistilled(distilled(WORKFLOW, {w0: R}, timeline, constants)).samples
+
+
+def one(kind: str) -> Sample:
+    (sample,) = [sample for sample in samples() if sample.kind == kind]
+    return sample
+
+
+def test_an_execution_depends_on_its_inputs_and_large_constants() -> None:
+    first, second = [sample for sample in samples() if sample.kind == "execute"]
+    assert first == Sample("execute", "load", 0, R, 1000, 1.0, 0.5, 100)
+    assert second == Sample("execute", "count", 1, R, 100, 0.25, 0.25, 10)
+
+
+def test_a_start_takes_until_the_task_is_imported() -> None:
+    assert one("cold start").seconds == 0.5
+
+
+def test_a_transfer_depends_on_what_was_moved() -> None:
+    assert (one("fetch").nbytes, one("fetch").seconds) == (1000, 0.25)
+
+
+def test_the_clients_part_is_told_by_the_gaps() -> None:
+    assert (one("launch").seconds, one("launch").nbytes) == (0.5, 1000)
+    assert one("hand in").seconds == 0.5
+
+
+def test_a_run_in_which_nothing_started_teaches_nothing() -> None:
+    assert samples(Timeline((), 1.0)) == []
+
+
+def test_what_a_worker_of_another_plan_did_is_left_out() -> None:
+    stranger = Timeline((Span("execute", WorkerId("w9"), LOAD, 0.0, 1.0),), 1.0)
+    assert samples(stranger) == []
+
+
+def test_a_large_run_teaches_no_more_than_its_share() -> None:
+    fan = Workflow.of(*[load(str(i)) for i in range(10 * MOST)])
+    spans = [Span("execute", w0, t, i, i + 1, 1.0, i) for i, t in enumerate(fan.calls)]
+    block = distilled(fan, {w0: R}, Timeline(tuple(spans), 1.0), {})
+    assert len(undistilled(block).samples) == MOST
+    assert len(block) < 30 * MOST
+
+
+def test_a_damaged_block_is_told() -> None:
+    with pytest.raises(ShoalError, match="damaged"):
+        undistilled(b"something else")
+    with pytest.raises(ShoalError, match="damaged"):
+        undistilled(distilled(WORKFLOW, {w0: R}, TIMELINE, {})[:-4])
