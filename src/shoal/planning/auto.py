@@ -45,8 +45,6 @@ _SIMULATED_A_SECOND = 25_000
 """Tasks and edges, about, on a slow machine."""
 _ROUNDS = 300
 """Of improvement, if nothing else ends it."""
-_AS_GOOD = 1.005
-"""A plan this much slower than the fastest is as good if it is cheaper."""
 _STYLES = (
     Style(),
     Style(communication=0.0),
@@ -73,6 +71,7 @@ class AutoPlanner:
         *,
         deadline: float | None = None,
         budget: float | None = None,
+        thrift: float = 0.02,
         sla: SLA = "median",
         seconds: float | None = None,
         optimizations: Sequence[Optimization | type[Optimization]] = (
@@ -87,6 +86,8 @@ class AutoPlanner:
             resources: The configurations that workers may have; default: what the settings say.
             deadline: Seconds that the run may take at the service level: the cheapest such plan.
             budget: US dollars that the run may cost: the fastest such plan.
+            thrift: Without either: by what share a plan may be slower than the fastest one if it
+                is cheaper; 0: the fastest, whatever it costs.
             sla: How careful the predictions are that it plans with.
             seconds: How long planning may take; default: a twentieth of the predicted makespan.
             optimizations: What may refine the plan; each is kept where it helps.
@@ -100,6 +101,7 @@ class AutoPlanner:
         self.resources = tuple(resources) if resources is not None else None
         self.deadline = deadline
         self.budget = budget
+        self.thrift = thrift
         self.sla = sla
         self.seconds = seconds
         self.optimizations = optimizations
@@ -286,7 +288,7 @@ class _Search:
             )
             return replace(cheapest, plan=replace(cheapest.plan, notes=(note,)))
         fastest = self._fastest()
-        limit = max(fastest.makespan, min(fastest.makespan * _AS_GOOD, self.bound))
+        limit = max(fastest.makespan, min(fastest.makespan * (1 + planner.thrift), self.bound))
         good = [s for s in self.scored if s.makespan <= limit]
         return min(good, key=lambda s: (s.gb_seconds, s.makespan))
 

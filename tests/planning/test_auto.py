@@ -1,0 +1,176 @@
+"""AutoPlanner finds the plan for a goal: fastest without waste, in time, within a budget."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from planning_examples import (
+    LARGE,
+    MIDDLE,
+    SMALL,
+    Table,
+    chain,
+    conditions,
+    fan,
+    step,
+    tree,
+    workflow,
+)
+
+from shoal import (
+    AutoPlanner,
+    NonUniformPlanner,
+    PreLoadOptimization,
+    Resources,
+    UniformPlanner,
+    task,
+)
+from shoal.errors import UsageError
+from shoal.planning.preview import Preview
+from shoal.types import TaskId
+from shoal.workflow import Output, Workflow
+
+
+def test_tiny_tasks_stay_together() -> None:
+    costs = Table(0.00001, start=0.02, coordination=0.0005)
+    plan = AutoPlanner(seconds=1).plan(workflow(tree(64)), conditions(costs))
+    assert len(plan.workers) == 1
+
+
+def test_long_tasks_are_spread() -> None:
+    costs = Table(1.0, start=0.02, coordination=0.0005)
+    plan = AutoPlanner(seconds=1).plan(workflow(fan(8)), conditions(costs))
+    assert len(plan.workers) == 4
+    assert conditions(costs).simulate(plan, costs).makespan < 4.1
+
+
+def test_a_task_with_a_large_output_is_followed_where_moving_it_takes_longer() -> None:
+    """Fetching the first task's output takes longer than to run everything behind it."""
+    costs = Table(0.1, {"step#0": 10**9})
+    plan = AutoPlanner(seconds=1).plan(workflow(fan(4)), conditions(costs))
+    assert len(plan.workers) == 1
+
+
+def test_a_chain_needs_one_worker() -> None:
+    plan = AutoPlanner(seconds=1).plan(workflow(chain(9)), conditions(Table()))
+    assert len(plan.workers) == 1
+
+
+def test_of_equally_fast_plans_the_cheapest_is_taken() -> None:
+    plan = AutoPlanner([SMALL, MIDDLE, LARGE], seconds=2).plan(
+        workflow(chain(5)), conditions(Table())
+    )
+    assert set(plan.workers.values()) == {SMALL}
+
+
+@task
+def other(*sources: Any) -> None: ...
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Workflow, Table, int]:
+    made: list[Output[Any]] = []
+    for _ in range(draw(st.integers(1, 25))):
+        kind = draw(st.sampled_from([step, other]))
+        count = draw(st.integers(0, 3)) if made else 0
+        made.append(kind(*[made[draw(st.integers(0, len(made) - 1))] for _ in range(count)]))
+    flow = Workflow.of(*made)
+    rng = random.Random(draw(st.integers(0, 99)))
+    costs = Table(
+        {t: rng.choice((0.01, 0.1, 1.0, 3.0)) for t in flow.calls},
+        {t: rng.choice((10, 10**5, 10**7, 10**8)) for t in flow.calls},
+        start=rng.choice((0.0, 0.1, 1.0)),
+        coordination=0.001,
+    )
+    return flow, costs, draw(st.integers(1, 6))
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(), st.sampled_from([None, (SMALL, LARGE)]))
+def test_no_plan_is_slower_than_the_better_one_of_the_papers(
+    case: tuple[Workflow, Table, int], resources: tuple[Resources, ...] | None
+) -> None:
+    flow, costs, workers = case
+    under = conditions(costs, workers)
+    found = AutoPlanner(resources, seconds=30).plan(flow, under)
+    makespan = under.simulate(found, costs).makespan
+    for planner in (UniformPlanner(), NonUniformPlanner(resources or [SMALL])):
+        known = under.simulate(planner.plan(flow, under), costs).makespan
+        assert makespan <= known * (1 + 1e-6)
+    assert len(found.workers) <= workers
+
+
+def test_the_cheapest_plan_in_time_is_taken() -> None:
+    """Eight seconds of work: on one worker it costs least, on four it takes two seconds."""
+    costs, flow = Table(1.0, start=0.2), workflow(fan(8))
+    under = conditions(costs)
+    hasty = AutoPlanner(deadline=4.9, seconds=2).plan(flow, under)
+    easy = AutoPlanner(deadline=30, seconds=2).plan(flow, under)
+    assert Preview(hasty, under).makespan <= 4.9
+    assert len(easy.workers) == 1
+    assert Preview(easy, under).cost.price <= Preview(hasty, under).cost.price
+    assert hasty.notes == easy.notes == ()
+
+
+def test_a_deadline_that_no_plan_meets_is_said() -> None:
+    plan = AutoPlanner(deadline=0.5, seconds=1).plan(workflow(fan(8)), conditions(Table()))
+    assert "no plan was found that meets the deadline of 0.5 s" in plan.notes[0]
+
+
+def test_the_fastest_plan_within_a_budget_is_taken() -> None:
+    costs, flow = Table(1.0, start=0.5), workflow(fan(8))
+    under = conditions(costs)
+    cheapest = AutoPlanner(deadline=1000, seconds=1).plan(flow, under)
+    fastest = AutoPlanner(seconds=1).plan(flow, under)
+    low, high = (Preview(p, under).cost.price for p in (cheapest, fastest))
+    plan = AutoPlanner(budget=(low + high) / 2, seconds=1).plan(flow, under)
+    found = Preview(plan, under)
+    assert found.cost.price <= (low + high) / 2
+    assert found.makespan <= Preview(cheapest, under).makespan
+
+
+def test_a_budget_that_no_plan_keeps_is_said() -> None:
+    plan = AutoPlanner(budget=1e-12, seconds=1).plan(workflow(fan(3)), conditions(Table()))
+    assert "no plan was found within the budget" in plan.notes[0]
+
+
+@pytest.mark.parametrize("wrong", [{"deadline": 0}, {"budget": -1}, {"seconds": 0}])
+def test_a_goal_is_a_positive_number(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="greater than 0"):
+        AutoPlanner(**wrong)
+
+
+def test_a_deadline_and_a_budget_are_not_both_goals() -> None:
+    with pytest.raises(UsageError, match="not both"):
+        AutoPlanner(deadline=1, budget=1)
+
+
+def test_without_history_tasks_are_spread() -> None:
+    costs = Table(basis="no history")
+    plan = AutoPlanner().plan(workflow(tree(16)), conditions(costs))
+    assert plan.planner == "spread"
+    assert len(plan.workers) == 4
+
+
+def test_without_time_to_simulate_tiny_tasks_still_stay_together() -> None:
+    costs = Table(1e-6, start=0.05)
+    plan = AutoPlanner(seconds=1e-6).plan(workflow(tree(64)), conditions(costs))
+    assert len(plan.workers) == 1
+    plan = AutoPlanner(seconds=1e-6).plan(workflow(tree(64)), conditions(Table(1.0)))
+    assert len(plan.workers) == 4
+
+
+def test_what_a_task_insists_on_is_planned_by_every_planner() -> None:
+    @task(forced_optimizations=[PreLoadOptimization()])
+    def insisting(*_: object) -> None: ...
+
+    flow = workflow(insisting(step(), step()))
+    for planner in (AutoPlanner(seconds=0.2), UniformPlanner(), NonUniformPlanner()):
+        for costs in (Table(), Table(basis="no history")):
+            plan = planner.plan(flow, conditions(costs))
+            assert plan.placements[TaskId("insisting#0")].preload, planner
+            assert not plan.placements[TaskId("step#0")].preload
