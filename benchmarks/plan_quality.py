@@ -14,6 +14,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 try:
@@ -44,22 +45,22 @@ def _planner_of(name: str) -> Callable[[], SagaPlanner]:
 
 
 def compare(
-    recipes: Sequence[str],
+    recipe: str,
     sizes: Sequence[int],
     ccrs: Sequence[float],
-    everyone: Sequence[Contestant],
+    schedulers: Sequence[str],
     terms: Terms,
     say: Say,
 ) -> list[Case]:
-    """Every recipe at every size and ratio; without edges there is but one ratio, 0."""
+    """A recipe at every size and ratio; without edges there is but one ratio, 0."""
     cases = []
-    for recipe in recipes:
-        barred: dict[str, str] = {}
-        for size in sorted(sizes):
-            shape = generate(recipe, size, SEED)
-            for ccr in ccrs if shape.edges else [0.0]:
-                cases.append(contend(shape, ccr, everyone, barred, terms))
-                say(_progress(cases[-1]))
+    everyone = contestants(schedulers)
+    barred: dict[str, str] = {}
+    for size in sorted(sizes):
+        shape = generate(recipe, size, SEED)
+        for ccr in ccrs if shape.edges else [0.0]:
+            cases.append(contend(shape, ccr, everyone, barred, terms))
+            say(_progress(cases[-1]))
     return cases
 
 
@@ -152,6 +153,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--small", type=int, default=20, metavar="N", help="small workflows, 0 for none (20)")
     add("--json", type=_new_file, metavar="FILE", help="write everything, each case included")
+    add("--jobs", type=_positive, default=1, metavar="N", help="recipes at a time (1)")
     add("--quiet", action="store_true", help="print the tables only, no progress")
     return made
 
@@ -163,15 +165,26 @@ def fix_hashes() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
+def _say_nothing(line: str) -> None:
+    pass
+
+
+def _say_aloud(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def main() -> int:
     options = parser().parse_args()
     fix_hashes()
-    say: Say = (lambda _: None) if options.quiet else (lambda line: print(line, file=sys.stderr))
+    say = _say_nothing if options.quiet else _say_aloud
     setting = find_setting(SEED, options.workers, options.seconds, options.limit)
     terms = Terms(options.workers, options.seconds, options.limit)
     everyone = contestants(options.schedulers)
+    common = options.tasks, options.ccr, options.schedulers, terms, say
     try:
-        cases = compare(options.recipes, options.tasks, options.ccr, everyone, terms, say)
+        with ProcessPoolExecutor(options.jobs) as pool:
+            started = [pool.submit(compare, recipe, *common) for recipe in options.recipes]
+            cases = [case for future in started for case in future.result()]
         small = compare_small(options.small, options.ccr, everyone, terms, say)
     except KeyboardInterrupt:
         return 130

@@ -73,7 +73,11 @@ class Terms:
         return WarmPool(capacity=max(32, self.workers))
 
 
-class OverLimitError(Exception):
+class NoPlanError(Exception):
+    """A contestant has no plan, and its message says why."""
+
+
+class OverLimitError(NoPlanError):
     """Planning took too long."""
 
     def __init__(self, seconds: float) -> None:
@@ -101,6 +105,8 @@ def contend(
             case.scores[name] = score(contestant, shape, costs, terms)
         except OverLimitError as error:
             barred[name] = case.missing[name] = f"{error} on {shape.name}"
+        except NoPlanError as error:
+            case.missing[name] = str(error)
         except Exception as error:  # noqa: BLE001 - whatever a scheduler raises is in the report
             case.missing[name] = f"raises {type(error).__name__}"
     return case

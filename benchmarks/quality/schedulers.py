@@ -15,6 +15,7 @@ from saga import TaskGraphEdge as Edge
 from saga import TaskGraphNode as Node
 from saga import schedulers as saga
 
+from quality.contest import NoPlanError
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.base import Conditions
 from shoal.types import TaskId, WorkerId
@@ -59,7 +60,7 @@ class SagaPlanner:
         """The scheduler's schedule as a plan.
 
         Raises:
-            IncompleteScheduleError: It left tasks out.
+            NoPlanError: It left tasks out.
         """
         random.seed(SEED)
         schedule = self._make().schedule(_network(conditions.workers), _graph(workflow, conditions))
@@ -70,16 +71,9 @@ class SagaPlanner:
             TaskId(row.name): Placement(WorkerId(row.node), conditions.resources) for row in rows
         }
         if len(placements) < len(workflow):
-            raise IncompleteScheduleError(len(placements), len(workflow))
+            raise NoPlanError("leaves tasks out of its schedule")
         ranks = {task: rank for rank, task in enumerate(placements)}
         return Plan(workflow, placements, linger=None, ranks=ranks)
-
-
-class IncompleteScheduleError(Exception):
-    """A scheduler left tasks out."""
-
-    def __init__(self, scheduled: int, tasks: int) -> None:
-        super().__init__(f"schedules {scheduled} of {tasks} tasks")
 
 
 def _network(workers: int) -> Network:

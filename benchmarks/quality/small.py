@@ -17,13 +17,13 @@ from shoal.execution.plan import Placement, Plan
 from shoal.types import TaskId, WorkerId
 from shoal.workflow import Workflow
 
-SMALLEST, SPAN = 5, 4
+SMALLEST, SPAN = 6, 5
 """The fewest tasks, and how many sizes there are."""
 
-SCHEDULES = 10_000
-"""How many schedules brute force may have to try; it tries some 2,000 a second."""
+SCHEDULES = 30_000
+"""How many schedules brute force may have to try; it tries some 5,000 to 10,000 a second."""
 
-FEWEST_ORDERS = 4
+FEWEST_ORDERS = 8
 """With fewer orders of its tasks a shape is hardly more than a chain."""
 
 
