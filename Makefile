@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench clean
+.PHONY: help demo test lint types layers tests quick bench quality clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,6 +22,10 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml
 
 $(VENV)/.bench: $(BIN)/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+$(VENV)/.quality: $(BIN)/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[quality]'
 	@touch $@
 
 demo: $(VENV)/.user  ## set up, and run a workflow worth looking at
@@ -47,6 +51,9 @@ quick: $(VENV)/.dev  ## only the tests that need no server and no processes
 
 bench: $(VENV)/.bench  ## Shoal, Dask and Ray side by side
 	$(BIN)/python benchmarks/compare.py $(ARGS)
+
+quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simulated side by side
+	$(BIN)/python benchmarks/plan_quality.py $(ARGS)
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from engines import ENGINES
+from machine import cpu_name, memory_gb, version_of
 from targets import TARGETS
 
 PEERS = tuple(name for name in ENGINES if name != "shoal")
@@ -78,32 +78,16 @@ def find_setting(engines: Sequence[str], repeats: int) -> Setting:
     packages = [package for engine in engines for package in ENGINES[engine].packages]
     return Setting(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        cpu=_cpu(),
+        cpu=cpu_name(),
         cores=os.cpu_count() or 1,
-        memory_gb=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30,
+        memory_gb=memory_gb(),
         kernel=f"{platform.system()} {platform.release()}",
         load=os.getloadavg()[0],
         python=platform.python_version(),
-        versions={name: _version(name) for name in (*packages, "numpy")},
+        versions={name: version_of(name) for name in (*packages, "numpy")},
         repeats=repeats,
         options={k: v for k, v in os.environ.items() if k.startswith(("DASK_", "RAY_", "SHOAL_"))},
     )
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "of unknown version"
 
 
 def table(results: Results, engines: Sequence[str]) -> str:

@@ -1,0 +1,1 @@
+"""How good plans are, in simulation: Shoal's planners, published ones, and a lower bound."""

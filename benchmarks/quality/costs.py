@@ -1,0 +1,81 @@
+"""`FixedCosts`: what a shape's tasks and transfers cost, the same for every planner and every run.
+
+The store is the only cost beside the executions: starts, messages and the hand-in of results cost
+nothing, as in the model that the published schedulers plan with.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from quality.shapes import Shape
+from shoal.execution.costs import Costs, Direction
+from shoal.types import SLA, Resources, TaskId
+
+BANDWIDTH = 100e6
+"""Bytes a second, into the store and out of it."""
+
+SMALLEST = 64 * 1024
+"""Bytes of an output that somebody takes: none is so small that it travels inside a message."""
+
+
+@dataclass(frozen=True)
+class FixedCosts:
+    """Costs and predictions at once: the predictions always come true."""
+
+    seconds: Mapping[TaskId, float]
+    nbytes: Mapping[TaskId, int]
+    constants: Mapping[TaskId, Mapping[TaskId, int]] = field(default_factory=dict)
+    basis: str = "fixed figures"
+
+    def launch(self) -> float:
+        """Nothing."""
+        return 0.0
+
+    def startup(self, resources: Resources, *, warm: bool) -> float:
+        """Nothing."""
+        return 0.0
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        """The same both ways."""
+        return nbytes / BANDWIDTH
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """The shape's."""
+        return self.seconds[task]
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        """The shape's, scaled."""
+        return self.nbytes[task]
+
+    def coordination(self) -> float:
+        """Nothing."""
+        return 0.0
+
+    def at(self, sla: SLA) -> Costs:
+        """These."""
+        return self
+
+    def sampled(self, seed: int) -> Costs:
+        """These."""
+        return self
+
+
+def costs_at(shape: Shape, ccr: float) -> FixedCosts:
+    """A shape's costs with outputs scaled to a ratio of communication to computation.
+
+    That is the mean time over an edge, to save an output and to fetch it, over the mean execution.
+    """
+    weights = {task: float(shape.nbytes[task]) for task in shape.workflow.calls}
+    if not any(weights[source] for source, _ in shape.edges):
+        weights = dict.fromkeys(weights, 1.0)
+    scale = 0.0
+    if shape.edges:
+        execution = sum(shape.seconds.values()) / len(shape.seconds)
+        weight = sum(weights[source] for source, _ in shape.edges) / len(shape.edges)
+        scale = ccr * execution * BANDWIDTH / 2 / weight
+    taken = {source for source, _ in shape.edges}
+    nbytes = {
+        task: max(SMALLEST, round(weights[task] * scale)) if task in taken else 0
+        for task in shape.workflow.calls
+    }
+    return FixedCosts(shape.seconds, nbytes)

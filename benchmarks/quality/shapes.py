@@ -1,0 +1,137 @@
+"""`Shape`: a workflow with what its tasks take and give, known in advance.
+
+1. Most come from the recipes of wfcommons, which were learnt from runs of scientific workflows; an
+   edge is a file that a task reads and another wrote, and a task's output is all files it wrote.
+2. A recipe can't always give the number of tasks asked for: it gives the nearest it can, and never
+   fewer than those of the smallest run it was learnt from.
+3. The same arguments give the same shape, as long as PYTHONHASHSEED is fixed: recipes iterate over
+   sets of names.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from wfcommons.wfchef import recipes
+
+from shoal.types import TaskId
+from shoal.workflow import Output, Task, Workflow
+
+RECIPES = {
+    "blast": recipes.BlastRecipe,
+    "bwa": recipes.BwaRecipe,
+    "cycles": recipes.CyclesRecipe,
+    "epigenomics": recipes.EpigenomicsRecipe,
+    "genome": recipes.GenomeRecipe,
+    "montage": recipes.MontageRecipe,
+    "rnaseq": recipes.RnaseqRecipe,
+    "seismology": recipes.SeismologyRecipe,
+    "soykb": recipes.SoykbRecipe,
+    "srasearch": recipes.SrasearchRecipe,
+}
+
+SHORTEST = 0.001
+"""Seconds of a task that a recipe gives none."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A workflow, and each task's seconds and output."""
+
+    name: str
+    workflow: Workflow
+    seconds: Mapping[TaskId, float]
+    nbytes: Mapping[TaskId, float]
+    """Only their proportions count: they are scaled to a ratio of communication to computation."""
+
+    @cached_property
+    def edges(self) -> tuple[tuple[TaskId, TaskId], ...]:
+        """Every output that a task takes: who gives it and who takes it."""
+        upstream = self.workflow.upstream
+        return tuple((source, task) for task, sources in upstream.items() for source in sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A task before it is part of a workflow."""
+
+    category: str
+    seconds: float
+    nbytes: float
+    upstream: Sequence[str]
+
+
+def shape_of(name: str, steps: Mapping[str, Step]) -> Shape:
+    """A shape from steps by their keys, each after those upstream of it."""
+    tasks: dict[str, Task[..., None]] = {}
+    outputs: dict[str, Output[None]] = {}
+    for key, step in steps.items():
+        made = tasks.setdefault(step.category, Task(_nothing, name=step.category))
+        outputs[key] = made(key, *(outputs[source] for source in step.upstream))
+    taken = {source for step in steps.values() for source in step.upstream}
+    workflow = Workflow.of(*(output for key, output in outputs.items() if key not in taken))
+    step_of = {task: steps[call.args[0]] for task, call in workflow.calls.items()}
+    return Shape(
+        name,
+        workflow,
+        {task: max(step.seconds, SHORTEST) for task, step in step_of.items()},
+        {task: step.nbytes for task, step in step_of.items()},
+    )
+
+
+def _nothing(*_: object) -> None:
+    """Stands for what a task would do: plans are only simulated."""
+
+
+def generate(recipe: str, tasks: int, seed: int) -> Shape:
+    """A recipe's shape with about so many tasks."""
+    for count in range(tasks, 10 * tasks):
+        random.seed(seed)
+        np.random.seed(seed)
+        made = RECIPES[recipe](num_tasks=count)
+        try:
+            workflow = made.build_workflow()
+        except ValueError:
+            continue  # the run that it would grow has more tasks than that
+        steps = {
+            key: Step(
+                category=workflow.nodes[key]["task"].name,
+                seconds=workflow.nodes[key]["task"].runtime,
+                nbytes=sum(file.size for file in workflow.nodes[key]["task"].output_files),
+                upstream=made.tasks_parents.get(key, ()),
+            )
+            for key in workflow.nodes
+        }
+        return shape_of(f"{recipe}-{tasks}", _sorted(steps))
+    raise ValueError(f"the recipe {recipe} gives no workflow of {tasks} to {10 * tasks} tasks")
+
+
+def _sorted(steps: Mapping[str, Step]) -> dict[str, Step]:
+    """The steps, each after those upstream of it."""
+    ordered: dict[str, Step] = {}
+    open_ = list(steps)[::-1]
+    while open_:
+        key = open_[-1]
+        missing = [source for source in steps[key].upstream if source not in ordered]
+        if key not in ordered and missing:
+            open_ += missing
+        else:
+            ordered[open_.pop()] = steps[key]
+    return ordered
+
+
+def random_shape(tasks: int, seed: int) -> Shape:
+    """A small shape: every task needs the first, and the last needs every task."""
+    rng = random.Random(seed)
+    steps: dict[str, Step] = {}
+    taken: set[str] = set()
+    for number in range(tasks):
+        count = min(number, rng.choice((1, 1, 2, 3)))
+        upstream = rng.sample(list(steps), count)
+        if number == tasks - 1:
+            upstream = [key for key in steps if key not in taken or key in upstream]
+        taken.update(upstream)
+        steps[str(number)] = Step("task", rng.uniform(0.2, 1.8), rng.uniform(0.2, 1.8), upstream)
+    return shape_of(f"random-{tasks}-{seed}", steps)
