@@ -20,6 +20,7 @@ from random import Random
 
 from shoal.errors import UsageError
 from shoal.execution.plan import Placement, Plan
+from shoal.execution.timeline import Timeline
 from shoal.planning.base import Conditions, Optimization, Stopwatch
 from shoal.planning.critical import critical_path
 from shoal.planning.estimates import Estimates
@@ -43,13 +44,22 @@ _LEAST_SECONDS = 0.05
 """That planning may always take."""
 _SIMULATED_A_SECOND = 25_000
 """Tasks and edges, about, on a slow machine."""
-_ROUNDS = 300
+_MOST_SECONDS = 10.0
+"""That planning takes unless it is told otherwise."""
+_ROUNDS = 20_000
 """Of improvement, if nothing else ends it."""
+_FRUITLESS = 400
+"""Rounds in a row without improvement that end it."""
+_MOST_INSERTED = 2000
+"""Tasks: with more, looking for gaps takes too long."""
 _STYLES = (
     Style(),
+    Style(insertion=True),
+    Style(communication=0.0, insertion=True),
     Style(communication=0.0),
     Style(thrift=0.5),
     Style(thrift=1.0),
+    Style(thrift=3.0),
     Style(communication=2.0, thrift=0.25),
 )
 
@@ -60,6 +70,7 @@ class _Scored:
     makespan: float
     gb_seconds: float
     price: float
+    timeline: Timeline
 
 
 class AutoPlanner:
@@ -131,9 +142,12 @@ class _Search:
         self.estimates = Estimates(workflow, self.costs)
         self.fixed = fixed_resources(self.estimates)
         self.edges = sum(map(len, workflow.upstream.values()))
+        about = self._about()
+        self.patience = max(0.5, 2 * about)
+        """How long a worker waits that rather waits than parks."""
         limit = planner.seconds or conditions.seconds
         if limit is None:
-            limit = max(_LEAST_SECONDS, _SHARE * self._about())
+            limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
         self.limit = limit
         self.watch = Stopwatch(limit)
         self.conditions = replace(conditions, seconds=limit)
@@ -186,7 +200,8 @@ class _Search:
                 yield partial(self._listed, kinds[0], workers, style)
             for kind in kinds:
                 for count in reversed(counts):
-                    yield partial(self._listed, kind, count, Style())
+                    for style in (Style(insertion=True), Style(thrift=0.5)):
+                        yield partial(self._listed, kind, count, style)
         for count in counts:
             yield partial(self._spread, count, kinds[0])
 
@@ -204,16 +219,25 @@ class _Search:
         lister = self._listers.get(key)
         if lister is None:
             lister = self._listers[key] = Lister(self.estimates, [kind] * count)
-        ranks = lister.ranks(style)
-        return lister.plan(lister.homes(ranks, style), ranks, "list")
+        if style.insertion and len(self.workflow) > _MOST_INSERTED:
+            style = replace(style, insertion=False)
+        return lister.listed(style)
 
     def _score(self, plan: Plan) -> _Scored:
+        """Simulate a plan as it is, and with workers that wait rather than park."""
         for known in self.scored:
             if known.plan is plan:
                 return known
+        best = self._simulated(plan)
+        if plan.linger is not None and plan.linger < self.patience and len(plan.workers) > 1:
+            patient = self._simulated(replace(plan, linger=self.patience))
+            best = min(best, patient, key=lambda s: (s.makespan, s.gb_seconds))
+        return best
+
+    def _simulated(self, plan: Plan) -> _Scored:
         timeline = self.conditions.simulate(plan, self.costs)
         cost = cost_of(plan, timeline, self.planner.prices)
-        scored = _Scored(plan, timeline.makespan, cost.gb_seconds, cost.price)
+        scored = _Scored(plan, timeline.makespan, cost.gb_seconds, cost.price, timeline)
         self.scored.append(scored)
         return scored
 
@@ -221,56 +245,106 @@ class _Search:
         return min(self.scored, key=lambda s: (s.makespan, s.gb_seconds))
 
     def _improve(self) -> None:
-        """Disturb and move, while there is time; from a plan that does well for the goal."""
+        """Disturb and move, while there is time.
+
+        A move that makes the plan a little slower is kept for a while, less and less so.
+        """
         if self.fixed or self.conditions.workers == 1:
             return
         rng = Random(len(self.workflow))
-        kind = self.configurations[0]
+        kind, workers = self.configurations[0], self.conditions.workers
+        here = best = self._fastest()
         idle = 0
         for round_ in range(_ROUNDS):
-            if self.watch.over or idle > 60:
+            if self.watch.over or idle > _FRUITLESS:
                 return
-            before = self._fastest().makespan
-            if round_ % 3 == 0:
+            if round_ % 8 == 0:
                 style = replace(
                     _STYLES[rng.randrange(len(_STYLES))],
                     noise=rng.choice((0.05, 0.15, 0.4)),
                     seed=round_,
                 )
-                self._score(self._listed(kind, self.conditions.workers, style))
+                count = workers if rng.random() < 0.7 else rng.randint(1, workers)
+                tried = self._score(self._listed(kind, count, style))
             else:
-                self._score(self._moved(self._fastest().plan, rng))
-            idle = 0 if self._fastest().makespan < before * (1 - 1e-9) else idle + 1
+                tried = self._simulated(self._moved(here, rng))
+            self._forget(tried, best)
+            slack = 0.02 * rng.random() * max(0.0, 1 - idle / _FRUITLESS)
+            if tried.makespan <= here.makespan * (1 + slack):
+                here = tried
+            idle += 1
+            if tried.makespan < best.makespan * (1 - 1e-9):
+                best, idle = tried, 0
+            elif idle % 40 == 0:
+                here = best
 
-    def _moved(self, plan: Plan, rng: Random) -> Plan:
-        """The plan with a stretch of its critical path, or a task beside it, elsewhere."""
-        timeline = self.conditions.simulate(plan, self.costs)
-        path = critical_path(self.workflow, timeline)
+    def _forget(self, tried: _Scored, best: _Scored) -> None:
+        """Don't keep what can't be chosen."""
+        goal = self.planner.deadline is not None or self.planner.budget is not None
+        if not goal and tried.makespan > best.makespan * 1.1 and self.scored[-1] is tried:
+            self.scored.pop()
+
+    def _moved(self, scored: _Scored, rng: Random) -> Plan:
+        """The plan with some tasks elsewhere: of its critical path, or beside it."""
+        plan = scored.plan
+        path = critical_path(self.workflow, scored.timeline)
         homes = dict(plan.placements)
         known = {placement.worker: placement for placement in homes.values()}
-        spare = self.conditions.workers - len(known)
         crossings = [
             i for i in range(1, len(path)) if homes[path[i]].worker != homes[path[i - 1]].worker
         ]
-        if crossings and rng.random() < 0.6:
+        how = rng.random()
+        if crossings and how < 0.4:
             at = rng.choice(crossings)
+            reach = rng.choice((1, 1, 2, 4))
             if rng.random() < 0.5:
-                moving, home = [*path[at : at + rng.choice((1, 1, 2, 4))]], homes[path[at - 1]]
+                moving, home = [*path[at : at + reach]], homes[path[at - 1]]
             else:
-                moving, home = [*path[max(0, at - rng.choice((1, 1, 2, 4))) : at]], homes[path[at]]
+                moving, home = [*path[max(0, at - reach) : at]], homes[path[at]]
+        elif how < 0.7:
+            moving, home = self._beside(path, homes, known, rng)
         else:
-            task = rng.choice(path)
-            beside = [
-                t for t, p in homes.items() if p.worker == homes[task].worker and t not in path
-            ]
-            moving = [rng.choice(beside)] if beside and rng.random() < 0.7 else [task]
-            others = list(known.values())
-            if spare > 0:
-                others.append(Placement(_new_worker(known), others[0].resources))
-            home = rng.choice(others)
+            moving, home = self._family(rng.choice(path), homes, known, rng)
         for task in moving:
             homes[task] = home
         return replace(plan, placements=homes, planner="moved")
+
+    def _beside(
+        self,
+        path: Sequence[TaskId],
+        homes: dict[TaskId, Placement],
+        known: dict[WorkerId, Placement],
+        rng: Random,
+    ) -> tuple[list[TaskId], Placement]:
+        """A task that shares a worker with the critical path, or one of the path, anywhere."""
+        task = rng.choice(path)
+        beside = [t for t, p in homes.items() if p.worker == homes[task].worker and t not in path]
+        moving = rng.choice(beside) if beside and rng.random() < 0.7 else task
+        near = [*self.workflow.upstream[moving], *self.workflow.downstream(moving)]
+        if near and rng.random() < 0.5:
+            return [moving], homes[rng.choice(near)]
+        others = list(known.values())
+        if len(known) < self.conditions.workers:
+            others.append(Placement(_new_worker(known), others[0].resources))
+        return [moving], rng.choice(others)
+
+    def _family(
+        self,
+        task: TaskId,
+        homes: dict[TaskId, Placement],
+        known: dict[WorkerId, Placement],
+        rng: Random,
+    ) -> tuple[list[TaskId], Placement]:
+        """A task with what stands before or behind it on its worker, all elsewhere."""
+        workflow, worker = self.workflow, homes[task].worker
+        moving, most = [task], rng.choice((2, 4, 8, 16))
+        back = rng.random() < 0.5
+        for here in moving:
+            near = workflow.upstream[here] if back else workflow.downstream(here)
+            moving += [t for t in near if homes[t].worker == worker and t not in moving]
+            if len(moving) >= most:
+                break
+        return moving[:most], rng.choice(list(known.values()))
 
     def _chosen(self) -> _Scored:
         """The best for the goal."""
@@ -310,6 +384,10 @@ class _Search:
     def _refined(self, scored: _Scored) -> Plan:
         """The plan with the optimizations that shorten it, and without needless strength."""
         plan, makespan = scored.plan, scored.makespan
+        if plan.linger == self.patience and not self.watch.over:
+            parking = self._simulated(replace(plan, linger=0.5))
+            if parking.makespan <= makespan and parking.gb_seconds < scored.gb_seconds:
+                plan = parking.plan
         for given in self.planner.optimizations:
             if self.watch.over:
                 break

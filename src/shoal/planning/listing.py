@@ -7,6 +7,7 @@ they are worth is for the simulator to say.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
@@ -16,6 +17,8 @@ from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.estimates import Estimates
 from shoal.types import Resources, TaskId, WorkerId
+
+_Gap = tuple[float, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Style:
     noise: float = 0.0
     """By what share ranks are disturbed."""
     seed: int = 0
+    insertion: bool = False
+    """Whether a task may run in a gap before tasks that were placed earlier."""
 
 
 class Lister:
@@ -71,9 +76,13 @@ class Lister:
                 ranks[i] = max([ranks[i], *(ranks[taker] for taker in self.takers[i])])
         return ranks
 
-    def homes(self, ranks: Sequence[float], style: Style) -> list[int]:
-        """The worker of each task."""
-        return _Listing(self, ranks, style).homes()
+    def listed(self, style: Style) -> Plan:
+        """A plan in this style."""
+        ranks = self.ranks(style)
+        listing = _Listing(self, ranks, style)
+        homes = listing.homes()
+        order = [-start for start in listing.starts] if style.insertion else ranks
+        return self.plan(homes, order, "list")
 
     def plan(self, homes: Sequence[int], ranks: Sequence[float], planner: str) -> Plan:
         """A plan with these homes, in which tasks with higher ranks run first."""
@@ -106,6 +115,13 @@ class _Listing:
         """When others can have an output; -1: nobody elsewhere wants it yet."""
         self.holders: list[list[int]] = [[] for _ in range(tasks)]
         """Who has fetched an output."""
+        self.starts = [0.0] * tasks
+        self.gaps = None
+        if style.insertion:
+            starts = [[(-1.0, lister.starts[w])] for w in range(count)]
+            self.gaps = [
+                [list(starts[w]) for _ in range(lister.workers[w].slots)] for w in range(count)
+            ]
 
     def homes(self) -> list[int]:
         for task in self._topological():
@@ -153,7 +169,11 @@ class _Listing:
                     extra = fetches + saving.get(-1, 0.0) - saving.get(worker, 0.0)
             else:
                 ready = 0.0
-            end = max(ready, self.slots[worker][0]) + lister.seconds[kind][task]
+            seconds = lister.seconds[kind][task]
+            if self.gaps is None:
+                end = max(ready, self.slots[worker][0]) + seconds
+            else:
+                end = _earliest(self.gaps[worker], ready, seconds)[0] + seconds
             score = end + self.thrift * extra
             if score < best_score - 1e-12:
                 best, best_score, best_end, best_ready = worker, score, end, ready
@@ -206,7 +226,28 @@ class _Listing:
             self.moving[worker] = max(self.moving[worker], ready)
         self.home[task] = worker
         self.ends[task] = end
-        heapreplace(self.slots[worker], end)
+        seconds = lister.seconds[lister.workers[worker]][task]
+        self.starts[task] = end - seconds
+        if self.gaps is None:
+            heapreplace(self.slots[worker], end)
+        else:
+            _, slot = _earliest(self.gaps[worker], ready, seconds)
+            insort(self.gaps[worker][slot], (end - seconds, end))
+
+
+def _earliest(slots: list[list[tuple[float, float]]], ready: float, seconds: float) -> _Gap:
+    """When a task can begin at the earliest, and in which slot; busy times are in order."""
+    best: _Gap = (float("inf"), 0)
+    for number, busy in enumerate(slots):
+        at = max(0, bisect_right(busy, (ready, float("inf"))) - 1)
+        begin = max(ready, busy[at][1])
+        for start, end in busy[at + 1 :]:
+            if begin + seconds <= start:
+                break
+            begin = max(begin, end)
+        if begin < best[0]:
+            best = (begin, number)
+    return best
 
 
 def fixed_resources(estimates: Estimates) -> dict[TaskId, Resources]:
