@@ -69,8 +69,8 @@ class Terms:
         return Conditions(costs, self.workers, RESOURCES, self.pool, self.seconds)
 
     def pool(self) -> WarmPool[Resources]:
-        """Room for every worker, those that a planner has too many included."""
-        return WarmPool(capacity=max(32, self.workers))
+        """Room for as many workers as may be at work: who plans for more waits for a place."""
+        return WarmPool(capacity=self.workers)
 
 
 class NoPlanError(Exception):
