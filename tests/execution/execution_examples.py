@@ -99,7 +99,7 @@ class CheckedMachine(WorkerMachine):
         for count in (*self._lacks.values(), *self._uses.values(), *self._owes.values()):
             assert count >= 0
         for task in (*self._running, *self._pausing, *ready):
-            assert not self._lacks[task]
+            assert not self._lacks.get(task)
             assert self._held.issuperset(self._inputs[task])
         for output in self._held:
             assert self._uses[output], f"{output} is held for nobody"
