@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.planning.base import Conditions
 from shoal.platform.gateway import LocalGateway
 from shoal.storage.redis import RedisStore
-from shoal.types import TaskId, WorkerId
+from shoal.types import RunId, TaskId, WorkerId
 
 pytestmark = pytest.mark.real
 
@@ -220,16 +220,49 @@ def copying(folder: Path, nbytes: int, expected: tuple[float, float]) -> tuple[O
 @pytest.mark.parametrize("nbytes", [10, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("expected", [(0.01, 60.0), (0.01, 0.1)], ids=["far off", "late"])
 def test_worker_copies_a_task_whose_output_does_not_come(
-    submit: Callable[..., Run], tmp_path: Path, nbytes: int, expected: tuple[float, float]
+    submit: Callable[..., Run],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nbytes: int,
+    expected: tuple[float, float],
 ) -> None:
     """Without the copy `block` would end without the file that it waits for."""
+    counts = counted_at_the_end(monkeypatch)
     run = submit(*copying(tmp_path, nbytes, expected))
     assert run.result(2 * PATIENCE) == ((nbytes + 1, 3), True, nbytes + 1)
     executed = spans(run, "execute", "shared")
     assert set(executed) == {"w0", "w1"}
     assert executed[WorkerId("w1")].end < spans(run, "execute", "target")[WorkerId("w1")].start
     assert spans(run, "fetch", "shared") == {}
-    assert run.status().executed == 5
+    assert counts == [5]
+
+
+def counted_at_the_end(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tasks the store says were executed in each run that ends from now on."""
+    counts: list[int] = []
+    close = RedisStore.close
+
+    def counting(store: RedisStore, run: RunId, workers: Sequence[WorkerId]) -> None:
+        counts.append(store.progress(run))
+        close(store, run, workers)
+
+    monkeypatch.setattr(RedisStore, "close", counting)
+    return counts
+
+
+def test_copy_that_is_not_worth_it_is_not_run(submit: Callable[..., Run]) -> None:
+    """It would take a thousand seconds; the output is expected within one."""
+    made = Task(lambda: time.sleep(0.3) or 5, name="shared")()
+    present = Task(lambda: 3, name="present")()
+    taken = Task(lambda *numbers: sum(numbers), name="target")(made, present)
+
+    def special(name: str, placement: Placement) -> Placement:
+        return replace(placement, duplicable=name == "shared")
+
+    homes = {"shared": "w0", "present": "w1", "target": "w1"}
+    run = submit(taken, Given(homes, special, expected={TaskId("shared#0"): (1000.0, 0.5)}))
+    assert run.result(PATIENCE) == 8
+    assert set(spans(run, "execute", "shared")) == {"w0"}
 
 
 def test_copy_that_fails_is_ignored(submit: Callable[..., Run], tmp_path: Path) -> None:
