@@ -445,6 +445,19 @@ def test_worker_does_not_park_as_long_as_a_copy_is_scheduled() -> None:
     assert machine.handle(TimerFired("linger 1")) == [Save(s)]
 
 
+def test_timer_of_an_earlier_wait_does_not_make_a_worker_park_while_a_copy_is_scheduled() -> None:
+    """`s` takes `x`, which comes for `b` when the worker already lingers."""
+    wiring = {"x": "", "b": "x", "s": "x", "t": "s"}
+    homes = {"w0": "xs", "w1": "bt"}
+    options = {"linger": 0.5, "duplicable": "s", "expected": {"s": (9.0, 9.0)}}
+    machine = machine_of(wiring, homes, "w1", **options)
+    assert machine.handle(Started()) == [SetTimer("linger 1", 0.5)]
+    machine.handle(Arrived(b, held=(x,)))
+    assert machine.handle(Executed(b, SMALL))[-1] == SetTimer("copy s", 18.5)
+    assert machine.handle(TimerFired("linger 1")) == []
+    assert machine.handle(TimerFired("copy s"), now=18.5) == [Execute(s)]
+
+
 STAND_IN = {"s": "", "a": "", "t": "sa"}
 THREE = {"w0": "s", "w1": "t", "w2": "a"}
 

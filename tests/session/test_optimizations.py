@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -338,3 +340,55 @@ def test_worker_that_parks_after_a_copy_finds_its_output_again(
     assert list(run.timeline.lives[WorkerId("w1")])[1:]
     executed = [s.worker for s in run.timeline.of_kind("execute") if s.task == "shared#0"]
     assert sorted(executed) == ["w0", "w1"]
+
+
+def mixed(number: int, nbytes: int, *inputs: bytes) -> bytes:
+    """Bytes that tell which task they are of, and of what inputs."""
+    found = hashlib.sha256(b"".join([b"%d," % number, *inputs])).digest()
+    return found + bytes(nbytes)
+
+
+class Shuffled:
+    """A planner that places and optimizes at random."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        """Any plan that there may be."""
+        rng = self._rng
+        kinds = [conditions.resources, Resources(3600), conditions.resources]
+        placements = {}
+        for task in workflow.calls:
+            home = rng.randrange(3)
+            placements[task] = Placement(
+                WorkerId(f"w{home}"),
+                kinds[home],
+                preload=rng.random() < 0.5,
+                prewarm=(Prewarm(rng.choice(kinds), 0.01),) if rng.random() < 0.1 else (),
+                duplicable=rng.random() < 0.8,
+            )
+        moments = [(0.0, 9.0), (0.0, 0.0), (0.01, 0.1)]
+        return Plan(
+            workflow,
+            placements,
+            linger=rng.choice([0.0, 0.05, None]),
+            expected={task: rng.choice(moments) for task in workflow.calls},
+            duplication_gain=rng.choice([0.0, 0.02]),
+        )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_optimized_the_result_is_that_of_a_sequential_evaluation(
+    session: Session, seed: int
+) -> None:
+    rng = random.Random(seed)
+    outputs: list[Output[Any]] = []
+    values: list[bytes] = []
+    for number in range(30):
+        sources = rng.sample(range(number), min(number, rng.choice([0, 1, 2, 3])))
+        nbytes = rng.choice([0, 0, 10_000, LARGE])
+        outputs.append(Task(mixed)(number, nbytes, *[outputs[i] for i in sources]))
+        values.append(mixed(number, nbytes, *[values[i] for i in sources]))
+    run = session.submit(*outputs[-8:], planner=Shuffled(rng))
+    assert run.values(2 * PATIENCE) == values[-8:]
