@@ -23,6 +23,7 @@ import shoal
 from observing import PATIENCE, eventually, processes_mentioning
 from shoal import DAGTask, Output, PreLoadOptimization, Resources, Session, Task, Workflow, task
 from shoal.errors import RunTimeout
+from shoal.execution.costs import Costs, Direction
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import Simulation
@@ -446,14 +447,14 @@ def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[int]]:
     return sources, [draw(st.integers(0, workers - 1)) for _ in range(count)]
 
 
-class Free:
+class Free(Costs):
     """Everything costs the same."""
 
     def startup(self, resources: Resources, *, warm: bool) -> float:
         """A second."""
         return 1.0
 
-    def transfer(self, nbytes: int, resources: Resources) -> float:
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         """A second."""
         return 1.0
 
