@@ -187,6 +187,7 @@ class Run:
             preload=environment.preload,
             latency=environment.latency,
             sent=self._clock.now(),
+            started=self.started,
         )
 
     def watch(self) -> None:

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from observing import PATIENCE
-from shoal.storage.base import Claim, Completion, Letter, MarkRequest, Opening, Store
+from shoal.storage.base import (
+    Announcement,
+    Claim,
+    Completion,
+    Letter,
+    MarkRequest,
+    Opening,
+    Store,
+)
 from shoal.storage.codec import Blob, Buffer
 from shoal.storage.keys import CLIENT
 from shoal.storage.resp import Connection
@@ -65,6 +73,7 @@ def use(store: Store, run: RunId) -> None:
     marks = [mark(t, w2, w0, w1, payload=b"0"), mark(u, w3, w0)]
     store.complete(run, w0, 1, Completion(saves, marks, [Letter("output", "a")], executed=2))
     store.complete(run, w1, 1, Completion([("B", [b"B" * LARGE])], [mark(t, w2, w0, w1)]))
+    store.complete(run, w1, 1, Completion(announcements=[Announcement(t, w1, b"saved")]))
     store.post(run, Letter("lost", w1, (b"why",)))
     assert store.park(run, w0, 1, "", b"[0]")
 
@@ -83,6 +92,9 @@ SAID: dict[str, Callable[[Store, RunId], Any]] = {
     ),
     "complete with a letter": lambda store, run: store.complete(
         run, w0, 1, Completion(letters=[Letter("output", "a")])
+    ),
+    "complete with an announcement": lambda store, run: store.complete(
+        run, w0, 1, Completion(announcements=[Announcement(t, w1, b"")])
     ),
     "post": lambda store, run: store.post(run, Letter("lost", w0)),
     "park": lambda store, run: store.park(run, w0, 1, "", b""),

@@ -33,6 +33,7 @@ from shoal.errors import RunOver
 from shoal.storage import keys
 from shoal.storage.base import (
     DEFAULT_TTL,
+    Announcement,
     Claim,
     Completion,
     Entry,
@@ -189,7 +190,8 @@ def test_nothing_that_an_older_epoch_sends_is_kept(store: Store, run: RunId) -> 
         ("NEW", [b"N" * LARGE]),
     ]
     letters = [Letter("output", "a")]
-    stale = Completion(saves, [mark(u, w0, w1)], letters, executed=9)
+    announcements = [Announcement(u, w0, b"")]
+    stale = Completion(saves, [mark(u, w0, w1)], letters, 9, announcements)
     with pytest.raises(RunOver):
         store.complete(run, w1, 1, stale)
     found = [flat(data) for data in store.fetch(run, ["a", "A", "new", "NEW"])]

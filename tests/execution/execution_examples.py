@@ -8,7 +8,7 @@ from typing import Any
 from shoal.execution.effects import Effect, Park
 from shoal.execution.events import Event
 from shoal.execution.machine import WorkerMachine
-from shoal.execution.plan import Part, Placement, Plan
+from shoal.execution.plan import Part, Placement, Plan, Prewarm
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 from shoal.workflow import Call, Task, Workflow
 
@@ -50,14 +50,29 @@ def plan_of(
     retries: Mapping[str, int] | None = None,
     resources: Mapping[str, Resources] | None = None,
     linger: float | None = None,
+    preload: Sequence[str] = (),
+    prewarm: Mapping[str, tuple[Prewarm, ...]] | None = None,
+    duplicable: Sequence[str] = (),
+    expected: Mapping[str, tuple[float, float]] | None = None,
 ) -> Plan:
     """A plan from each worker's tasks, as in `{"w0": "abc", "w1": ["long", "names"]}`."""
     placements = {
-        TaskId(task): Placement(WorkerId(worker), (resources or {}).get(worker, ONE_SLOT))
+        TaskId(task): Placement(
+            WorkerId(worker),
+            (resources or {}).get(worker, ONE_SLOT),
+            preload=task in preload,
+            prewarm=(prewarm or {}).get(task, ()),
+            duplicable=task in duplicable,
+        )
         for worker, tasks in homes.items()
         for task in tasks
     }
-    return Plan(workflow_of(wiring, sinks=sinks, retries=retries), placements, linger)
+    return Plan(
+        workflow_of(wiring, sinks=sinks, retries=retries),
+        placements,
+        linger,
+        expected={TaskId(task): found for task, found in (expected or {}).items()},
+    )
 
 
 def part_of(plan: Plan, worker: str, constants: Mapping[str, Sequence[str]] | None = None) -> Part:
@@ -87,7 +102,10 @@ class CheckedMachine(WorkerMachine):
         self.check()
         if any(isinstance(effect, Park) for effect in effects):
             assert self._arrived <= self._executed, "parks before it has done what arrived"
-            assert self._held & self._lacks.keys() <= self._saved | self._spare
+            needed = self._lacks.keys() | self._copies.vouched.keys()
+            assert self._held & needed <= self._saved | self._spare
+            assert not self._copies.scheduled
+            assert not self._cold, "parks with warm-ups to come"
         return effects
 
     def check(self) -> None:
@@ -99,15 +117,27 @@ class CheckedMachine(WorkerMachine):
         for count in (*self._lacks.values(), *self._uses.values(), *self._owes.values()):
             assert count >= 0
         for task in (*self._running, *self._pausing, *ready):
-            assert not self._lacks[task]
+            assert not self._lacks.get(task)
             assert self._held.issuperset(self._inputs[task])
         for output in self._held:
             assert self._uses[output], f"{output} is held for nobody"
         assert self._held.isdisjoint(self._lacks.keys() - self._executed), "held before executed"
         assert self._withheld <= self._saving <= self._held
+        self._check_copies()
         assert not (self._parking and (self._running or self._ready or self._pausing))
         if self.finished and not self._failed():
             self.check_nothing_left()
+
+    def _check_copies(self) -> None:
+        copies = self._copies
+        assert copies.begun.isdisjoint(copies.open)
+        assert copies.scheduled <= copies.open.keys()
+        assert self._running - self._lacks.keys() <= copies.begun
+        assert copies.open.keys().isdisjoint(self._held | self._fetching.keys())
+        for task in copies.scheduled:
+            assert self._held.issuperset(copies.open[task].upstream)
+        for task in copies.begun:
+            assert self._held.issuperset(self.part.copies[task].upstream)
 
     def check_nothing_left(self) -> None:
         """Raise AssertionError if a finished machine holds or owes anything."""
@@ -117,6 +147,9 @@ class CheckedMachine(WorkerMachine):
         assert not self._saving
         assert not self._fetching
         assert not self._missing
+        assert not self._copies.open
+        assert not self._copies.begun
+        assert not self._cold
 
     def _failed(self) -> bool:
         return len(self._executed) < len(self.part.tasks)

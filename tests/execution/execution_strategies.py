@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shoal.clock import VirtualClock
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.machine import INLINE_NBYTES
-from shoal.execution.plan import Placement, Plan
+from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import Acquired, WarmPool
 from shoal.execution.simulator import Simulation
 from shoal.execution.timeline import Timeline
@@ -31,11 +31,22 @@ SIZES = [0, 1, INLINE_NBYTES, INLINE_NBYTES + 1, 10 * INLINE_NBYTES]
 class DrawnCosts(Costs):
     """Costs that differ from call to call."""
 
-    def __init__(self, seconds: Sequence[float], sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        seconds: Sequence[float],
+        sizes: Sequence[int],
+        constants: Mapping[TaskId, Mapping[TaskId, int]] | None = None,
+    ) -> None:
+        self._constants = constants or {}
         self._seconds = cycle(seconds)
         self._sizes = cycle(sizes)
         self.executions: dict[TaskId, float] = {}
-        """What each execution was said to take."""
+        """What the quickest execution of each task was said to take."""
+
+    @property
+    def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
+        """What was given."""
+        return self._constants
 
     def startup(self, resources: Resources, *, warm: bool) -> float:
         """The next seconds, more for a cold start."""
@@ -47,8 +58,9 @@ class DrawnCosts(Costs):
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
         """The next seconds."""
-        self.executions[task] = next(self._seconds)
-        return self.executions[task]
+        seconds = next(self._seconds)
+        self.executions[task] = min(seconds, self.executions.get(task, seconds))
+        return seconds
 
     def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
         """The next size."""
@@ -113,10 +125,19 @@ class Scenario:
     """After which delays each message comes, likewise."""
     capacity: int = 32
     idle_seconds: float = 7.0
+    constant_every: int = 0
+    """Every so many tasks one has a large constant argument; 0: none has."""
+
+    def constants(self) -> dict[TaskId, dict[TaskId, int]]:
+        """The large constant arguments of tasks; some have the same."""
+        tasks = (
+            list(self.plan.workflow.calls)[:: self.constant_every] if self.constant_every else ()
+        )
+        return {task: {TaskId(f"constant:{n % 3}"): 100_000} for n, task in enumerate(tasks)}
 
     def run(self) -> Outcome:
         """Simulate it, with values."""
-        costs = DrawnCosts(self.seconds, self.sizes)
+        costs = DrawnCosts(self.seconds, self.sizes, self.constants())
         pool = WatchedPool(self.capacity, self.idle_seconds)
         delays: Iterator[tuple[float, ...]] = cycle(self.repeats)
         simulation = Simulation(
@@ -159,6 +180,33 @@ class _Sketch:
         return Plan(workflow_of(wiring, sinks=sinks), placements, linger)
 
 
+@dataclass(frozen=True)
+class Optimized:
+    """What optimizations do to a task."""
+
+    preload: bool = False
+    prewarm: tuple[Prewarm, ...] = ()
+    duplicable: bool = False
+    expected: tuple[float, float] | None = None
+
+    def applied(self, placement: Placement) -> Placement:
+        """The placement with them."""
+        return replace(
+            placement, preload=self.preload, prewarm=self.prewarm, duplicable=self.duplicable
+        )
+
+
+def optimized(plan: Plan, choices: Sequence[Optimized], gain: float) -> Plan:
+    """The plan with optimizations, from one task to the next and then from the start again."""
+    chosen = dict(zip(plan.workflow.calls, cycle(choices), strict=False))
+    return replace(
+        plan,
+        placements={task: chosen[task].applied(plan.placements[task]) for task in chosen},
+        expected={task: each.expected for task, each in chosen.items() if each.expected},
+        duplication_gain=gain,
+    )
+
+
 WORKERS = 6
 
 _distances = [(), (1,), (2,), (1, 2), (2, 1), (3,), (1, 4), (3, 2, 1), (5,), (8,), (6, 1), (9, 4)]
@@ -186,6 +234,17 @@ def sketches(draw: st.DrawFn, most: int = 16) -> _Sketch:
 lingers = st.sampled_from([0.0, 0.125, 0.5, 2.0])
 delays = st.sampled_from([(0.0,), (0.125,), (8.0,), (0.0, 0.0), (0.0, 1.0, 8.0), (1.0, 0.125, 0.0)])
 
+prewarms = st.builds(Prewarm, st.sampled_from(CONFIGURATIONS), st.sampled_from(SECONDS))
+optimizations = st.builds(
+    Optimized,
+    st.booleans(),
+    st.just(()) | st.lists(prewarms, max_size=2).map(tuple),
+    st.booleans(),
+    st.none() | st.tuples(st.sampled_from(SECONDS), st.sampled_from([0.0, 1.0, 3.0, 20.0])),
+)
+plain = st.just([Optimized()])
+gains = st.sampled_from([0.0, 0.5])
+
 
 @st.composite
 def scenarios(draw: st.DrawFn, most: int = 16) -> Scenario:
@@ -195,13 +254,15 @@ def scenarios(draw: st.DrawFn, most: int = 16) -> Scenario:
     capacity = draw(st.integers(1, WORKERS))
     spacious = capacity >= len(set(sketch.homes))
     linger = draw(lingers | st.none() if spacious else lingers)
+    choices = draw(plain | st.lists(optimizations, min_size=1, max_size=7))
     return Scenario(
-        sketch.plan(configurations, linger),
+        optimized(sketch.plan(configurations, linger), choices, draw(gains)),
         seconds=tuple(draw(st.lists(st.sampled_from(SECONDS), min_size=1, max_size=9))),
         sizes=tuple(draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=7))),
         repeats=tuple(draw(st.lists(delays, min_size=1, max_size=5))),
         capacity=capacity,
         idle_seconds=draw(st.sampled_from([0.0, 1.0, 7.0])),
+        constant_every=draw(st.integers(0, 3)),
     )
 
 
@@ -216,10 +277,22 @@ def large_scenario(seed: int, tasks: int) -> Scenario:
         sketch.sources.append(rng.sample(nearest, min(len(nearest), rng.choice([0, 1, 1, 2, 5]))))
         sketch.homes.append(rng.randrange(workers))
     configurations = [rng.choice(CONFIGURATIONS) for _ in range(workers)]
+    plan = sketch.plan(configurations, rng.choice([0.0, 0.125, 2.0]))
     return Scenario(
-        sketch.plan(configurations, rng.choice([0.0, 0.125, 2.0])),
+        optimized(plan, [_random_choice(rng) for _ in range(13)], rng.choice([0.0, 0.5])),
         seconds=tuple(rng.choices(SECONDS, k=97)),
         sizes=tuple(rng.choices(SIZES, k=31)),
         repeats=tuple(tuple(rng.choices([0.0, 0.5, 8.0], k=rng.randint(1, 3))) for _ in range(11)),
         capacity=rng.randint(1, workers),
+        constant_every=rng.randint(0, 3),
+    )
+
+
+def _random_choice(rng: random.Random) -> Optimized:
+    configuration = rng.choice(CONFIGURATIONS)
+    return Optimized(
+        preload=rng.random() < 0.5,
+        prewarm=(Prewarm(configuration, rng.choice(SECONDS)),) if rng.random() < 0.2 else (),
+        duplicable=rng.random() < 0.7,
+        expected=(rng.choice(SECONDS), rng.choice([0.0, 3.0, 20.0])),
     )

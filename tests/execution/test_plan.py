@@ -23,7 +23,7 @@ from execution_strategies import Scenario, scenarios
 from hypothesis import given, settings
 
 from shoal.errors import WorkflowError
-from shoal.execution.plan import Placement, Plan
+from shoal.execution.plan import Copy, Placement, Plan, Prewarm
 from shoal.types import Resources, TaskId
 
 TWO_SLOTS = Resources(memory_mb=2 * 1769)
@@ -157,3 +157,46 @@ def test_parts_together_are_the_plan(scenario: Scenario) -> None:
             if part.worker in {home[task], *(home[s] for s in plan.workflow.upstream[task])}
         }
         assert part.owners == {task: home[task] for task in part.shared}
+
+
+def copies_of(plan: Plan, worker: str) -> dict[TaskId, Copy]:
+    return dict(part_of(plan, worker).copies)
+
+
+def test_part_names_the_preloaded_tasks_of_others_and_what_own_tasks_warm_up() -> None:
+    wiring = {"a": "", "b": "a", "c": "b", "d": "b"}
+    prewarm = {"b": (Prewarm(ONE_SLOT, 1.0),)}
+    plan = plan_of(wiring, {"w0": "abd", "w1": "c"}, preload="bcd", prewarm=prewarm)
+    part = part_of(plan, "w0")
+    assert part.preloaded == {c}
+    assert part.prewarms == {b: (Prewarm(ONE_SLOT, 1.0),)}
+    assert part_of(plan, "w1").preloaded == frozenset()
+    assert part_of(plan, "w1").prewarms == {}
+
+
+def test_duplicable_task_may_be_copied_where_its_output_is_waited_for() -> None:
+    wiring = {"a": "", "b": "", "c": "ab", "d": "a", "e": "b"}
+    homes = {"w0": "abd", "w1": "c", "w2": "e"}
+    plan = plan_of(wiring, homes, duplicable="a", expected={"a": (1.0, 3.0), "b": (1.0, 3.0)})
+    copy = Copy(w0, 0, (), seconds=1.0, expected=3.0, targets={c: (a, b)})
+    assert copies_of(plan, "w1") == {a: copy}
+    assert copies_of(plan, "w0") == {}
+    assert copies_of(plan, "w2") == {}
+    assert part_of(plan, "w1").numbered() == {c: 2, a: 0}
+
+
+def test_task_may_be_copied_only_where_its_inputs_come_anyway() -> None:
+    wiring = {"a": "", "b": "", "c": "ab", "d": "c", "e": "c", "f": "b"}
+    homes = {"w0": "bc", "w1": "adf", "w2": "e"}
+    plan = plan_of(wiring, homes, duplicable="c", expected={"c": (1.0, 3.0)})
+    assert copies_of(plan, "w1").keys() == {c}
+    assert copies_of(plan, "w1")[c].upstream == (a, b)
+    assert copies_of(plan, "w2") == {}
+
+
+def test_constants_of_a_copy_are_named_where_it_may_run() -> None:
+    plan = plan_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"}, duplicable="a")
+    constants = {"a": ["constant:1"]}
+    assert part_of(plan, "w1", constants).constants == {}
+    plan = replace(plan, expected={a: (1.0, 3.0)})
+    assert part_of(plan, "w1", constants).constants == {a: ("constant:1",)}

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from execution_examples import CheckedMachine, a, b, c, plan_of, w0, w1
+from execution_examples import CheckedMachine, a, b, c, d, plan_of, w0, w1
 from execution_strategies import (
     CONFIGURATIONS,
     DrawnCosts,
@@ -24,10 +25,10 @@ from shoal.errors import WorkflowError
 from shoal.execution import simulator
 from shoal.execution.events import MailCame, Started
 from shoal.execution.machine import INLINE_NBYTES
-from shoal.execution.plan import Placement, Plan
+from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import Simulation, simulate
-from shoal.execution.timeline import Span
+from shoal.execution.timeline import Span, Timeline
 from shoal.types import Resources, TaskId, WorkerId
 
 many = settings(max_examples=300, deadline=None)
@@ -55,11 +56,19 @@ def most_at_once(spans: list[Span]) -> int:
 def assert_complete(scenario: Scenario, outcome: Outcome) -> None:
     """Everything was done once, where it should be, rightly, and nothing is left over."""
     plan, simulation = scenario.plan, outcome.simulation
-    homes = {task: placement.worker for task, placement in plan.placements.items()}
-    assert Counter(simulation.performed) == Counter(homes.items())
+    assert_performed_as_planned(plan, simulation)
     values = scenario.sequential()
     assert simulation.results == {sink: values[sink] for sink in plan.workflow.sinks}
     assert_nothing_left(outcome)
+
+
+def assert_performed_as_planned(plan: Plan, simulation: Simulation) -> None:
+    """Each task was performed once where it should be, and elsewhere only as a copy."""
+    homes = {task: placement.worker for task, placement in plan.placements.items()}
+    copies = {(task, part.worker) for part in plan.parts() for task in part.copies}
+    performed = Counter(simulation.performed)
+    assert performed.keys() <= set(homes.items()) | copies
+    assert [performed[planned] for planned in homes.items()] == [1] * len(homes)
 
 
 def assert_nothing_left(outcome: Outcome) -> None:
@@ -76,9 +85,9 @@ def assert_nothing_left(outcome: Outcome) -> None:
 @given(scenarios())
 def test_each_task_is_performed_once_and_on_its_planned_worker(scenario: Scenario) -> None:
     outcome = scenario.run()
-    homes = {task: placement.worker for task, placement in scenario.plan.placements.items()}
-    assert Counter(outcome.simulation.performed) == Counter(homes.items())
-    assert outcome.timeline.placements == homes
+    assert_performed_as_planned(scenario.plan, outcome.simulation)
+    executed = [(s.task, s.worker) for s in outcome.timeline.of_kind("execute")]
+    assert Counter(executed) == Counter(outcome.simulation.performed)
 
 
 @many
@@ -120,10 +129,15 @@ def test_run_takes_no_less_than_its_longest_path(scenario: Scenario) -> None:
 @many
 @given(scenarios())
 def test_no_task_starts_before_its_upstream_tasks_have_ended(scenario: Scenario) -> None:
-    spans = {span.task: span for span in scenario.run().timeline.of_kind("execute")}
-    for task, sources in scenario.plan.workflow.upstream.items():
-        for source in sources:
-            assert spans[source].end <= spans[task].start
+    """A task that was copied has ended when one of its executions has."""
+    spans = scenario.run().timeline.of_kind("execute")
+    ends: dict[TaskId | None, float] = {}
+    for span in spans:
+        ends[span.task] = min(span.end, ends.get(span.task, span.end))
+    for span in spans:
+        assert span.task is not None
+        for source in scenario.plan.workflow.upstream[span.task]:
+            assert ends[source] <= span.start
 
 
 @many
@@ -141,7 +155,8 @@ def test_pool_never_has_more_sandboxes_than_its_capacity(scenario: Scenario) -> 
     outcome = scenario.run()
     assert 1 <= outcome.pool.most <= scenario.capacity
     cold = [kind for kind, acquired in outcome.pool.starts if acquired.start == "cold"]
-    assert len(outcome.timeline.of_kind("cold start")) == len(cold)
+    warmed = len(outcome.simulation.warmed)
+    assert len(outcome.timeline.of_kind("cold start")) + warmed == len(cold)
 
 
 @many
@@ -294,3 +309,123 @@ def test_chain_of_100_000_tasks_is_simulated_without_recursion() -> None:
     timeline = simulate(plan, DrawnCosts((1.0,), (1,)))
     assert len(timeline.of_kind("execute")) == length
     assert timeline.makespan == length + 3.0
+
+
+class SetCosts(DrawnCosts):
+    """A second for everything but messages, unless said otherwise; outputs are large."""
+
+    def __init__(self, executions: dict[str, float], cold: float = 1.0) -> None:
+        super().__init__((1.0,), (INLINE_NBYTES + 1,))
+        self._executions = executions
+        self._cold = cold
+
+    def startup(self, resources: Resources, *, warm: bool) -> float:
+        """A warm start takes no time."""
+        return 0.0 if warm else self._cold
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """What was said."""
+        return self._executions.get(task, 1.0)
+
+    def coordination(self) -> float:
+        """No time."""
+        return 0.0
+
+
+def starts(timeline: Timeline, kind: str, worker: WorkerId) -> list[float]:
+    """When a worker's spans of a kind start."""
+    return [span.start for span in timeline.of_kind(kind) if span.worker == worker]
+
+
+def test_preloaded_input_is_fetched_while_the_other_is_computed() -> None:
+    """`d` waits for `a`, saved at 3, and for `b`, saved at 12; w1 is there for `c`."""
+    wiring = {"a": "", "b": "", "c": "", "d": "ab"}
+    homes = {"w0": "a", "w1": "cd", "w2": "b"}
+    costs = SetCosts({"b": 10.0})
+    plain = simulate(plan_of(wiring, homes), costs)
+    preloaded = simulate(plan_of(wiring, homes, preload="d"), costs)
+    assert starts(plain, "fetch", w1) == [12.0, 13.0]
+    assert starts(preloaded, "fetch", w1) == [3.0, 12.0]
+    assert preloaded.makespan == plain.makespan - 1.0
+
+
+def test_announcement_does_not_start_a_worker() -> None:
+    wiring = {"a": "", "b": "", "c": "ab"}
+    plan = plan_of(wiring, {"w0": "a", "w1": "c", "w2": "b"}, preload="c")
+    timeline = simulate(plan, SetCosts({"b": 10.0}))
+    assert starts(timeline, "cold start", w1) + starts(timeline, "warm start", w1) == [12.0]
+
+
+SMALL_WORKER, LARGE_WORKER = CONFIGURATIONS[:2]
+
+
+def warmed(delay: float, execution: float, **pool: Any) -> tuple[Simulation, Timeline]:
+    """`a` on a small worker, then `b` on a large one that is warmed up while `a` runs."""
+    plan = plan_of(
+        {"a": "", "b": "a"},
+        {"w0": "a", "w1": "b"},
+        resources={"w0": SMALL_WORKER, "w1": LARGE_WORKER},
+        prewarm={"a": (Prewarm(LARGE_WORKER, delay),)},
+    )
+    costs = SetCosts({"a": execution}, cold=5.0)
+    simulation = Simulation(plan, costs, WarmPool(**pool))
+    return simulation, simulation.run()
+
+
+def test_worker_whose_sandbox_was_warmed_up_in_time_starts_warm() -> None:
+    simulation, timeline = warmed(delay=6.0, execution=10.0)
+    assert simulation.warmed == [LARGE_WORKER]
+    [start] = timeline.of_kind("warm start")
+    assert (start.worker, start.start, start.seconds) == (w1, 16.0, 0.0)
+
+
+def test_worker_whose_sandbox_is_still_being_warmed_up_waits_for_it() -> None:
+    """As at the gateway, the sandbox counts as idle, and is up 5 s after the request."""
+    _, timeline = warmed(delay=1.0, execution=2.0)
+    [start] = timeline.of_kind("warm start")
+    assert (start.worker, start.start, start.end) == (w1, 8.0, 11.0)
+
+
+def test_sandbox_that_was_warmed_up_too_early_is_gone() -> None:
+    _, timeline = warmed(delay=0.0, execution=10.0, idle_seconds=7.0)
+    assert timeline.of_kind("warm start") == ()
+
+
+def test_nothing_is_warmed_up_in_a_full_pool() -> None:
+    simulation, timeline = warmed(delay=1.0, execution=10.0, capacity=1)
+    assert simulation.warmed == []
+    assert timeline.of_kind("warm start") == ()
+
+
+def test_nothing_is_warmed_up_if_a_sandbox_of_the_kind_is_idle() -> None:
+    pool: WarmPool[Resources] = WarmPool(idle_seconds=100.0)
+    idle = pool.acquire(LARGE_WORKER, 0.0)
+    assert idle is not None
+    pool.release(idle.sandbox, 0.0)
+    plan = plan_of({"a": ""}, {"w0": "a"}, prewarm={"a": (Prewarm(LARGE_WORKER),)})
+    simulation = Simulation(plan, SetCosts({}), pool)
+    simulation.run()
+    assert simulation.warmed == []
+
+
+@pytest.mark.parametrize("seconds", [1.0, 30.0])
+def test_first_of_a_task_and_its_copy_counts(seconds: float) -> None:
+    """w0 needs much longer than expected for `a` if it takes 30 s, and w1 copies it at 3.5 s."""
+    plan = plan_of(
+        {"a": "", "b": "a", "c": "", "d": "bc"},
+        {"w0": "a", "w1": "bcd"},
+        duplicable="a",
+        expected={"a": (1.0, 2.0)},
+    )
+
+    class Costs(SetCosts):
+        def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+            return seconds if task == a and not simulation.performed else 1.0
+
+    simulation = Simulation(plan, Costs({}), WarmPool(), perform=lambda task, inputs: task)
+    timeline = simulation.run()
+    late = seconds > 1.0
+    assert simulation.performed.count((a, w1)) == late
+    assert simulation.results == {d: d}
+    assert starts(timeline, "execute", w1)[:2] == [1.0, 3.5 if late else 4.0]
+    assert len(starts(timeline, "fetch", w1)) == (not late)

@@ -91,3 +91,19 @@ def test_function_is_loaded_once_and_before_its_task_runs() -> None:
     found = unpacked(first(1), first(2))
     assert found.load(TaskId("first#0"))
     assert not found.load(TaskId("first#1"))
+
+
+def test_copy_travels_with_its_call_and_constants() -> None:
+    large = np.arange(100_000)
+    workflow = Workflow.of(first(first(large, 1), 2))
+    made, taken = workflow.calls
+    placements = {
+        made: Placement(WorkerId("w0"), Resources(2048), duplicable=True),
+        taken: Placement(WorkerId("w1"), Resources(2048)),
+    }
+    found = pack(Plan(workflow, placements, expected={made: (1.0, 2.0)}), KEY)
+    [constant] = found.constants
+    package = unpack(b"".join(found.packages[WorkerId("w1")]), KEY)
+    assert set(package.calls) == {made, taken}
+    assert package.part.constants == {made: (constant,)}
+    assert package.run(made, {TaskId(constant): "given"}) == "given"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shoal.types import TaskId, WorkerId
+from shoal.types import Resources, TaskId, WorkerId
 
 
 @dataclass(slots=True)
@@ -39,6 +39,17 @@ class Mark:
     """This worker's outputs for it that travel with the mark."""
     saved: tuple[TaskId, ...]
     """This worker's outputs for it that are to be fetched."""
+    producer: WorkerId | None = None
+    """Whose share it is, if this worker has done another one's; the first of the two counts."""
+
+
+@dataclass(slots=True)
+class Announce:
+    """Tell the owner of a preloaded task that an output for it is saved; it isn't started."""
+
+    task: TaskId
+    """Whose output it is."""
+    owner: WorkerId
 
 
 @dataclass(slots=True)
@@ -66,6 +77,13 @@ class SetTimer:
 
 
 @dataclass(slots=True)
+class WarmUp:
+    """Have an idle sandbox ready; not answered."""
+
+    resources: Resources
+
+
+@dataclass(slots=True)
 class Park:
     """Leave if no message waits (else `MailCame`); the next one starts the worker again."""
 
@@ -85,4 +103,17 @@ class Finish:
     """Leave: every task of this worker is executed and released."""
 
 
-Effect = Fetch | Execute | Save | Mark | HandIn | Forget | SetTimer | Park | Abort | Finish
+Effect = (
+    Fetch
+    | Execute
+    | Save
+    | Mark
+    | Announce
+    | HandIn
+    | Forget
+    | SetTimer
+    | WarmUp
+    | Park
+    | Abort
+    | Finish
+)

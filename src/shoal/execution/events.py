@@ -10,7 +10,7 @@ class Started:
     """The worker began, for the first time or again after it parked."""
 
     executed: tuple[TaskId, ...] = ()
-    """Its tasks that were executed before it parked; what is still needed of them is saved."""
+    """What was executed before it parked, copies too; what is still needed of it is saved."""
 
 
 @dataclass(slots=True)
@@ -20,6 +20,13 @@ class Arrived:
     task: TaskId
     held: tuple[TaskId, ...] = ()
     """Its inputs that came with the message; the others are to be fetched."""
+
+
+@dataclass(slots=True)
+class Announced:
+    """Outputs for a task that hasn't arrived are saved; repeats are ignored."""
+
+    outputs: tuple[TaskId, ...]
 
 
 @dataclass(slots=True)
@@ -64,4 +71,4 @@ class MailCame:
     """Parking was refused: a message had just come, and will be reported."""
 
 
-Event = Started | Arrived | Fetched | Executed | Failed | Saved | TimerFired | MailCame
+Event = Started | Arrived | Announced | Fetched | Executed | Failed | Saved | TimerFired | MailCame

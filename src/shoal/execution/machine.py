@@ -2,26 +2,36 @@
 
 1. Everything that decides what a worker does next is here. Two drivers feed it: the runtime with
    real time, the simulator with virtual time.
-2. Each Fetch, Execute and Save is answered by exactly one event; a repeated Arrived is a no-op.
+2. Each Fetch, Execute and Save is answered by exactly one event; a repeated Arrived or Announced is
+   a no-op.
 3. A task waits until its upstream tasks here are executed and, if it has others elsewhere, until
    it has arrived; then its missing inputs are fetched; then it waits for a free slot.
 4. An output is released when it is executed and, if it is too large to travel with a mark, saved.
    Once this worker's last output for a task elsewhere is released, that task is marked, once.
 5. Ready tasks go by the plan's ranks. If it has none, tasks that others wait for go first, then in
    the workflow's order, which finishes what was begun and frees memory early.
-6. An event that doesn't fit the state raises ProtocolViolation with the task's story.
+6. A saved output for a preloaded task is announced to the task's owner, who fetches it beside its
+   executions.
+7. When a task begins for the first time its sandboxes are warmed up, each after its delay, or when
+   the worker leaves if that is earlier.
+8. A free slot with nothing ready may run a copy of another worker's task (see `copies`). When this
+   worker thereby holds all that the other owes to an own task, it marks it in the other's name. A
+   copy's failure is ignored, and whichever of two outputs is the later is dropped.
+9. An event that doesn't fit the state raises ProtocolViolation with the task's story.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from shoal.errors import ProtocolViolation
+from shoal.execution.copies import Copies
 from shoal.execution.effects import (
     Abort,
+    Announce,
     Effect,
     Execute,
     Fetch,
@@ -32,8 +42,10 @@ from shoal.execution.effects import (
     Park,
     Save,
     SetTimer,
+    WarmUp,
 )
 from shoal.execution.events import (
+    Announced,
     Arrived,
     Event,
     Executed,
@@ -44,8 +56,8 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.plan import Part
-from shoal.types import TaskId
+from shoal.execution.plan import Copy, Part
+from shoal.types import Resources, TaskId
 
 INLINE_NBYTES = 8 * 1024
 """Outputs up to this size travel inside the messages that need them."""
@@ -66,11 +78,11 @@ class WorkerMachine:
         """Nothing more will be asked of the driver."""
         self._slots = part.resources.slots
         self._order = _ordered(part)
-        """Own tasks in the order in which ready ones run."""
+        """Own tasks in the order in which ready ones run, then copies."""
         self._rank = {task: rank for rank, task in enumerate(self._order)}
         """Each one's place in that order."""
         self._inputs: dict[TaskId, tuple[TaskId, ...]] = {}
-        """What must be in memory for each own task: upstream outputs and constants."""
+        """What must be in memory for each own task or copy: upstream outputs and constants."""
         self._lacks: dict[TaskId, int] = {}
         """Own upstream tasks not yet executed, plus one if the task hasn't arrived."""
         self._takers: dict[TaskId, list[TaskId]] = {}
@@ -78,7 +90,7 @@ class WorkerMachine:
         self._joins: dict[TaskId, list[TaskId]] = {}
         """Those of them that also wait for others, and are marked without the output."""
         self._uses: dict[TaskId, int] = {}
-        """Own tasks, marks, hand-ins and saves that still need an output in memory."""
+        """Own tasks, copies, marks, hand-ins and saves that still need an output in memory."""
         self._owes: dict[TaskId, int] = {}
         """Own outputs that a shared task still waits for."""
         self._held: set[TaskId] = set()
@@ -93,7 +105,7 @@ class WorkerMachine:
         self._withheld: set[TaskId] = set()
         """Outputs that are released once they are saved."""
         self._fetching: dict[TaskId, list[TaskId]] = {}
-        """Outputs being fetched, and the tasks that wait for them."""
+        """Outputs being fetched, and the tasks that wait for them; none if it was announced."""
         self._missing: dict[TaskId, int] = {}
         """How many inputs of a task are being fetched."""
         self._ready: list[int] = []
@@ -104,6 +116,13 @@ class WorkerMachine:
         self._retries = dict(part.retries)
         self._pausing: set[TaskId] = set()
         """Tasks that wait for their next try."""
+        self._prewarms = dict(part.prewarms)
+        """Those of tasks that haven't begun."""
+        self._cold: dict[str, Resources] = {}
+        """What is still to be warmed up, by the timers' numbers."""
+        self._timers = 0
+        """Counts the timers of warm-ups."""
+        self._copies = Copies(part)
         self._idle_since = 0
         """Counts the times that the worker had nothing to do, to tell an old timer from a new."""
         self._waiting = False
@@ -114,6 +133,7 @@ class WorkerMachine:
         self._handlers: dict[type, Callable[[Any, list[Effect]], None]] = {
             Started: self._on_started,
             Arrived: self._on_arrived,
+            Announced: self._on_announced,
             Fetched: self._on_fetched,
             Executed: self._on_executed,
             Failed: self._on_failed,
@@ -148,6 +168,10 @@ class WorkerMachine:
             for target in feeds:
                 owes[target] = owes.get(target, 0) + 1
                 self._given.setdefault(target, []).append(task)
+        for task, copy in part.copies.items():
+            self._inputs[task] = copy.upstream + part.constants.get(task, ())
+            for source in self._inputs[task]:
+                uses[source] = uses.get(source, 0) + 1
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take note of what happened; the effects are to be carried out in order."""
@@ -157,7 +181,7 @@ class WorkerMachine:
             return effects
         self._handlers[type(event)](event, effects)
         if not self.finished:
-            self._go_on(effects)
+            self._go_on(effects, now)
         return effects
 
     def story(self, task: TaskId) -> list[str]:
@@ -176,7 +200,13 @@ class WorkerMachine:
 
     def _on_started(self, event: Started, effects: list[Effect]) -> None:
         for task in event.executed:
+            if task in self.part.copies:
+                self._copies.vouched[task] = None
+                self._spare.add(task)
+                self._drop_copies((task,), effects)
+                continue
             self._executed.add(task)
+            self._drop_copies(self._copies.taken.get(task, ()), effects)
             self._saved.add(task)
             for source in self._inputs[task]:
                 self._uses[source] -= 1
@@ -201,11 +231,27 @@ class WorkerMachine:
             unneeded = tuple([output for output in event.held if not self._uses.get(output)])
             if unneeded:
                 effects.append(Forget(unneeded))
+            self._held.update([output for output in event.held if output not in unneeded])
             return
         self._arrived.add(task)
         self._parking = False
         self._held.update(event.held)
+        self._drop_copies(self._copies.taken.get(task, ()), effects)
         self._satisfy(task, effects)
+
+    def _on_announced(self, event: Announced, effects: list[Effect]) -> None:
+        here = self._held | self._fetching.keys()
+        wanted = [o for o in event.outputs if o not in here and self._awaited(o)]
+        if wanted:
+            self._parking = False
+            self._drop_copies(wanted, effects)
+            self._fetching.update({output: [] for output in wanted})
+            effects.append(Fetch(tuple(wanted)))
+
+    def _awaited(self, output: TaskId) -> bool:
+        """Whether an own task, and not only a copy, will take an output of another worker."""
+        copies = [*self._copies.open, *self._copies.begun]
+        return self._uses.get(output, 0) > sum([output in self._inputs[task] for task in copies])
 
     def _satisfy(self, task: TaskId, effects: list[Effect]) -> None:
         self._lacks[task] -= 1
@@ -226,21 +272,35 @@ class WorkerMachine:
             effects.append(Fetch(wanted))
 
     def _on_fetched(self, event: Fetched, effects: list[Effect]) -> None:
+        unneeded: list[TaskId] = []
         for output in event.outputs:
             if output not in self._fetching:
                 raise self._violation(output, "fetched, but nobody had asked for it")
-            self._held.add(output)
-            for task in self._fetching.pop(output):
-                self._missing[task] -= 1
-                if not self._missing[task]:
-                    del self._missing[task]
-                    heappush(self._ready, self._rank[task])
+            if self._uses[output]:
+                self._hold(output)
+            else:
+                unneeded.append(output)
+            del self._fetching[output]
+        if unneeded:
+            effects.append(Forget(tuple(unneeded)))
+
+    def _hold(self, output: TaskId) -> None:
+        """An output is in memory, whether fetched or copied: go on with those that wait for it."""
+        self._held.add(output)
+        for task in self._fetching.get(output, ()):
+            self._missing[task] -= 1
+            if not self._missing[task]:
+                del self._missing[task]
+                heappush(self._ready, self._rank[task])
 
     def _on_executed(self, event: Executed, effects: list[Effect]) -> None:
         task = event.task
         if task not in self._running:
             raise self._violation(task, "executed, but not running")
         self._running.remove(task)
+        if task in self._copies.begun:
+            self._on_copied(task, effects)
+            return
         self._executed.add(task)
         self._held.add(task)
         forgotten: list[TaskId] = []
@@ -262,6 +322,66 @@ class WorkerMachine:
             self._pay(target, effects, forgotten)
         if forgotten:
             effects.append(Forget(tuple(forgotten)))
+
+    def _on_copied(self, task: TaskId, effects: list[Effect]) -> None:
+        """A copy returned; its output may have come meanwhile, and even have been used up."""
+        forgotten = self._end_copy(task)
+        if self._uses[task]:
+            self._hold(task)
+            if task in self._fetching:
+                self._fetching[task] = []
+            self._stand_in(self.part.copies[task], effects)
+        else:
+            forgotten.append(task)
+        if forgotten:
+            effects.append(Forget(tuple(forgotten)))
+
+    def _end_copy(self, task: TaskId) -> list[TaskId]:
+        """A begun copy is over, well or not; what was in memory only for it is forgotten."""
+        self._copies.begun.remove(task)
+        forgotten: list[TaskId] = []
+        for source in self._inputs[task]:
+            self._used(source, 1, forgotten)
+        return forgotten
+
+    def _stand_in(self, copy: Copy, effects: list[Effect]) -> None:
+        """Mark the own tasks for which the copy's worker owes nothing that isn't here."""
+        part = self.part
+        for target, owed in copy.targets.items():
+            if target not in self._arrived and self._held.issuperset(owed):
+                self._copies.vouched.update(dict.fromkeys(owed))
+                producers = part.shared[target]
+                effects.append(Mark(target, part.worker, producers, (), (), copy.worker))
+
+    def _drop_copies(self, tasks: Iterable[TaskId], effects: list[Effect]) -> None:
+        """Don't begin copies whose outputs come, nor go on with those that don't run yet."""
+        copies = self._copies
+        forgotten: list[TaskId] = []
+        for task in tasks:
+            if task in copies.open:
+                copies.close(task)
+            elif task in copies.begun and task not in self._running:
+                copies.begun.remove(task)
+                self._take_out(task)
+            else:
+                continue
+            for source in self._inputs[task]:
+                self._uses[source] -= 1
+                if not self._uses[source] and source in self._held:
+                    self._held.remove(source)
+                    forgotten.append(source)
+        if forgotten:
+            effects.append(Forget(tuple(forgotten)))
+
+    def _take_out(self, task: TaskId) -> None:
+        """A copy neither gathers inputs nor waits for a slot any more."""
+        if self._missing.pop(task, None):
+            for waiting in self._fetching.values():
+                if task in waiting:
+                    waiting.remove(task)
+        else:
+            self._ready.remove(self._rank[task])
+            heapify(self._ready)
 
     def _on_saved(self, event: Saved, effects: list[Effect]) -> None:
         task = event.task
@@ -285,11 +405,24 @@ class WorkerMachine:
         feeds = self.part.feeds.get(task, ())
         if saved and feeds:
             self._used(task, len(feeds), forgotten)
+            if self.part.preloaded:
+                self._announce(task, effects)
         if task in self.part.sinks:
             effects.append(HandIn(task, saved))
             self._used(task, 1, forgotten)
         for target in feeds:
             self._pay(target, effects, forgotten)
+
+    def _announce(self, output: TaskId, effects: list[Effect]) -> None:
+        """Tell each owner of a preloaded task, unless it is told at once that the task is ready."""
+        part = self.part
+        owners = [
+            part.owners[target]
+            for target in part.feeds[output]
+            if target in part.preloaded
+            and (self._owes[target] > 1 or part.shared[target] != (part.worker,))
+        ]
+        effects.extend([Announce(output, owner) for owner in dict.fromkeys(owners)])
 
     def _pay(self, target: TaskId, effects: list[Effect], forgotten: list[TaskId]) -> None:
         """One more output for a shared task is released: after the last one, mark it."""
@@ -315,6 +448,11 @@ class WorkerMachine:
         if task not in self._running:
             raise self._violation(task, "failed, but not running")
         self._running.remove(task)
+        if task in self._copies.begun:
+            forgotten = self._end_copy(task)
+            if forgotten:
+                effects.append(Forget(tuple(forgotten)))
+            return
         left = self._retries.get(task, 0)
         if not left:
             self.finished = True
@@ -331,15 +469,24 @@ class WorkerMachine:
         if kind == "retry" and task in self._pausing:
             self._pausing.remove(task)
             heappush(self._ready, self._rank[task])
+        elif kind == "prewarm" and name in self._cold:
+            effects.append(WarmUp(self._cold.pop(name)))
+        elif kind == "copy":
+            self._copies.grow_late(task)
         elif kind == "linger" and name == str(self._idle_since) and self._idle:
             self._waiting = False
-            self._parking = True
-            there = self._saved | self._spare
-            for output in self.part.tasks:
-                if output in self._held and output not in there:
-                    self._saving.add(output)
-                    self._uses[output] += 1
-                    effects.append(Save(output))
+            if not self._copies.scheduled:
+                self._prepare_to_park(effects)
+
+    def _prepare_to_park(self, effects: list[Effect]) -> None:
+        self._parking = True
+        self._drop_copies(tuple(self._copies.open), effects)
+        there = self._saved | self._spare
+        for output in (*self.part.tasks, *self._copies.vouched):
+            if output in self._held and output not in there:
+                self._saving.add(output)
+                self._uses[output] += 1
+                effects.append(Save(output))
 
     def _on_mail_came(self, event: MailCame, effects: list[Effect]) -> None:
         self._waiting = False
@@ -348,26 +495,64 @@ class WorkerMachine:
     def _idle(self) -> bool:
         return not (self._running or self._ready or self._fetching or self._saving or self._pausing)
 
-    def _go_on(self, effects: list[Effect]) -> None:
+    def _go_on(self, effects: list[Effect], now: float) -> None:
         """Fill free slots; then finish, park or linger if nothing is left to do."""
         ready, running = self._ready, self._running
         while ready and len(running) < self._slots:
             task = self._order[heappop(ready)]
             running.add(task)
             effects.append(Execute(task))
-        if running or not self._idle:
+            if task in self._prewarms:
+                self._warm_up(task, effects)
+        if self._copies.open and not ready and self._begin_copies(effects, now):
+            self._go_on(effects, now)
+        elif running or not self._idle:
             self._waiting = False
         elif len(self._executed) == len(self.part.tasks):
             self.finished = True
+            self._warm_up_the_rest(effects)
             effects.append(Finish())
-        elif not self._waiting:
+        elif not self._waiting and not self._copies.scheduled:
             self._waiting = True
             self._wait(effects)
+
+    def _begin_copies(self, effects: list[Effect], now: float) -> bool:
+        """Begin copies in free slots, or see to it that they are in time; whether one is ready."""
+        copies = self._copies
+        for task, copy in list(copies.open.items()):
+            if len(self._running | copies.begun) >= self._slots:
+                break
+            if not self._held.issuperset(copy.upstream):
+                continue
+            wait = copies.wait(task, now)
+            if not wait:
+                copies.begin(task)
+                self._gather(task, effects)
+            elif task not in copies.scheduled:
+                copies.scheduled.add(task)
+                effects.append(SetTimer(f"copy {task}", wait))
+        return bool(self._ready)
+
+    def _warm_up(self, task: TaskId, effects: list[Effect]) -> None:
+        for prewarm in self._prewarms.pop(task):
+            if prewarm.delay > 0:
+                self._timers += 1
+                self._cold[str(self._timers)] = prewarm.resources
+                effects.append(SetTimer(f"prewarm {self._timers}", prewarm.delay))
+            else:
+                effects.append(WarmUp(prewarm.resources))
+
+    def _warm_up_the_rest(self, effects: list[Effect]) -> None:
+        effects.extend([WarmUp(resources) for resources in self._cold.values()])
+        self._cold.clear()
 
     def _wait(self, effects: list[Effect]) -> None:
         if self._parking:
             self._parking = False
-            effects.append(Park(tuple([t for t in self.part.tasks if t in self._executed])))
+            self._warm_up_the_rest(effects)
+            done = self._executed | self._copies.vouched.keys()
+            known = (*self.part.tasks, *self.part.copies)
+            effects.append(Park(tuple([task for task in known if task in done])))
         elif self.part.linger is not None:
             self._idle_since += 1
             effects.append(SetTimer(f"linger {self._idle_since}", self.part.linger))
@@ -376,8 +561,8 @@ class WorkerMachine:
 def _ordered(part: Part) -> list[TaskId]:
     if part.ranks:
         ranks = dict(zip(part.tasks, part.ranks, strict=True))
-        return sorted(part.tasks, key=ranks.__getitem__)
-    return sorted(part.tasks, key=lambda task: task not in part.feeds)
+        return [*sorted(part.tasks, key=ranks.__getitem__), *part.copies]
+    return [*sorted(part.tasks, key=lambda task: task not in part.feeds), *part.copies]
 
 
 def _names(step: Event | Effect, task: TaskId) -> bool:

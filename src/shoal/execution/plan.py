@@ -14,6 +14,9 @@ from shoal.errors import WorkflowError
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
+DUPLICATION_GAIN = 0.5
+"""Seconds that a copy of a task must be predicted to save."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prewarm:
@@ -35,6 +38,24 @@ class Placement:
     """Sandboxes that are to be warmed while it runs."""
     duplicable: bool = False
     """Workers that wait for its output may run it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A task of another worker that this one may run too, for its own tasks only."""
+
+    worker: WorkerId
+    """Whose task it is."""
+    number: int
+    """Its place in the workflow."""
+    upstream: tuple[TaskId, ...]
+    """Its upstream tasks: own ones, or such whose outputs come here anyway."""
+    seconds: float
+    """How long it is predicted to run here."""
+    expected: float
+    """When its output is predicted to come from its worker, in seconds since the run's start."""
+    targets: Mapping[TaskId, tuple[TaskId, ...]]
+    """The own tasks that take it, and all that each takes from its worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +82,8 @@ class Part:
     sinks: frozenset[TaskId] = frozenset()
     """Own outputs that the client takes."""
     constants: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
-    """Large constant arguments of own tasks, by the names they were saved under, each once."""
+    """Large constant arguments of own tasks and of copies, by the names they were saved under,
+    each once."""
     retries: Mapping[TaskId, int] = field(default_factory=dict)
     """How often own tasks may be tried again."""
     linger: float | None = None
@@ -69,6 +91,19 @@ class Part:
     ranks: tuple[int, ...] = ()
     """Each own task's rank: of the ready ones the lowest runs first; empty: those that others wait
     for, then in the workflow's order."""
+    preloaded: frozenset[TaskId] = frozenset()
+    """Tasks elsewhere in `shared` whose owners are told of each output as soon as it is saved."""
+    prewarms: Mapping[TaskId, tuple[Prewarm, ...]] = field(default_factory=dict)
+    """Sandboxes that are to be warmed while own tasks run."""
+    copies: Mapping[TaskId, Copy] = field(default_factory=dict)
+    """Tasks of others that this worker may run too."""
+    duplication_gain: float = DUPLICATION_GAIN
+    """Seconds that a copy must be predicted to save."""
+
+    def numbered(self) -> dict[TaskId, int]:
+        """The numbers of own tasks and of copies."""
+        copies = {task: copy.number for task, copy in self.copies.items()}
+        return dict(zip(self.tasks, self.numbers, strict=True)) | copies
 
     @property
     def rooted(self) -> bool:
@@ -90,10 +125,10 @@ class Plan:
     """Of a worker's ready tasks the one with the lowest rank runs first; None: those that others
     wait for, then in the workflow's order."""
     expected: Mapping[TaskId, tuple[float, float]] = field(default_factory=dict)
-    """Of duplicable tasks: how long they take, and when their outputs are expected elsewhere, in
-    seconds since the start of the run."""
-    duplication_gain: float = 0.5
-    """Seconds that a duplicate must save."""
+    """Of duplicable tasks: how long one runs, and when its output is where it is waited for, in
+    seconds since the run's start. A task that isn't here is never copied."""
+    duplication_gain: float = DUPLICATION_GAIN
+    """Seconds that a copy must be predicted to save."""
     notes: tuple[str, ...] = ()
     """What its planner wants to be known, such as a goal that it could not reach."""
 
@@ -134,7 +169,10 @@ class _Cut:
         self.numbers: dict[WorkerId, list[int]] = {worker: [] for worker in workers}
         self.shared: dict[WorkerId, dict[TaskId, tuple[WorkerId, ...]]] = {w: {} for w in workers}
         self.feeds: dict[WorkerId, dict[TaskId, list[TaskId]]] = {w: {} for w in workers}
+        self.copies: dict[WorkerId, dict[TaskId, Copy]] = {worker: {} for worker in workers}
         self._walk()
+        if plan.expected:
+            self._find_copies()
 
     def _walk(self) -> None:
         home, upstream = self.home, self.plan.workflow.upstream
@@ -152,6 +190,31 @@ class _Cut:
                 if home[source] != me:
                     self.feeds[home[source]].setdefault(source, []).append(task)
 
+    def _find_copies(self) -> None:
+        for number, task in enumerate(self.plan.workflow.calls):
+            if task in self.plan.expected and self.plan.placements[task].duplicable:
+                takers: dict[WorkerId, list[TaskId]] = {}
+                for target in self.feeds[self.home[task]].get(task, ()):
+                    takers.setdefault(self.home[target], []).append(target)
+                for worker, targets in takers.items():
+                    if all(self._comes(u, worker) for u in self.plan.workflow.upstream[task]):
+                        self.copies[worker][task] = self._copy(number, task, targets)
+
+    def _comes(self, output: TaskId, worker: WorkerId) -> bool:
+        """Whether a worker gets an output, whoever copies what."""
+        home = self.home[output]
+        takers = self.feeds[home].get(output, ())
+        return home == worker or any(self.home[taker] == worker for taker in takers)
+
+    def _copy(self, number: int, task: TaskId, targets: list[TaskId]) -> Copy:
+        home, upstream = self.home, self.plan.workflow.upstream
+        seconds, expected = self.plan.expected[task]
+        owed = {
+            target: tuple([source for source in upstream[target] if home[source] == home[task]])
+            for target in targets
+        }
+        return Copy(home[task], number, upstream[task], seconds, expected, owed)
+
     def parts(self) -> list[Part]:
         return [self._part(worker) for worker in self.plan.workers]
 
@@ -159,6 +222,7 @@ class _Cut:
         plan, workflow = self.plan, self.plan.workflow
         tasks = self.tasks[worker]
         owners = {task: self.home[task] for task in self.shared[worker]}
+        copies = self.copies[worker]
         return Part(
             worker=worker,
             resources=plan.workers[worker],
@@ -172,7 +236,7 @@ class _Cut:
             sinks=frozenset(sink for sink in workflow.sinks if self.home[sink] == worker),
             constants={
                 task: tuple(dict.fromkeys(self.constants[task]))
-                for task in tasks
+                for task in (*tasks, *copies)
                 if task in self.constants
             },
             retries={
@@ -180,4 +244,12 @@ class _Cut:
             },
             linger=plan.linger,
             ranks=tuple([plan.ranks[task] for task in tasks]) if plan.ranks else (),
+            preloaded=frozenset(
+                task
+                for task, owner in owners.items()
+                if owner != worker and plan.placements[task].preload
+            ),
+            prewarms={t: plan.placements[t].prewarm for t in tasks if plan.placements[t].prewarm},
+            copies=copies,
+            duplication_gain=plan.duplication_gain,
         )

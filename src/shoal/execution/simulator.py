@@ -1,9 +1,10 @@
 """`simulate`: a plan carried out on the virtual clock by the very machines that workers run.
 
 Each effect is answered after its predicted cost. A worker saves and fetches one thing at a time,
-beside its executions. Sandboxes come from a `WarmPool` with the gateway's rules. Given `perform`,
-values flow along too, through the same saving, fetching and forgetting as in a real run, so that a
-test can compare them with a sequential evaluation.
+beside its executions. Sandboxes come from a `WarmPool` with the gateway's rules: one that is warmed
+up counts as idle from the request on, and who gets it waits until it is up. Given `perform`, values
+flow along too, through the same saving, fetching and forgetting as in a real run, so that a test
+can compare them with a sequential evaluation.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from shoal.errors import WorkflowError
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.effects import (
     Abort,
+    Announce,
     Effect,
     Execute,
     Fetch,
@@ -28,8 +30,10 @@ from shoal.execution.effects import (
     Park,
     Save,
     SetTimer,
+    WarmUp,
 )
 from shoal.execution.events import (
+    Announced,
     Arrived,
     Event,
     Executed,
@@ -61,7 +65,7 @@ class _Worker:
     moving: float = 0.0
     """Until when it is busy saving and fetching."""
     values: dict[TaskId, Any] = field(default_factory=dict)
-    mailbox: list[Arrived] = field(default_factory=list)
+    mailbox: list[Arrived | Announced] = field(default_factory=list)
     given: list[dict[TaskId, Any]] = field(default_factory=list)
     """The values that came with each message of the mailbox."""
     read: int = 0
@@ -94,7 +98,9 @@ class Simulation:
         self.plan = plan
         self.results: dict[TaskId, Any] = {}
         self.performed: list[tuple[TaskId, WorkerId]] = []
-        """Each execution, in order."""
+        """Each execution, copies too, in order."""
+        self.warmed: list[Resources] = []
+        """Each sandbox that was started by a warm-up, in order."""
         self._costs = costs
         self._pool = pool
         self._perform = perform
@@ -104,6 +110,8 @@ class Simulation:
         named = {task: tuple(sizes) for task, sizes in self._constants.items()}
         self._workers = {part.worker: _Worker(part) for part in plan.parts(named)}
         self._queue: deque[WorkerId] = deque()
+        self._up: dict[int, float] = {}
+        """When each sandbox that is being warmed up could have a worker's first event."""
         self._marks: dict[TaskId, dict[WorkerId, tuple[dict[TaskId, Any], tuple[TaskId, ...]]]] = {}
         self._saved: dict[TaskId, Any] = {}
         self._nbytes: dict[TaskId, int] = {}
@@ -152,6 +160,7 @@ class Simulation:
             worker.sandbox = acquired.sandbox
             warm = acquired.start == "warm"
             seconds = self._costs.startup(worker.part.resources, warm=warm)
+            seconds = max(seconds, self._up.pop(acquired.sandbox, 0.0) - now)
             kind = "warm start" if warm else "cold start"
             self._span(kind, worker, None, seconds)
             self._after(seconds, lambda w=worker: self._begin(w))  # type: ignore[misc]
@@ -189,10 +198,8 @@ class Simulation:
             case Save(task):
                 value = worker.values.get(task)
                 self._move("save", worker, (task,), lambda: self._save(worker, task, value))
-            case Mark():
-                self._mark(worker, effect)
-            case HandIn(task, saved):
-                self._hand_in(worker, task, saved=saved)
+            case Mark() | Announce() | HandIn() | WarmUp():
+                self._send(worker, effect)
             case Forget(outputs):
                 for output in outputs:
                     worker.values.pop(output, None)
@@ -209,6 +216,17 @@ class Simulation:
                 self._leave(worker)
             case _:
                 assert_never(effect)
+
+    def _send(self, worker: _Worker, effect: Mark | Announce | HandIn | WarmUp) -> None:
+        match effect:
+            case Mark():
+                self._mark(worker, effect)
+            case Announce(task, owner):
+                self._announce(worker, task, owner)
+            case HandIn(task, saved):
+                self._hand_in(worker, task, saved=saved)
+            case WarmUp(resources):
+                self._after(self._costs.coordination(), lambda: self._warm_up(resources))
 
     def _answer(self, worker: _Worker, seconds: float, callback: Callable[[], Event]) -> None:
         epoch = worker.epoch
@@ -262,7 +280,7 @@ class Simulation:
         def marked() -> None:
             done = self._marks.setdefault(mark.task, {})
             before = len(done)
-            done[worker.part.worker] = (values, mark.saved)
+            done.setdefault(mark.producer or worker.part.worker, (values, mark.saved))
             if before < len(mark.producers) == len(done):
                 given = {o: value for values, _ in done.values() for o, value in values.items()}
                 for delay in self._repeats():
@@ -273,12 +291,33 @@ class Simulation:
 
     def _deliver(self, mark: Mark, given: dict[TaskId, Any]) -> None:
         worker = self._workers[mark.owner]
-        worker.mailbox.append(Arrived(mark.task, tuple(given)))
-        worker.given.append(given)
-        if worker.machine is not None:
-            self._read_mail(worker)
-        elif not worker.started:
+        self._put(worker, Arrived(mark.task, tuple(given)), given)
+        if worker.machine is None and not worker.started:
             self._start(worker)
+
+    def _announce(self, worker: _Worker, task: TaskId, owner: WorkerId) -> None:
+        def announced() -> None:
+            for delay in self._repeats():
+                self._after(delay, lambda: self._put(self._workers[owner], Announced((task,)), {}))
+
+        waiting = max(0.0, worker.moving - self._clock.now())
+        self._after(waiting + self._costs.coordination(), announced)
+
+    def _put(self, worker: _Worker, message: Arrived | Announced, given: dict[TaskId, Any]) -> None:
+        worker.mailbox.append(message)
+        worker.given.append(given)
+        self._read_mail(worker)
+
+    def _warm_up(self, resources: Resources) -> None:
+        now = self._clock.now()
+        self._pool.expire(now)
+        acquired = self._pool.acquire(resources, now)
+        if acquired is None:
+            return
+        if acquired.start == "cold":
+            self.warmed.append(resources)
+            self._up[acquired.sandbox] = now + self._costs.startup(resources, warm=False)
+        self._pool.release(acquired.sandbox, now)
 
     def _hand_in(self, worker: _Worker, task: TaskId, *, saved: bool) -> None:
         value = self._saved[task] if saved else worker.values.get(task)

@@ -77,7 +77,7 @@ class Timeline:
 
     @cached_property
     def placements(self) -> dict[TaskId, WorkerId]:
-        """Which worker executed each task."""
+        """Which worker executed each task; of one that was copied, the one that began last."""
         return {s.task: s.worker for s in self.spans if s.kind == "execute" and s.task}
 
 

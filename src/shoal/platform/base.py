@@ -49,6 +49,8 @@ class Invocation:
     """Seconds added to each round trip, for experiments."""
     sent: float = 0.0
     """When the invocation was sent."""
+    started: float = 0.0
+    """When the run started."""
 
     @property
     def resources(self) -> Resources:
@@ -100,7 +102,7 @@ class Invocation:
 _TYPES: dict[str, tuple[type, ...]] = {
     **{name: (str,) for name in ("run", "worker", "store", "key", "session", "folder")},
     **{name: (int,) for name in ("epoch", "memory_mb")},
-    **{name: (int, float) for name in ("cpus", "latency", "sent")},
+    **{name: (int, float) for name in ("cpus", "latency", "sent", "started")},
     **{name: (list,) for name in ("path", "preload")},
     **{name: (str, type(None)) for name in ("shared", "part")},
 }

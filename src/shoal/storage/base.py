@@ -3,7 +3,7 @@
 1. A run exists from `open` to `close`; after that the store refuses what is said of it (`RunOver`),
    so that nothing of a run can come back. Every key also has a time to live: that of the run.
 2. A worker's start has an epoch. What an older epoch sends is refused.
-3. Within one `complete`, outputs are saved before tasks are marked.
+3. Within one `complete`, outputs are saved before they are announced and tasks are marked.
 4. Marks are idempotent: a set of those who have done their share, not a counter.
 5. A mailbox keeps its messages until the run ends: reading takes nothing out.
 """
@@ -31,6 +31,19 @@ class MarkRequest:
     producers: tuple[WorkerId, ...]
     payload: bytes
     """What the owner is to get from this worker."""
+    producer: WorkerId | None = None
+    """Whose share it is; None: the sender's. The first mark of a share counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An output is saved of which a worker is told if it is there; it isn't started."""
+
+    task: TaskId
+    """Whose output it is."""
+    owner: WorkerId
+    """Who is told."""
+    payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ class Letter:
     """A message in a mailbox."""
 
     kind: str
-    """`ready` to workers; `output`, `failed`, `lost` and `finished` to the client."""
+    """`ready` and `saved` to workers; `output`, `failed`, `lost` and `finished` to the client."""
     name: str
     """The task or worker it is about."""
     parts: tuple[Buffer, ...] = ()
@@ -56,6 +69,7 @@ class Completion:
     """To the client."""
     executed: int = 0
     """How many tasks this start of the worker has executed so far."""
+    announcements: Sequence[Announcement] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.errors import RunOver
-from shoal.storage.base import Claim, Completion, Entry, Letter, Opening
+from shoal.storage.base import Claim, Completion, Entry, Letter, MarkRequest, Opening
 from shoal.storage.codec import Blob, Buffer
 from shoal.storage.keys import CLIENT
 from shoal.types import RunId, TaskId, WorkerId
@@ -79,23 +79,31 @@ class MemoryStore:
             state = self._run(run, worker, epoch)
             for name, blob in completion.saves:
                 state.outputs[name] = _flat(blob)
+            for found in completion.announcements:
+                self._append(state, found.owner, Letter("saved", found.task, (found.payload,)))
             for mark in completion.marks:
-                done = state.marks.setdefault(mark.task, {})
-                if worker in done:
-                    continue
-                done[worker] = mark.payload
-                if len(done) == len(mark.producers):
-                    payloads = tuple(done[producer] for producer in mark.producers)
-                    self._append(state, mark.owner, Letter("ready", mark.task, payloads))
-                    if mark.owner not in state.claimed:
-                        state.claimed.add(mark.owner)
-                        state.epochs[mark.owner] = state.epochs.get(mark.owner, 0) + 1
-                        claims.append(Claim(mark.owner, state.epochs[mark.owner]))
+                if self._mark(state, mark, worker) and mark.owner not in state.claimed:
+                    state.claimed.add(mark.owner)
+                    state.epochs[mark.owner] = state.epochs.get(mark.owner, 0) + 1
+                    claims.append(Claim(mark.owner, state.epochs[mark.owner]))
             for letter in completion.letters:
                 self._append(state, CLIENT, letter)
             state.progress[worker, epoch] = completion.executed
             self._changed.notify_all()
         return claims
+
+    def _mark(self, state: _Run, mark: MarkRequest, worker: WorkerId) -> bool:
+        """Whether that made the task ready."""
+        done = state.marks.setdefault(mark.task, {})
+        producer = mark.producer or worker
+        if producer in done:
+            return False
+        done[producer] = mark.payload
+        if len(done) < len(mark.producers):
+            return False
+        payloads = tuple(done[producer] for producer in mark.producers)
+        self._append(state, mark.owner, Letter("ready", mark.task, payloads))
+        return True
 
     def _append(self, state: _Run, mailbox: str, letter: Letter) -> None:
         letters = state.mailboxes.setdefault(mailbox, [])

@@ -69,10 +69,14 @@ end
 redis.call('PEXPIRE', KEYS[3], ttl)
 redis.call('PEXPIRE', KEYS[6], ttl)
 for _ = 1, tonumber(take()) do
-  local task, owner, payload, count = take(), take(), take(), tonumber(take())
+  local owner, task, payload = take(), take(), take()
+  append(mailboxes .. owner, 'kind', 'saved', 'name', task, 1, payload)
+end
+for _ = 1, tonumber(take()) do
+  local task, owner, producer, payload, count = take(), take(), take(), take(), tonumber(take())
   local fields = {}
   for i = 1, count do fields[i] = task .. '\\n' .. take() end
-  if redis.call('HSETNX', KEYS[2], task .. '\\n' .. worker, payload) == 1
+  if redis.call('HSETNX', KEYS[2], task .. '\\n' .. producer, payload) == 1
       and redis.call('HINCRBY', KEYS[2], task, 1) == count then
     local letter = {'kind', 'ready', 'name', task}
     for i, part in ipairs(redis.call('HMGET', KEYS[2], unpack(fields))) do
@@ -269,9 +273,13 @@ class RedisStore:
         args.append(len(small))
         for name, blob in small:
             args += [name, blob]
+        args.append(len(completion.announcements))
+        for announcement in completion.announcements:
+            args += [announcement.owner, announcement.task, announcement.payload]
         args.append(len(completion.marks))
         for mark in completion.marks:
-            args += [mark.task, mark.owner, mark.payload, len(mark.producers), *mark.producers]
+            args += [mark.task, mark.owner, mark.producer or worker, mark.payload]
+            args += [len(mark.producers), *mark.producers]
         args.append(len(completion.letters))
         for letter in completion.letters:
             args += [letter.kind, letter.name, len(letter.parts), *letter.parts]

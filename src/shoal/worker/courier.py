@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import threading
 import time
 from collections import deque
@@ -18,16 +19,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from shoal.clock import RealClock
-from shoal.errors import StoreError
+from shoal.errors import PlatformError, StoreError
 from shoal.execution.effects import Mark
 from shoal.execution.events import Event, Fetched, Saved
 from shoal.execution.plan import Part
 from shoal.platform.base import Invocation, Platform
-from shoal.storage.base import Claim, Completion, Letter, MarkRequest, Store
+from shoal.storage.base import Announcement, Claim, Completion, Letter, MarkRequest, Store
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode, encode
 from shoal.storage.shared import SharedFolder, worthwhile
-from shoal.types import TaskId
+from shoal.types import Resources, TaskId, WorkerId
 from shoal.worker.recorder import FETCH, SAVE, Recorder
+
+log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 0.25
 
@@ -99,6 +102,7 @@ class Courier:
         self._sending: list[tuple[TaskId, float, int]] = []
         """What is saved with the next round trip, since when, and its size."""
         self._marks: list[MarkRequest] = []
+        self._announcements: list[Announcement] = []
         self._letters: list[Letter] = []
         self._parking: _Parking | None = None
         self._finishing = False
@@ -139,9 +143,34 @@ class Courier:
             joined = {task: b"".join(blob) for task, blob in pickled.items()}
             saved = self._worker.recorder.numbered(mark.saved)
             payload = b"".join(encode((sent, plain, joined, saved), self._key))
-            self._marks.append(MarkRequest(mark.task, mark.owner, mark.producers, payload))
+            self._marks.append(
+                MarkRequest(mark.task, mark.owner, mark.producers, payload, mark.producer)
+            )
 
         self._orders.append(order)
+
+    def announce(self, task: TaskId, owner: WorkerId) -> None:
+        """Tell another worker that an own output is saved."""
+
+        def order() -> None:
+            payload = b"".join(encode(self._worker.recorder.numbered((task,)), self._key))
+            self._announcements.append(Announcement(task, owner, payload))
+
+        self._orders.append(order)
+
+    def warm_up(self, resources: Resources) -> None:
+        """Have a sandbox made ready; slots don't wait for it, nor does anything depend on it."""
+        invocation = replace(
+            self._invocation, memory_mb=resources.memory_mb, cpus=resources.cpu_share, part=None
+        )
+
+        def prewarm() -> None:
+            try:
+                self._platform.prewarm(invocation, 1)
+            except PlatformError as error:
+                log.warning("no sandbox with %s could be warmed up: %s", resources, error)
+
+        self.after(0.0, prewarm)
 
     def hand_in(self, task: TaskId, value: Any, blob: Blob | None, *, saved: bool) -> None:
         """Give the client a sink's output, or tell it that it is saved."""
@@ -210,6 +239,8 @@ class Courier:
 
     def settle(self) -> None:
         """Carry out what is left; afterwards no thread is under way with an order."""
+        for callback in self._due():
+            callback()
         with self._working:
             if self._orders:
                 self._carry_out()
@@ -226,9 +257,12 @@ class Courier:
             kind = "finished" if self._finishing else "parked"
             record = self._worker.recorder.taken(self._clock.now())
             self._letters.append(Letter(kind, self._part.worker, (record,)))
-        if self._saves or self._marks or self._letters:
-            completion = Completion(self._saves, self._marks, self._letters, self._worker.executed)
-            self._saves, self._marks, self._letters = [], [], []
+        if self._saves or self._marks or self._announcements or self._letters:
+            executed = self._worker.executed
+            completion = Completion(
+                self._saves, self._marks, self._letters, executed, self._announcements
+            )
+            self._saves, self._marks, self._letters, self._announcements = [], [], [], []
             self._complete(completion)
             for task, start, nbytes in self._sending:
                 self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
@@ -303,8 +337,11 @@ class Courier:
         self._worker.recorder.moved(FETCH, output, start, self._clock.now(), nbytes)
 
     def opened(self, letter: Letter) -> dict[TaskId, Any]:
-        """The small outputs that came with a message."""
+        """The small outputs that came with a message; none with one that is about a saved one."""
         held: dict[TaskId, Any] = {}
+        if letter.kind == "saved":
+            self._worker.recorder.learn(decode(letter.parts[0], self._key))
+            return held
         latest = 0.0
         for part in letter.parts:
             sent, plain, pickled, saved = decode(part, self._key)

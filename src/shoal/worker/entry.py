@@ -55,8 +55,7 @@ def run_worker(
     data = b64decode(invocation.part) if invocation.part is not None else entry.part
     unpacked = unpack(data, bytes.fromhex(invocation.key))
     numbers = frozenset(json.loads(entry.executed)) if entry.executed else frozenset()
-    part = unpacked.part
-    executed = [t for t, n in zip(part.tasks, part.numbers, strict=True) if n in numbers]
+    executed = [task for task, n in unpacked.part.numbered().items() if n in numbers]
     runtime = WorkerRuntime(
         invocation, unpacked, store, platform, running, executed=executed, start=start
     )

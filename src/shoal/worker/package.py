@@ -42,7 +42,7 @@ class Package:
     part: Part
     functions: list[Function]
     calls: list[PackedCall]
-    """In the order of the part's tasks."""
+    """In the order of the part's tasks, then of its copies."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ def _package(
     own: list[Function] = []
     numbers: dict[int, int] = {}
     calls: list[PackedCall] = []
-    for task in part.tasks:
+    for task in (*part.tasks, *part.copies):
         call = workflow.calls[task]
         number = numbers.get(id(call.task))
         if number is None:
@@ -280,5 +280,6 @@ def _filled(value: Any, values: Mapping[TaskId, Any]) -> Any:
 def unpack(data: Any, key: bytes) -> Unpacked:
     """A package as it arrives."""
     package: Package = decode(data, key)
-    calls = dict(zip(package.part.tasks, package.calls, strict=True))
-    return Unpacked(package.part, calls, package.functions)
+    part = package.part
+    calls = dict(zip((*part.tasks, *part.copies), package.calls, strict=True))
+    return Unpacked(part, calls, package.functions)

@@ -25,6 +25,7 @@ from shoal.clock import RealClock
 from shoal.errors import RunOver, TaskTimeout
 from shoal.execution.effects import (
     Abort,
+    Announce,
     Effect,
     Execute,
     Fetch,
@@ -35,8 +36,10 @@ from shoal.execution.effects import (
     Park,
     Save,
     SetTimer,
+    WarmUp,
 )
 from shoal.execution.events import (
+    Announced,
     Arrived,
     Event,
     Executed,
@@ -111,7 +114,7 @@ class WorkerRuntime:
         self._key = bytes.fromhex(invocation.key)
         self._clock = RealClock()
         self._part = part = unpacked.part
-        self._numbers = dict(zip(part.tasks, part.numbers, strict=True))
+        self._numbers = part.numbered()
         self.recorder = Recorder(part.worker, self._numbers)
         self.recorder.started(start, invocation.sent, self._clock.now())
         self._machine = WorkerMachine(part)
@@ -257,11 +260,11 @@ class WorkerRuntime:
             self.recorder.rows.append((EXECUTE, number, start, end, cpu, nbytes))
             if failure is None:
                 self._values[task] = value
-                self.executed += 1
-                effects = self._machine.handle(Executed(task, nbytes), end)
+                self.executed += task not in self._part.copies
+                effects = self._handle(Executed(task, nbytes), end)
             else:
                 self._failures[task] = failure
-                effects = self._machine.handle(Failed(task), end)
+                effects = self._handle(Failed(task), end)
             following = self._perform(effects, taking=True)
         if following is not None and self._courier.pending:
             self._courier.wake()
@@ -304,7 +307,7 @@ class WorkerRuntime:
             self._running.clear(slot)
             self._failures[attempt.task] = failure
             self._add_slot()
-            self._perform(self._machine.handle(Failed(attempt.task), self._clock.now()))
+            self._perform(self._handle(Failed(attempt.task), self._clock.now()))
 
     def _measure(self, task: TaskId, value: Any) -> int:
         """The size of an output; it is pickled right away if it may have to travel."""
@@ -331,7 +334,11 @@ class WorkerRuntime:
     def _tell(self, event: Event) -> None:
         with self._lock:
             if not self._over:
-                self._perform(self._machine.handle(event, self._clock.now()))
+                self._perform(self._handle(event, self._clock.now()))
+
+    def _handle(self, event: Event, now: float) -> list[Effect]:
+        """The machine's time is that since the run's start."""
+        return self._machine.handle(event, now - self._invocation.started)
 
     def keep(self, outputs: dict[TaskId, Any]) -> None:
         """Outputs of others came in."""
@@ -390,13 +397,8 @@ class WorkerRuntime:
                 courier.fetch(outputs)
             case Save(task):
                 courier.save(task)
-            case Mark():
-                blobs, values = self._blobs, self._values
-                pickled = {output: blobs[output] for output in effect.inline if output in blobs}
-                plain = {output: values[output] for output in effect.inline if output not in blobs}
-                courier.mark(effect, plain, pickled)
-            case HandIn(task, saved):
-                courier.hand_in(task, self._values.get(task), self._blobs.get(task), saved=saved)
+            case Mark() | Announce() | HandIn() | WarmUp():
+                self._send(effect)
             case SetTimer(timer, seconds):
                 courier.after(seconds, lambda: self._tell(TimerFired(timer)))
             case Park(executed):
@@ -413,6 +415,21 @@ class WorkerRuntime:
             case _:
                 assert_never(effect)
 
+    def _send(self, effect: Mark | Announce | HandIn | WarmUp) -> None:
+        courier = self._courier
+        match effect:
+            case Mark():
+                blobs, values = self._blobs, self._values
+                pickled = {output: blobs[output] for output in effect.inline if output in blobs}
+                plain = {output: values[output] for output in effect.inline if output not in blobs}
+                courier.mark(effect, plain, pickled)
+            case Announce(task, owner):
+                courier.announce(task, owner)
+            case HandIn(task, saved):
+                courier.hand_in(task, self._values.get(task), self._blobs.get(task), saved=saved)
+            case WarmUp(resources):
+                courier.warm_up(resources)
+
     def _finish(self) -> None:
         self._courier.finish()
         self._over = True
@@ -424,18 +441,24 @@ class WorkerRuntime:
         try:
             while not self._over:
                 for letter in self._store.receive(run, me, self._read, _RECEIVE_SECONDS):
-                    held = self._courier.opened(letter)
-                    with self._lock:
-                        self._changed.wait_for(lambda: not self._leaving or self._over)
-                        if self._over:
-                            return
-                        self._read = letter.id
-                        self._values.update(held)
-                        event = Arrived(TaskId(letter.name), tuple(held))
-                        self._perform(self._machine.handle(event, self._clock.now()))
-                        if self._refused:
-                            self._refused = False
-                            self._perform(self._machine.handle(MailCame(), self._clock.now()))
+                    if not self._read_letter(letter):
+                        return
                     self._courier.work()
         except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
             self.give_up(error)
+
+    def _read_letter(self, letter: Letter) -> bool:
+        """Tell the machine of a message; False if the worker is done."""
+        task, held = TaskId(letter.name), self._courier.opened(letter)
+        event = Announced((task,)) if letter.kind == "saved" else Arrived(task, tuple(held))
+        with self._lock:
+            self._changed.wait_for(lambda: not self._leaving or self._over)
+            if self._over:
+                return False
+            self._read = letter.id
+            self._values.update(held)
+            self._perform(self._handle(event, self._clock.now()))
+            if self._refused:
+                self._refused = False
+                self._perform(self._handle(MailCame(), self._clock.now()))
+        return True

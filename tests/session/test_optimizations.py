@@ -1,0 +1,394 @@
+"""Preloading, warming up and copies in real runs: they happen, and what comes out is right."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observing import PATIENCE, eventually
+from shoal import Output, Resources, Run, Session, Task, Workflow
+from shoal.errors import GatewayRefused
+from shoal.execution.plan import Placement, Plan, Prewarm
+from shoal.planning.base import Conditions
+from shoal.platform.gateway import LocalGateway
+from shoal.storage.redis import RedisStore
+from shoal.types import RunId, TaskId, WorkerId
+
+pytestmark = pytest.mark.real
+
+LARGE = 300_000
+"""Bytes, more than travel with a message."""
+
+
+class Given:
+    """A planner that is told the worker of each task, by name, and what else is special."""
+
+    def __init__(
+        self,
+        homes: dict[str, str],
+        special: Callable[[str, Placement], Placement] = lambda _, placement: placement,
+        **options: Any,
+    ) -> None:
+        self._homes = homes
+        self._special = special
+        self._options = options
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        """Put each task where it was said, in the order in which they were named."""
+        placements = {}
+        for task in workflow.calls:
+            name = task.partition("#")[0]
+            placement = Placement(WorkerId(self._homes[name]), conditions.resources)
+            placements[task] = self._special(name, placement)
+        names = list(self._homes)
+        ranks = {task: names.index(task.partition("#")[0]) for task in workflow.calls}
+        return Plan(workflow, placements, **{"linger": PATIENCE, "ranks": ranks} | self._options)
+
+
+def wait_for(path: str) -> None:
+    """Wait until somebody has made the file; a test's file may never come."""
+    deadline = time.monotonic() + PATIENCE
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def submit(session: Session) -> Iterator[Callable[..., Run]]:
+    """Submits runs, and looks afterwards whether they have left anything in the store."""
+    runs: list[Run] = []
+
+    def submitted(output: Output[Any], planner: Given) -> Run:
+        runs.append(session.submit(output, planner=planner))
+        return runs[-1]
+
+    yield submitted
+    assert isinstance(session.store, RedisStore)
+    for run in runs:
+        assert session.store._call([["KEYS", f"shoal:{{{run.id}}}*"]])[0] == []
+        assert eventually(lambda run=run: not session.platform.active(run.id))  # type: ignore[misc]
+
+
+def spans(run: Run, kind: str, name: str) -> dict[WorkerId, Any]:
+    """The spans of a kind that a task has, by worker."""
+    return {s.worker: s for s in run.timeline.of_kind(kind) if s.task == TaskId(f"{name}#0")}
+
+
+def preloading(folder: Path, *, preload: bool) -> tuple[Output[Any], Given]:
+    """`join` takes `early` and `late`; its worker is there, and `late` waits for all others."""
+
+    def early(path: str) -> bytes:
+        Path(path).touch()
+        return b"e" * LARGE
+
+    def late(paths: list[str]) -> bytes:
+        for path in paths:
+            wait_for(path)
+        time.sleep(1.0)
+        return b"l" * LARGE
+
+    def present(path: str) -> int:
+        Path(path).touch()
+        return 1
+
+    one, other = str(folder / "early"), str(folder / "present")
+    join = Task(lambda *inputs: b"".join(inputs[:2]), name="join")
+    output = join(Task(early)(one), Task(late)([one, other]), Task(present)(other))
+    homes = {"early": "w0", "late": "w1", "present": "w2", "join": "w2"}
+
+    def special(name: str, placement: Placement) -> Placement:
+        return replace(placement, preload=preload and name == "join")
+
+    return output, Given(homes, special)
+
+
+@pytest.mark.parametrize("preload", [True, False])
+def test_preloaded_input_is_fetched_before_the_last_one_is_there(
+    submit: Callable[..., Run], tmp_path: Path, preload: bool
+) -> None:
+    run = submit(*preloading(tmp_path, preload=preload))
+    assert run.result(PATIENCE) == b"e" * LARGE + b"l" * LARGE
+    [fetched] = spans(run, "fetch", "early").values()
+    [executed] = spans(run, "execute", "late").values()
+    assert (fetched.end < executed.end) == preload
+    assert len(spans(run, "fetch", "late")) == 1
+
+
+def warming(folder: Path, memory_mb: int) -> tuple[Output[Any], Given]:
+    """`first` waits until it may go on; `second` runs in a sandbox that is warmed up meanwhile."""
+
+    def first(path: str) -> int:
+        wait_for(path)
+        return 1
+
+    output = Task(lambda number: number + 1, name="second")(Task(first)(str(folder / "go")))
+    resources = Resources(memory_mb=memory_mb)
+
+    def special(name: str, placement: Placement) -> Placement:
+        if name == "second":
+            return replace(placement, resources=resources)
+        return replace(placement, prewarm=(Prewarm(resources, 0.05),))
+
+    return output, Given({"first": "w0", "second": "w1"}, special)
+
+
+def test_warmed_up_sandbox_is_used(
+    submit: Callable[..., Run], session: Session, tmp_path: Path
+) -> None:
+    assert isinstance(session.platform, LocalGateway)
+    gateway = session.platform
+    run = submit(*warming(tmp_path, 1811))
+    ready = eventually(lambda: [k for k in kinds(gateway) if k.memory_mb == 1811])
+    (tmp_path / "go").touch()
+    assert run.result(PATIENCE) == 2
+    assert len(ready) == 1
+    starts = {s.worker: s.kind for s in run.timeline.of_kind("cold start", "warm start")}
+    assert starts[WorkerId("w1")] == "warm start"
+
+
+def kinds(gateway: LocalGateway) -> list[Resources]:
+    """What the gateway's sandboxes have."""
+    with gateway._lock:
+        return [sandbox.kind[0] for sandbox in gateway._sandboxes.values()]
+
+
+def test_warm_up_that_is_refused_fails_nothing(
+    submit: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse(gateway: LocalGateway, invocation: Any, count: int) -> None:
+        asked.append(count)
+        raise GatewayRefused("No.")
+
+    monkeypatch.setattr(LocalGateway, "prewarm", refuse)
+    run = submit(*warming(tmp_path, 1822))
+    assert eventually(lambda: asked) == [1]
+    (tmp_path / "go").touch()
+    assert run.result(PATIENCE) == 2
+    assert asked == [1]
+
+
+def test_warm_up_that_is_still_to_come_when_its_worker_ends_is_not_lost(
+    submit: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(LocalGateway, "prewarm", lambda _, found, n: asked.append(found.memory_mb))
+
+    def special(name: str, placement: Placement) -> Placement:
+        return replace(
+            placement, prewarm=(Prewarm(Resources(1833), 60.0), Prewarm(Resources(1844)))
+        )
+
+    one = Task(lambda: 1, name="one")()
+    assert submit(one, Given({"one": "w0"}, special)).result(PATIENCE) == 1
+    assert sorted(eventually(lambda: asked if len(asked) == 2 else [])) == [1833, 1844]
+
+
+def copying(folder: Path, nbytes: int, expected: tuple[float, float]) -> tuple[Output[Any], Given]:
+    """w0 can't run `shared` before `target`, which takes it, has run on w1."""
+
+    def block(path: str) -> bool:
+        wait_for(path)
+        return Path(path).exists()
+
+    def shared(content: bytes, seed: int) -> bytes:
+        return bytes([seed]) * nbytes + content[:1]
+
+    def target(inputs: bytes, number: int, path: str) -> tuple[int, int]:
+        Path(path).touch()
+        return len(inputs), number
+
+    path = str(folder / "go")
+    blocked = Task(block)(path)
+    made = Task(shared)(b"constant" * LARGE, 7)
+    taken = Task(target)(made, Task(lambda: 3, name="present")(), path)
+    last = Task(lambda *inputs: (inputs[0], inputs[1], len(inputs[2])), name="last")
+    homes = {"block": "w0", "shared": "w0", "present": "w1", "target": "w1", "last": "w0"}
+
+    def special(name: str, placement: Placement) -> Placement:
+        return replace(placement, duplicable=name == "shared")
+
+    given = Given(homes, special, expected={TaskId("shared#0"): expected})
+    return last(taken, blocked, made), given
+
+
+@pytest.mark.parametrize("nbytes", [10, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("expected", [(0.01, 60.0), (0.01, 0.1)], ids=["far off", "late"])
+def test_worker_copies_a_task_whose_output_does_not_come(
+    submit: Callable[..., Run],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nbytes: int,
+    expected: tuple[float, float],
+) -> None:
+    """Without the copy `block` would end without the file that it waits for."""
+    counts = counted_at_the_end(monkeypatch)
+    run = submit(*copying(tmp_path, nbytes, expected))
+    assert run.result(2 * PATIENCE) == ((nbytes + 1, 3), True, nbytes + 1)
+    executed = spans(run, "execute", "shared")
+    assert set(executed) == {"w0", "w1"}
+    assert executed[WorkerId("w1")].end < spans(run, "execute", "target")[WorkerId("w1")].start
+    assert spans(run, "fetch", "shared") == {}
+    assert counts == [5]
+
+
+def counted_at_the_end(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tasks the store says were executed in each run that ends from now on."""
+    counts: list[int] = []
+    close = RedisStore.close
+
+    def counting(store: RedisStore, run: RunId, workers: Sequence[WorkerId]) -> None:
+        counts.append(store.progress(run))
+        close(store, run, workers)
+
+    monkeypatch.setattr(RedisStore, "close", counting)
+    return counts
+
+
+def test_copy_that_is_not_worth_it_is_not_run(submit: Callable[..., Run]) -> None:
+    """It would take a thousand seconds; the output is expected within one."""
+    made = Task(lambda: time.sleep(0.3) or 5, name="shared")()
+    present = Task(lambda: 3, name="present")()
+    taken = Task(lambda *numbers: sum(numbers), name="target")(made, present)
+
+    def special(name: str, placement: Placement) -> Placement:
+        return replace(placement, duplicable=name == "shared")
+
+    homes = {"shared": "w0", "present": "w1", "target": "w1"}
+    run = submit(taken, Given(homes, special, expected={TaskId("shared#0"): (1000.0, 0.5)}))
+    assert run.result(PATIENCE) == 8
+    assert set(spans(run, "execute", "shared")) == {"w0"}
+
+
+def test_copy_that_fails_is_ignored(submit: Callable[..., Run], tmp_path: Path) -> None:
+    """1. w1's copy fails. 2. That lets w0 go on, which runs the task, and well this time."""
+
+    def block(path: str) -> None:
+        wait_for(path)
+
+    def picky(path: str) -> int:
+        if not Path(path).exists():
+            Path(path).touch()
+            raise ValueError("not yet")
+        return 5
+
+    path = str(tmp_path / "tried")
+    made = Task(picky)(path)
+    taken = Task(lambda number, _: number + 1, name="target")(
+        made, Task(lambda: 3, name="present")()
+    )
+    last = Task(lambda number, _: number, name="last")(taken, Task(block)(path))
+    homes = {"block": "w0", "picky": "w0", "present": "w1", "target": "w1", "last": "w0"}
+
+    def special(name: str, placement: Placement) -> Placement:
+        return replace(placement, duplicable=name == "picky")
+
+    run = submit(last, Given(homes, special, expected={TaskId("picky#0"): (0.01, 60.0)}))
+    assert run.result(2 * PATIENCE) == 6
+    assert set(spans(run, "execute", "picky")) == {"w0", "w1"}
+
+
+@pytest.mark.parametrize("nbytes", [10, LARGE], ids=["small", "large"])
+def test_worker_that_parks_after_a_copy_finds_its_output_again(
+    submit: Callable[..., Run], tmp_path: Path, nbytes: int
+) -> None:
+    """Nobody but w1 has the output.
+
+    1. w0 can't run `shared` before `target` has run; w1 copies it and marks `target` for w0.
+    2. `target` also waits for `slow` of w2, and w1 parks.
+    3. Started again, w1 finds what it has saved, and runs `target`.
+    """
+
+    def block(path: str) -> bool:
+        wait_for(path)
+        return Path(path).exists()
+
+    def shared(path: str) -> bytes:
+        Path(path).touch()
+        return bytes(nbytes)
+
+    def slow(path: str) -> int:
+        wait_for(path)
+        time.sleep(1.0)
+        return 1
+
+    def target(inputs: bytes, number: int, _: int, path: str) -> int:
+        Path(path).touch()
+        return len(inputs) + number
+
+    go, copied = str(tmp_path / "go"), str(tmp_path / "copied")
+    made = Task(shared)(copied)
+    taken = Task(target)(made, Task(slow)(copied), Task(lambda: 3, name="present")(), go)
+    last = Task(lambda *inputs: inputs[:2], name="last")(taken, Task(block)(go), made)
+    homes = {"block": "w0", "shared": "w0", "last": "w0", "slow": "w2"}
+    homes |= {"present": "w1", "target": "w1"}
+
+    def special(name: str, placement: Placement) -> Placement:
+        return replace(placement, duplicable=name == "shared")
+
+    expected = {TaskId("shared#0"): (0.01, 60.0)}
+    run = submit(last, Given(homes, special, expected=expected, linger=0.05))
+    assert run.result(2 * PATIENCE) == (nbytes + 1, True)
+    assert set(spans(run, "fetch", "shared")) == {"w1"}
+    assert list(run.timeline.lives[WorkerId("w1")])[1:]
+    executed = [s.worker for s in run.timeline.of_kind("execute") if s.task == "shared#0"]
+    assert sorted(executed) == ["w0", "w1"]
+
+
+def mixed(number: int, nbytes: int, *inputs: bytes) -> bytes:
+    """Bytes that tell which task they are of, and of what inputs."""
+    found = hashlib.sha256(b"".join([b"%d," % number, *inputs])).digest()
+    return found + bytes(nbytes)
+
+
+class Shuffled:
+    """A planner that places and optimizes at random."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        """Any plan that there may be."""
+        rng = self._rng
+        kinds = [conditions.resources, Resources(3600), conditions.resources]
+        placements = {}
+        for task in workflow.calls:
+            home = rng.randrange(3)
+            placements[task] = Placement(
+                WorkerId(f"w{home}"),
+                kinds[home],
+                preload=rng.random() < 0.5,
+                prewarm=(Prewarm(rng.choice(kinds), 0.01),) if rng.random() < 0.1 else (),
+                duplicable=rng.random() < 0.8,
+            )
+        moments = [(0.0, 9.0), (0.0, 0.0), (0.01, 0.1)]
+        return Plan(
+            workflow,
+            placements,
+            linger=rng.choice([0.0, 0.05, None]),
+            expected={task: rng.choice(moments) for task in workflow.calls},
+            duplication_gain=rng.choice([0.0, 0.02]),
+        )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_optimized_the_result_is_that_of_a_sequential_evaluation(
+    session: Session, seed: int
+) -> None:
+    rng = random.Random(seed)
+    outputs: list[Output[Any]] = []
+    values: list[bytes] = []
+    for number in range(30):
+        sources = rng.sample(range(number), min(number, rng.choice([0, 1, 2, 3])))
+        nbytes = rng.choice([0, 0, 10_000, LARGE])
+        outputs.append(Task(mixed)(number, nbytes, *[outputs[i] for i in sources]))
+        values.append(mixed(number, nbytes, *[values[i] for i in sources]))
+    run = session.submit(*outputs[-8:], planner=Shuffled(rng))
+    assert run.values(2 * PATIENCE) == values[-8:]
