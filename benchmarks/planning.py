@@ -1,0 +1,224 @@
+"""How long planning takes: loading history, simulating, and each planner.
+
+Workflows are layered random graphs of 100 to 100,000 tasks, and tree reductions. History holds the
+simulated runs of each, so that predictions are looked up as they would be; executions take 10 to
+100 ms, outputs are small or 1 MB. Each figure is the median of the repeats, in seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from machine import cpu_name, memory_gb, version_of
+
+from shoal import AutoPlanner, NonUniformPlanner, UniformPlanner, task
+from shoal.execution.costs import Costs, Direction
+from shoal.execution.simulator import simulate
+from shoal.metadata.history import FiledRun, RunRecord
+from shoal.metadata.predictions import DefaultCosts, LearntPredictions
+from shoal.metadata.samples import distilled
+from shoal.metadata.sqlite import SqliteHistory
+from shoal.planning.base import Conditions, Planner
+from shoal.planning.spread import SpreadPlanner
+from shoal.types import Resources, RunId, TaskId
+from shoal.workflow import Workflow
+
+WORKERS = 8
+RESOURCES = Resources(2048)
+RUNS = 5
+"""Of history."""
+TARGETS = {
+    ("tree 1023", "simulate"): ("tasks/s", 30_000),
+    ("layered 10000", "uniform"): ("s", 2.0),
+    ("layered 1000", "nonuniform"): ("s", 10.0),
+}
+
+
+def _step(name: str) -> Any:
+    def function(*_: Any) -> None: ...
+
+    function.__name__ = function.__qualname__ = name
+    return task(function)
+
+
+STEPS = [_step(f"step{i}") for i in range(10)]
+
+
+def layered(tasks: int, seed: int = 1) -> Workflow:
+    """Layers of random width; each task takes one to three outputs of the layer before."""
+    rng = random.Random(seed)
+    made, before = 0, []
+    layer: list[Any] = []
+    while made < tasks:
+        width = min(tasks - made, rng.randint(1, max(2, round(2 * tasks**0.5))))
+        layer = [
+            rng.choice(STEPS)(*rng.sample(before, min(len(before), rng.randint(1, 3))))
+            for _ in range(width)
+        ]
+        made += width
+        before = layer + before[: max(1, len(before) // 10)]
+    return Workflow.of(*layer)
+
+
+def tree(leaves: int) -> Workflow:
+    """Pairwise joins of so many numbers."""
+    level: list[Any] = [STEPS[0](n, n) for n in range(leaves // 2)]
+    while len(level) > 1:
+        level = [STEPS[0](level[i], level[i + 1]) for i in range(0, len(level), 2)]
+    return Workflow.of(level[0])
+
+
+class Drawn(Costs):
+    """What the past runs cost."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def startup(self, resources: Resources, *, warm: bool) -> float:
+        return 0.002 if warm else 0.03
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        return 0.0005 + nbytes / 1e9
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        return self._rng.uniform(0.01, 0.1)
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        return self._rng.choice((100, 1_000_000))
+
+    def coordination(self) -> float:
+        return 0.0005
+
+
+def remember(history: SqliteHistory, name: str, workflow: Workflow) -> None:
+    """File simulated runs of a workflow."""
+    conditions = Conditions(DefaultCosts(), WORKERS, RESOURCES)
+    plan = SpreadPlanner().plan(workflow, conditions)
+    for number in range(RUNS):
+        timeline = simulate(plan, Drawn(number))
+        block = distilled(workflow, plan.workers, timeline, {})
+        record = RunRecord(RunId(f"{name}-{number}"), name, workflow.fingerprint(), "spread",
+                           len(workflow), WORKERS, float(number), timeline.makespan, "done",
+                           str(RESOURCES))  # fmt: skip
+        history.file(FiledRun(record, list(workflow.calls), [], block))
+
+
+@dataclass
+class Bench:
+    """Measures and prints, a line for each figure."""
+
+    repeats: int
+    figures: dict[str, dict[str, float]]
+
+    def time(self, case: str, what: str, act: Callable[[], Any], repeats: int | None = None) -> Any:
+        """The median time of something, and what it gave."""
+        seconds, result = [], None
+        for _ in range(repeats or self.repeats):
+            begin = perf_counter()
+            result = act()
+            seconds.append(perf_counter() - begin)
+        self.figures.setdefault(case, {})[what] = median(seconds)
+        return result
+
+
+def measure(bench: Bench, history: SqliteHistory, case: str, workflow: Workflow) -> None:
+    """Everything about one workflow."""
+    tasks = len(workflow)
+    remember(history, case, workflow)
+    repeats = 1 if tasks > 10_000 else None
+    blocks = bench.time(case, "load history", lambda: history.samples(case), repeats)
+
+    def conditions(seconds: float | None = None) -> Conditions:
+        learnt = LearntPredictions(workflow, blocks, DefaultCosts())
+        return Conditions(learnt, WORKERS, RESOURCES, seconds=seconds)
+
+    def planned(planner: Planner, seconds: float | None = None) -> Any:
+        return planner.plan(workflow, conditions(seconds))
+
+    plan = bench.time(case, "spread", lambda: planned(SpreadPlanner()), repeats)
+    given = conditions()
+    costs = given.predictions.at("median")
+    given.simulate(plan, costs)
+    bench.time(case, "simulate", lambda: given.simulate(plan, costs), repeats)
+    bench.time(case, "uniform", lambda: planned(UniformPlanner()), repeats)
+    limit = None if tasks <= 1000 else 5.0
+    once = 1 if tasks >= 1000 else None
+    bench.time(case, "nonuniform", lambda: planned(NonUniformPlanner(), limit), once)
+    auto = bench.time(case, "auto", lambda: planned(AutoPlanner(), limit), once)
+    given = conditions()
+    better = given.simulate(auto, costs).makespan / given.simulate(plan, costs).makespan
+    bench.figures[case]["auto / spread makespan"] = better
+    print(f"{case:15} done", file=sys.stderr, flush=True)
+
+
+def table(figures: dict[str, dict[str, float]], sizes: dict[str, tuple[int, int]]) -> str:
+    """The figures, a row for each workflow."""
+    columns = ["load history", "spread", "simulate", "uniform", "nonuniform", "auto"]
+    lines = [
+        f"{'workflow':15} {'tasks':>7} {'edges':>7} "
+        + " ".join(f"{c:>12}" for c in columns)
+        + f" {'tasks/s sim.':>13} {'auto/spread':>12}"
+    ]
+    for case, found in figures.items():
+        tasks, edges = sizes[case]
+        cells = " ".join(f"{found[c]:12.4f}" for c in columns)
+        rate = tasks / found["simulate"]
+        better = found["auto / spread makespan"]
+        lines.append(f"{case:15} {tasks:7} {edges:7} {cells} {rate:13,.0f} {better:12.3f}")
+    for (case, what), (unit, target) in TARGETS.items():
+        if case in figures:
+            value = figures[case][what]
+            value = sizes[case][0] / value if unit == "tasks/s" else value
+            met = value >= target if unit == "tasks/s" else value <= target
+            lines.append(
+                f"{case}, {what}: {value:,.3g} {unit}, target {target:,} {unit}: "
+                f"{'ok' if met else 'MISSED'}"
+            )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--most", type=int, default=100_000, help="tasks at most (100000)")
+    parser.add_argument("--repeats", type=int, default=5, help="of each figure (5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    options = parser.parse_args()
+    bench = Bench(options.repeats, {})
+    sizes = {}
+    with tempfile.TemporaryDirectory() as folder:
+        history = SqliteHistory(Path(folder))
+        cases = [("tree 1023", lambda: tree(1024)), ("tree 63", lambda: tree(64))]
+        cases += [(f"layered {n}", lambda n=n: layered(n)) for n in (100, 1000, 10_000, 100_000)]
+        for case, make in cases:
+            workflow = make()
+            if len(workflow) > options.most:
+                continue
+            sizes[case] = (len(workflow), sum(map(len, workflow.upstream.values())))
+            measure(bench, history, case, workflow)
+        history.close()
+    print(f"{cpu_name()}, {os.cpu_count()} cores, {memory_gb():.0f} GB, Python "
+          f"{sys.version.split()[0]}, shoal {version_of('shoal')}")  # fmt: skip
+    print(f"{WORKERS} workers, {RUNS} runs of history, median of {options.repeats} "
+          "(of one from 1,000 tasks on for planners that search); planning limit from 10,000 "
+          "tasks on: 5 s\n")  # fmt: skip
+    print(table(bench.figures, sizes))
+    if options.json:
+        options.json.write_text(json.dumps(bench.figures, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
