@@ -86,18 +86,23 @@ class Drawn(Costs):
         self._rng = random.Random(seed)
 
     def startup(self, resources: Resources, *, warm: bool) -> float:
+        """A local sandbox's."""
         return 0.002 if warm else 0.03
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        """A gigabyte a second."""
         return 0.0005 + nbytes / 1e9
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """10 to 100 ms."""
         return self._rng.uniform(0.01, 0.1)
 
     def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        """Small, or 1 MB."""
         return self._rng.choice((100, 1_000_000))
 
     def coordination(self) -> float:
+        """A local server's."""
         return 0.0005
 
 

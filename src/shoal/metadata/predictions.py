@@ -270,8 +270,10 @@ class _Group:
         if len(rows) < ENOUGH:
             rows = self._all
         scale = _SCALES.get(kind, _as_it_was)
+        growth = _growth(rows[0].nbytes, rows[-1].nbytes, nbytes)
         return sorted(
-            Value(scale(row.sample, nbytes, resources), row.run) for row in selected(rows, nbytes)
+            Value(scale(row.sample, nbytes, resources, growth), row.run)
+            for row in selected(rows, nbytes)
         )
 
     def _sort(self) -> None:
@@ -310,13 +312,13 @@ def _balanced(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
     return list(islice((row for turn in turns for row in turn if row is not None), MOST))
 
 
-def _as_it_was(sample: Sample, nbytes: int, resources: Resources | None) -> float:
+def _as_it_was(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
     return sample.seconds
 
 
-def _executed(sample: Sample, nbytes: int, resources: Resources | None) -> float:
+def _executed(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
     """What a task computed takes longer or shorter elsewhere; what it waited stays the same."""
-    seconds = sample.seconds * _growth(sample.nbytes, nbytes)
+    seconds = sample.seconds * growth
     if resources is None or resources == sample.resources:
         return seconds
     busy = min(1.0, sample.cpu / sample.seconds) if sample.seconds else 1.0
@@ -325,31 +327,33 @@ def _executed(sample: Sample, nbytes: int, resources: Resources | None) -> float
     return seconds * (1 - busy + busy * baseline / _speed(resources, parallel=parallel))
 
 
-def _output(sample: Sample, nbytes: int, resources: Resources | None) -> float:
-    return sample.output_nbytes * _growth(sample.nbytes, nbytes)
+def _output(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
+    return sample.output_nbytes * growth
 
 
-def _transferred(sample: Sample, nbytes: int, resources: Resources | None) -> float:
+def _transferred(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
     seconds = sample.seconds * (_FIXED_NBYTES + nbytes) / (_FIXED_NBYTES + sample.nbytes)
     if resources is None:
         return seconds
     return seconds * _speed(sample.resources, parallel=False) / _speed(resources, parallel=False)
 
 
-_SCALES: dict[str, Callable[[Sample, int, Resources | None], float]] = {
+_SCALES: dict[str, Callable[[Sample, int, Resources | None, float], float]] = {
     "execute": _executed,
     "output": _output,
     "fetch": _transferred,
     "save": _transferred,
-    "launch": lambda sample, nbytes, resources: _transferred(sample, nbytes, None),
+    "launch": lambda sample, nbytes, _, growth: _transferred(sample, nbytes, None, growth),
 }
 
 
-def _growth(known: int, nbytes: int) -> float:
-    """How much larger a cost is where only samples of a very different size are known."""
-    if known / 2 <= nbytes <= known * 2 or not known or not nbytes:
-        return 1.0
-    return nbytes / known
+def _growth(smallest: int, largest: int, nbytes: int) -> float:
+    """How much larger or smaller a cost is far beyond all sizes that are known."""
+    if nbytes > 2 * largest > 0:
+        return nbytes / largest
+    if 0 < nbytes < smallest / 2:
+        return nbytes / smallest
+    return 1.0
 
 
 def _speed(resources: Resources, *, parallel: bool) -> float:
