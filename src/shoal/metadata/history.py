@@ -75,12 +75,21 @@ class FiledRun:
 class History(Protocol):
     """Keeps runs; safe to use from several threads and processes."""
 
+    @property
+    def where(self) -> str:
+        """Where it keeps them, for people to read."""
+        ...
+
     def file(self, run: FiledRun) -> None:
         """Keep a run."""
         ...
 
     def runs(self, *, name: str | None = None, most: int = 20) -> list[RunRecord]:
         """The latest runs first."""
+        ...
+
+    def names(self) -> list[str]:
+        """The names of workflows that have runs, the latest run's first."""
         ...
 
     def count(self, name: str, fingerprint: str) -> int:
