@@ -16,6 +16,7 @@ from shoal.execution.timeline import Timeline
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.metadata.samples import distilled
 from shoal.metadata.sqlite import SqliteHistory
+from shoal.session import default_engine
 from shoal.types import RunId
 from shoal.workflow import Workflow
 from store_servers import tcp_server, url_of
@@ -286,3 +287,22 @@ def test_a_history_goes_to_the_server_that_is_set(
         assert "2.000 s" in shoal("history", "show", "flow").out
         assert f"2 runs in the store at 127.0.0.1:{port}" in shoal("doctor").out
         assert shoal("history", "clear", "flow").out == "2 runs forgotten\n"
+
+
+@pytest.mark.real
+def test_runs_on_a_store_that_a_command_names_are_found_there(
+    shoal: Shoal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHOAL_FOLDER")
+    with tcp_server() as port:
+        there = ("--set", f"store={url_of(port)}")
+        said = shoal("run", "pipeline.py:output", "--name", "x", *there)
+        assert (said.code, said.out) == (0, "3\n"), said.err
+        run = said.err.split()[1].rstrip(":")
+        assert f"(`shoal show {run} --set store=…` shows them)" in said.err
+        for command in (("show", run), ("logs", run), ("runs", "x"), ("history", "show", "x")):
+            assert shoal(*command, *there).code == 0
+        assert run in shoal("runs", *there).out
+        assert shoal("show", run).code == 2
+        assert "from 1 run," in shoal("plan", "pipeline.py:output", "--name", "x", *there).out
+        default_engine.close()

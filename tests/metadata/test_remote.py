@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.errors import StoreUnavailable
+from shoal.errors import StoreRefused, StoreUnavailable
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.metadata.remote import RedisHistory
 from shoal.metadata.sqlite import SqliteHistory
@@ -69,6 +69,21 @@ def test_runs_are_filed_and_read_after_the_server_forgot_its_scripts(
     server.call("SCRIPT", "FLUSH")
     file(history, "r2", started=1)
     assert [run.run for run in history.runs()] == ["r2", "r1"]
+
+
+def test_a_full_memory_refuses_a_run_as_a_whole(history: RedisHistory, server: Connection) -> None:
+    file(history, "r1")
+    before = {*server.call("KEYS", "*")}
+    server.call("CONFIG", "SET", "maxmemory", "100kb")
+    try:
+        for run in ("r1", "r2"):
+            with pytest.raises(StoreRefused, match="memory is full"):
+                file(history, run, fingerprint="g", started=1)
+        assert {*server.call("KEYS", "*")} == before
+        assert [(run.run, run.fingerprint) for run in history.runs()] == [("r1", "f")]
+        assert history.clear() == 1
+    finally:
+        server.call("CONFIG", "SET", "maxmemory", "0")
 
 
 def test_samples_are_read_in_one_round_trip(

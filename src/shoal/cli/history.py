@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from shoal.cli.runs import WIDE
+from shoal.cli.settings import assigned, configure_set
 from shoal.cli.trends import kept, relative_error, trends
 from shoal.errors import UsageError
 from shoal.metadata.history import History, RunRecord, exported, import_runs
@@ -32,7 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     def action(name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
         description = f"{summary[0].upper()}{summary[1:]}.{more}"
-        return actions.add_parser(name, help=summary, description=description)
+        parser = actions.add_parser(name, help=summary, description=description)
+        configure_set(parser)
+        return parser
 
     show = action(
         "show",
@@ -56,7 +59,7 @@ def carry_out(args: argparse.Namespace) -> None:
     """Do what was asked for with the history that the settings name."""
     if args.action == "clear" and bool(args.name) == args.all:
         raise UsageError("Give the name of a workflow, or --all to forget the runs of all.")
-    with closing(open_history(resolve({}))) as history:
+    with closing(open_history(resolve(assigned(args.assignments)))) as history:
         if args.action != "import" and args.name is not None:
             _check_name(history, args.name)
         _ACTIONS[args.action](history, args)

@@ -64,8 +64,9 @@ def carry_out(args: argparse.Namespace) -> None:
     sys.stdout.flush()
     if args.report:
         print(run.report(terminal_width(), sys.stderr.isatty()), file=sys.stderr)
+    elsewhere = "".join(f" --set {name}=…" for name in ("store", "folder") if name in given)
     print(f"run {run.id}: {len(run.workflow)} tasks in {run.makespan:.3f} s "
-          f"(`shoal show {run.id}` shows them)", file=sys.stderr)  # fmt: skip
+          f"(`shoal show {run.id}{elsewhere}` shows them)", file=sys.stderr)  # fmt: skip
 
 
 def load_output(where: str, given: dict[str, Any]) -> Output[Any]:

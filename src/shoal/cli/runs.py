@@ -7,6 +7,7 @@ import sys
 import time
 from contextlib import closing
 
+from shoal.cli.settings import assigned, configure_set
 from shoal.session import open_history
 from shoal.settings import resolve
 
@@ -18,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.add_argument("name", nargs="?", help="only the runs of this workflow")
     parser.add_argument("-n", "--most", type=int, default=20, help="how many (default: 20)")
+    configure_set(parser)
 
 
 def carry_out(args: argparse.Namespace) -> None:
@@ -26,7 +28,7 @@ def carry_out(args: argparse.Namespace) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    with closing(open_history(resolve({}))) as history:
+    with closing(open_history(resolve(assigned(args.assignments)))) as history:
         found = history.runs(name=args.name, most=max(1, args.most))
     if not found:
         of_name = f" of {args.name!r}" if args.name else ""

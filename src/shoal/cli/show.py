@@ -9,6 +9,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from shoal.cli.settings import assigned, configure_set
 from shoal.errors import UsageError
 from shoal.execution.gantt import gantt_html, gantt_text
 from shoal.execution.timeline import Timeline
@@ -23,11 +24,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "run", metavar="RUN", help="the run's id, or the beginning of it; or `last`"
     )
     parser.add_argument("--html", metavar="FILE", help="write the chart as an HTML page")
+    configure_set(parser)
 
 
 def carry_out(args: argparse.Namespace) -> None:
     """Show the run."""
-    with closing(open_history(resolve({}))) as history:
+    with closing(open_history(resolve(assigned(args.assignments)))) as history:
         latest = history.runs(most=1) if args.run == "last" else []
         record = latest[0] if latest else history.find(args.run)
         timeline = history.load(record).timeline
