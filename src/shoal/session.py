@@ -25,6 +25,7 @@ from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
+from shoal.metadata.remote import RedisHistory
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.planning.base import Conditions
 from shoal.planning.book import PlanBook, key_of
@@ -368,7 +369,9 @@ class Session:
 
 
 def open_history(settings: Settings) -> History:
-    """The runs of the past, where the settings keep them."""
+    """The runs of the past: beside the store if that is given, unless a folder is given too."""
+    if settings.store is not None and settings.folder is None:
+        return RedisHistory(settings.store, settings.history_runs, settings.latency)
     return SqliteHistory(settings.data_folder(), settings.history_runs)
 
 

@@ -8,11 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cli_examples import Said, Shoal, run_of
 
 from observing import PATIENCE, eventually, processes_mentioning
 from shoal import __version__
@@ -21,95 +20,6 @@ from shoal.platform.http import HttpPlatform
 from shoal.session import default_engine
 
 pytestmark = pytest.mark.real
-
-PIPELINE = """
-import os
-import shoal
-
-@shoal.task
-def add(*numbers):
-    print("adding", *numbers)
-    return sum(numbers)
-
-@shoal.task
-def broken():
-    raise ValueError("on purpose")
-
-@shoal.task
-def marked():
-    raise ValueError("[/bold] of [red]")
-
-def total(first, second=10, *, third=100):
-    return add(add(first), second, third)
-
-def nothing():
-    return 7
-
-def raising():
-    return 1 / 0
-
-class Holder:
-    output = add(4, 5)
-
-output = add(add(1), 2)
-failing = add(broken())
-marked_up = add(marked())
-pid = shoal.task(os.getpid, name="pid")()
-number = 3
-"""
-
-
-@dataclass
-class Said:
-    """How a command ended, and what it said."""
-
-    code: int
-    out: str
-    err: str
-
-
-Shoal = Callable[..., Said]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working folder with a pipeline in it, and a history of its own."""
-    (tmp_path / "pipeline.py").write_text(PIPELINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SHOAL_FOLDER", str(tmp_path / "data"))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    before = {*sys.modules}
-    yield tmp_path
-    default_engine.close()
-    for name in {*sys.modules} - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
-
-
-@pytest.fixture
-def shoal(folder: Path, capsys: pytest.CaptureFixture[str]) -> Shoal:
-    """Runs a command in this process, and waits until its runs are filed."""
-
-    def shoal(*args: str) -> Said:
-        try:
-            code = main(args)
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
-        for session in default_engine._sessions.values():
-            session.settle()
-        said = capsys.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return Said(code, said.out, said.err)
-
-    return shoal
-
-
-def run_of(said: Said) -> str:
-    """The id of the run that a command tells of."""
-    found = re.search(r"shoal show (\S+)`", said.out + said.err)
-    assert found is not None
-    return found[1]
-
 
 # Help.
 
@@ -259,10 +169,11 @@ def test_runs_lists_the_latest_first(shoal: Shoal) -> None:
     assert shoal("runs").out == "No run is known yet. `shoal demo` makes one.\n"
     ids = [run_of(shoal("run", "pipeline.py:output", "--name", name)) for name in ("one", "two")]
     rows = shoal("runs").out.splitlines()
-    assert rows[0].split() == ["run", "workflow", "started", "tasks", "workers", "seconds",
-                               "outcome"]  # fmt: skip
+    assert rows[0].split() == ["run", "workflow", "started", "planner", "tasks", "workers",
+                               "seconds", "predicted", "outcome"]  # fmt: skip
     assert [row.split()[:2] for row in rows[1:]] == [[ids[1], "two"], [ids[0], "one"]]
-    assert rows[1].split()[-1] == "done"
+    assert rows[1].split()[-2:] == ["-", "done"]
+    assert rows[1].split()[4] == "spread"
     assert len(shoal("runs", "one").out.splitlines()) == 2
     assert len(shoal("runs", "-n", "1").out.splitlines()) == 2
     assert shoal("runs", "three").out.startswith("No run of 'three' is known yet.")
@@ -289,6 +200,23 @@ def test_what_looks_like_markup_is_shown_as_it_is(
     (_, row) = capsys.readouterr().out.splitlines()
     assert "[/x] [bold]" in row
     assert "ValueError: [/bold] of [red]" in row
+
+
+def test_runs_and_show_tell_what_was_predicted(shoal: Shoal) -> None:
+    for _ in range(2):
+        run = run_of(shoal("run", "pipeline.py:output", "--name", "shown", "--sla", "90"))
+    row = shoal("runs", "shown").out.splitlines()[1].split()
+    assert re.fullmatch(r"\d+\.\d{3}", row[-2])
+    lines = shoal("show", run).out.splitlines()
+    seconds = r"\d+\.\d{3} s"
+    assert re.fullmatch(
+        rf"planned by auto \(\w+\) in \S+ s for the 90 % level: predicted {seconds}, "
+        rf"took {seconds} \([+-]\d+%\)",
+        lines[1],
+    )
+    first = shoal("runs", "shown").out.splitlines()[2].split()[0]
+    assert "planned by spread in" in shoal("show", first).out
+    assert "for the 90 % level; no prediction is known" in shoal("show", first).out
 
 
 def test_show_draws_a_chart_and_writes_a_page(shoal: Shoal, folder: Path) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import sqlite3
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shoal.errors import ShoalError, UnknownRun
+from shoal.errors import UnknownRun, UsageError
 from shoal.execution.timeline import Span, Timeline, encode_record
-from shoal.metadata.history import KEPT, FiledRun, RunRecord
+from shoal.metadata.history import (
+    KEPT,
+    READ,
+    FiledRun,
+    History,
+    RunRecord,
+    exported,
+    import_runs,
+)
+from shoal.metadata.remote import RedisHistory
 from shoal.metadata.samples import distilled
 from shoal.metadata.sqlite import SqliteHistory
-from shoal.types import RunId, TaskId, WorkerId
+from shoal.types import Resources, RunId, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 w0, w1 = WorkerId("w0"), WorkerId("w1")
@@ -25,11 +32,31 @@ TASKS = [TaskId("clean#1"), TaskId("größe#1")]
 NOTHING = distilled(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
 
 
+Opened = Callable[..., History]
+
+
+def _in_files(folder: Path) -> Iterator[Opened]:
+    with ExitStack() as stack:
+        yield lambda kept=KEPT: stack.enter_context(closing(SqliteHistory(folder, kept)))
+
+
+def _on_server(url: str) -> Iterator[Opened]:
+    with ExitStack() as stack:
+        yield lambda kept=KEPT: stack.enter_context(closing(RedisHistory(url, kept)))
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.real)])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+    """Opens the history, as each client does for itself."""
+    if request.param == "sqlite":
+        yield from _in_files(tmp_path)
+    else:
+        yield from _on_server(request.getfixturevalue("emptied"))
+
+
 @pytest.fixture
-def history(tmp_path: Path) -> Iterator[SqliteHistory]:
-    history = SqliteHistory(tmp_path)
-    yield history
-    history.close()
+def history(opened: Opened) -> History:
+    return opened()
 
 
 def record(
@@ -40,26 +67,26 @@ def record(
     )
 
 
-def file(history: SqliteHistory, filed: RunRecord, records: Sequence[bytes]) -> None:
+def file(history: History, filed: RunRecord, records: Sequence[bytes]) -> None:
     """File a run that taught nothing."""
     history.file(FiledRun(filed, TASKS, records, NOTHING))
 
 
-def test_run_that_was_filed_is_found_as_it_was(history: SqliteHistory) -> None:
+def test_run_that_was_filed_is_found_as_it_was(history: History) -> None:
     filed = replace(record("1115-a"), outcome="task 'a' failed: ValueError: größe")
     file(history, filed, [])
     assert history.find("1115-a") == filed
     assert history.runs() == [filed]
 
 
-def test_latest_runs_come_first_and_no_more_than_asked_for(history: SqliteHistory) -> None:
+def test_latest_runs_come_first_and_no_more_than_asked_for(history: History) -> None:
     for number in (3, 1, 4, 0, 2):
         file(history, record(f"r{number}", started=number), [])
     assert [found.run for found in history.runs()] == ["r4", "r3", "r2", "r1", "r0"]
     assert [found.run for found in history.runs(most=2)] == ["r4", "r3"]
 
 
-def test_runs_of_one_name_can_be_asked_for(history: SqliteHistory) -> None:
+def test_runs_of_one_name_can_be_asked_for(history: History) -> None:
     for number in range(6):
         name = f"flow {number % 2}"
         file(history, record(f"r{number}", name=name, started=number), [])
@@ -67,12 +94,12 @@ def test_runs_of_one_name_can_be_asked_for(history: SqliteHistory) -> None:
     assert history.runs(name="flow") == []
 
 
-def test_empty_history_has_no_runs(history: SqliteHistory) -> None:
+def test_empty_history_has_no_runs(history: History) -> None:
     assert history.runs() == []
     assert history.count("flow", "f") == 0
 
 
-def test_runs_are_counted_by_name_and_fingerprint(history: SqliteHistory) -> None:
+def test_runs_are_counted_by_name_and_fingerprint(history: History) -> None:
     for run, name, fingerprint in (
         ("1", "a", "f"),
         ("2", "a", "f"),
@@ -86,7 +113,7 @@ def test_runs_are_counted_by_name_and_fingerprint(history: SqliteHistory) -> Non
     assert history.count("b", "g") == 0
 
 
-def test_run_is_found_by_an_unambiguous_beginning(history: SqliteHistory) -> None:
+def test_run_is_found_by_an_unambiguous_beginning(history: History) -> None:
     for run in ("1115-0930-aa", "1115-0931-bb", "1116-0930-cc"):
         file(history, record(run), [])
     assert history.find("1116").run == "1116-0930-cc"
@@ -95,7 +122,7 @@ def test_run_is_found_by_an_unambiguous_beginning(history: SqliteHistory) -> Non
 
 
 @pytest.mark.parametrize("run", ["1115", "", "1117", "0930", "1115-0930-aa-more", "%", "1115_0930"])
-def test_run_that_is_not_there_or_ambiguous_is_unknown(history: SqliteHistory, run: str) -> None:
+def test_run_that_is_not_there_or_ambiguous_is_unknown(history: History, run: str) -> None:
     for filed in ("1115-0930-aa", "1115-0931-bb"):
         file(history, record(filed), [])
     with pytest.raises(UnknownRun) as caught:
@@ -103,13 +130,13 @@ def test_run_that_is_not_there_or_ambiguous_is_unknown(history: SqliteHistory, r
     assert caught.value.run == run
 
 
-def test_run_whose_id_is_the_beginning_of_another_is_found(history: SqliteHistory) -> None:
+def test_run_whose_id_is_the_beginning_of_another_is_found(history: History) -> None:
     for filed in ("r10", "r1", "r11"):
         file(history, record(filed), [])
     assert history.find("r1").run == "r1"
 
 
-def test_timeline_is_as_the_workers_recorded_it(history: SqliteHistory) -> None:
+def test_timeline_is_as_the_workers_recorded_it(history: History) -> None:
     rows = {
         w0: [(0, -1, 1000.0, 1000.25, 0.0, 0), (3, 0, 1000.25, 1000.5, 0.125, 64)],
         w1: [(2, 0, 1000.5, 1000.625, 0.0, 64), (3, 1, 1000.625, 1001.5, 0.75, 8)],
@@ -126,12 +153,12 @@ def test_timeline_is_as_the_workers_recorded_it(history: SqliteHistory) -> None:
     )
 
 
-def test_run_without_records_has_an_empty_timeline(history: SqliteHistory) -> None:
+def test_run_without_records_has_an_empty_timeline(history: History) -> None:
     file(history, record("r1"), [])
     assert history.load(record("r1")).timeline.spans == ()
 
 
-def test_timelines_of_runs_are_kept_apart(history: SqliteHistory) -> None:
+def test_timelines_of_runs_are_kept_apart(history: History) -> None:
     for number in range(3):
         row = (3, 0, 1000.0, 1000.0 + number, 0.0, 0)
         file(history, record(f"r{number}"), [encode_record(w0, [row])])
@@ -140,7 +167,7 @@ def test_timelines_of_runs_are_kept_apart(history: SqliteHistory) -> None:
         assert span.seconds == number
 
 
-def test_run_that_is_filed_again_counts_once(history: SqliteHistory) -> None:
+def test_run_that_is_filed_again_counts_once(history: History) -> None:
     rows = [encode_record(w0, [(3, 0, 1000.0, 1001.0, 0.0, 0)])]
     file(history, record("r1"), rows)
     file(history, replace(record("r1"), outcome="cancelled"), rows)
@@ -148,9 +175,9 @@ def test_run_that_is_filed_again_counts_once(history: SqliteHistory) -> None:
     assert len(history.load(record("r1")).timeline.spans) == 1
 
 
-def test_oldest_runs_of_a_workflow_make_room_for_new_ones(tmp_path: Path) -> None:
+def test_oldest_runs_of_a_workflow_make_room_for_new_ones(opened: Opened) -> None:
     assert KEPT >= 50
-    history = SqliteHistory(tmp_path, kept=5)
+    history = opened(kept=5)
     rows = [encode_record(w0, [(3, 0, 1000.0, 1001.0, 0.0, 0)])] * 2
     for number in range(12):
         file(history, record(f"a{number:02}", started=number), rows)
@@ -158,34 +185,125 @@ def test_oldest_runs_of_a_workflow_make_room_for_new_ones(tmp_path: Path) -> Non
     kept = {found.run for found in history.runs(most=1000)}
     assert kept == {f"{letter}{number:02}" for letter in "ab" for number in range(7, 12)}
     assert history.count("flow", "f") == 5
-    with sqlite3.connect(tmp_path / "history-2.sqlite") as database:
-        records = database.execute("SELECT run, COUNT(*) FROM records GROUP BY run").fetchall()
-    database.close()
-    history.close()
-    assert dict(records) == dict.fromkeys(kept, 2)
+    assert [len(history.load(found).records) for found in history.runs()] == [2] * 10
 
 
-def test_runs_of_a_rare_shape_or_configuration_are_kept_longer(tmp_path: Path) -> None:
-    history = SqliteHistory(tmp_path, kept=5)
+def test_runs_of_a_rare_shape_or_configuration_are_kept_longer(opened: Opened) -> None:
+    history = opened(kept=5)
     file(history, record("rare", fingerprint="g"), [])
     file(history, replace(record("large", started=1), configuration="8192 MB"), [])
     for number in range(9):
         file(history, record(f"r{number}", started=number + 2), [])
     assert [found.run for found in history.runs()] == ["r8", "r7", "r6", "large", "rare"]
-    history.close()
 
 
-def test_history_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
-    first = SqliteHistory(tmp_path / "new" / "folder")
+def test_of_shapes_that_are_as_common_the_oldest_run_makes_room(opened: Opened) -> None:
+    history = opened(kept=4)
+    for number, fingerprint in enumerate("gfgf"):
+        file(history, record(f"r{number}", fingerprint=fingerprint, started=9 - number), [])
+    file(history, record("new", fingerprint="h", started=20), [])
+    assert {found.run for found in history.runs()} == {"r0", "r1", "r2", "new"}
+
+
+def test_a_run_older_than_all_others_is_the_first_to_make_room(opened: Opened) -> None:
+    history = opened(kept=2)
+    for number in (5, 6, 1):
+        file(history, record(f"r{number}", started=number), [])
+    assert [found.run for found in history.runs()] == ["r6", "r5"]
+
+
+def test_fewer_runs_are_kept_once_fewer_are_allowed(opened: Opened) -> None:
+    many = opened()
+    for number in range(9):
+        file(many, record(f"r{number}", started=number), [])
+    file(opened(kept=3), record("r9", started=9), [])
+    assert [found.run for found in many.runs()] == ["r9", "r8", "r7"]
+
+
+def test_everything_of_a_record_is_kept(history: History) -> None:
+    filed = replace(
+        record("r1"), configuration="2048 MB", planning=0.25, sla="95 %", predicted=1.25,
+        quality={"execute": 0.125, "start": 2.0},
+    )  # fmt: skip
+    file(history, filed, [])
+    assert history.find("r1") == filed
+    assert history.runs(name="flow") == [filed]
+
+
+def test_names_are_those_of_the_runs_that_are_kept(history: History) -> None:
+    assert history.names() == []
+    for number, name in enumerate(["a", "größe: [x]", "a:shapes", "a", "100 %"]):
+        file(history, record(f"r{number}", name=name, started=number), [])
+    assert history.names() == ["100 %", "a", "a:shapes", "größe: [x]"]
+    file(history, record("r3", name="b", started=3), [])
+    assert history.names() == ["100 %", "b", "a:shapes", "größe: [x]", "a"]
+    history.clear("b")
+    assert history.names() == ["100 %", "a:shapes", "größe: [x]", "a"]
+
+
+def test_run_that_is_filed_again_under_another_name_leaves_the_first(history: History) -> None:
+    file(history, record("r1", name="a"), [])
+    file(history, record("r1", name="b", fingerprint="g"), [])
+    assert history.runs(name="a") == []
+    assert history.samples("a") == []
+    assert (history.count("a", "f"), history.count("b", "g")) == (0, 1)
+    assert [found.name for found in history.runs()] == ["b"]
+
+
+def taught(seconds: float) -> bytes:
+    """A block that tells of a message that took so long."""
+    spans = (Span("deliver", w0, None, 0.0, seconds),)
+    workers = {w0: Resources(2048)}
+    return distilled(Workflow({}, {}, ()), workers, Timeline(spans, seconds), {})
+
+
+def delivered(history: History, name: str) -> list[float]:
+    return [sample.seconds for block in history.samples(name) for sample in block.samples]
+
+
+def test_samples_are_of_the_latest_runs_of_each_shape(history: History) -> None:
+    assert history.samples("flow") == []
+    for number in range(READ + 5):
+        filed = record(f"f{number}", started=number)
+        history.file(FiledRun(filed, TASKS, [], taught(1.0 + number)))
+    for number, fingerprint, configuration in ((0.5, "g", ""), (READ + 1.5, "f", "8192 MB")):
+        filed = record(f"x{number}", fingerprint=fingerprint, started=number)
+        filed = replace(filed, configuration=configuration)
+        history.file(FiledRun(filed, TASKS, [], taught(1.0 + number)))
+    history.file(FiledRun(record("other", name="other", started=99), TASKS, [], taught(9)))
+    latest = [1.0 + number for number in range(5, READ + 5)]
+    assert delivered(history, "flow") == sorted([*latest, 1.5, READ + 2.5], reverse=True)
+    assert delivered(history, "other") == [9]
+
+
+def test_runs_of_a_name_or_all_are_forgotten(history: History) -> None:
+    rows = [encode_record(w0, [(3, 0, 1000.0, 1001.0, 0.0, 0)])]
+    for number in range(6):
+        file(history, record(f"r{number}", name=f"flow {number % 2}", started=number), rows)
+    assert history.clear("flow 2") == 0
+    assert history.clear("flow 1") == 3
+    assert [found.run for found in history.runs()] == ["r4", "r2", "r0"]
+    assert history.samples("flow 1") == []
+    assert history.count("flow 1", "f") == 0
+    with pytest.raises(UnknownRun):
+        history.find("r1")
+    with pytest.raises(UnknownRun):
+        history.load(record("r1", name="flow 1", started=1))
+    assert history.clear() == 3
+    assert history.runs() == history.names() == []
+    file(history, record("r1"), rows)
+    assert [found.run for found in history.runs()] == ["r1"]
+
+
+def test_history_is_there_when_it_is_opened_again(opened: Opened) -> None:
+    first = opened()
     file(first, record("r1"), [])
     first.close()
-    second = SqliteHistory(tmp_path / "new" / "folder")
-    assert second.runs() == [record("r1")]
-    second.close()
+    assert opened().runs() == [record("r1")]
 
 
-def test_threads_may_file_at_once(tmp_path: Path) -> None:
-    histories = [SqliteHistory(tmp_path), SqliteHistory(tmp_path)]
+def test_clients_may_file_at_once(opened: Opened) -> None:
+    histories = [opened(kept=12), opened(kept=12)]
     together = threading.Barrier(8)
     errors: list[BaseException] = []
 
@@ -193,7 +311,7 @@ def test_threads_may_file_at_once(tmp_path: Path) -> None:
         together.wait()
         try:
             for turn in range(10):
-                filed = record(f"r{number}-{turn}", name=f"flow {number}", started=turn)
+                filed = record(f"r{number}-{turn}", name=f"flow {number % 4}", started=turn)
                 file(histories[number % 2], filed, [encode_record(w0, [])])
         except BaseException as error:  # noqa: BLE001 - it is looked at by the test
             errors.append(error)
@@ -204,63 +322,38 @@ def test_threads_may_file_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert len(histories[0].runs(most=1000)) == 80
-    for history in histories:
-        history.close()
+    assert len(histories[0].runs(most=1000)) == 48
+    assert [histories[1].count(f"flow {number}", "f") for number in range(4)] == [12] * 4
 
 
-WRITER = """
-import pathlib, sys
-from shoal.metadata.history import FiledRun, RunRecord
-from shoal.metadata.sqlite import SqliteHistory
-
-folder, number = pathlib.Path(sys.argv[1]), sys.argv[2]
-sys.stdin.readline()
-history = SqliteHistory(folder)
-for turn in range(20):
-    run = f"r{number}-{turn}"
-    record = RunRecord(run, "flow", number, "planner", 1, 1, float(turn), 1.0, "done")
-    empty = b'{"worker": "w", "rows": 0, "order": "little"}\\n'
-    history.file(FiledRun(record, ["a"], [empty], b""))
-history.close()
-"""
-
-
-@pytest.mark.real
-def test_processes_may_open_and_file_at_once(tmp_path: Path) -> None:
-    """Also the very first time, when each of them finds no file yet."""
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path / "new"), str(number)],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for number in range(4)
-    ]
-    for writer in writers:
-        assert writer.stdin is not None
-        writer.stdin.write(b"\n")
-        writer.stdin.flush()
-    assert [writer.communicate()[1].decode() for writer in writers] == [""] * 4
-    history = SqliteHistory(tmp_path / "new")
-    assert len(history.runs(most=1000)) == 80
-    history.close()
+def test_runs_go_from_one_history_to_another(opened: Opened, tmp_path: Path) -> None:
+    history = opened()
+    rows = [encode_record(w0, [(3, 0, 1000.0, 1001.0, 0.0, 0)]), encode_record(w1, [])]
+    for number in range(4):
+        filed = replace(
+            record(f"r{number}", name=f"flow {number % 2}", started=number),
+            predicted=1.0, quality={"execute": 0.5}, configuration="größe",
+        )  # fmt: skip
+        history.file(FiledRun(filed, TASKS, rows, taught(number + 1.0)))
+    lines = list(exported(history))
+    assert list(exported(history, "flow 1")) == [lines[1], lines[3]]
+    with closing(SqliteHistory(tmp_path / "other")) as other:
+        assert import_runs(other, lines, tmp_path) == 4
+        before, after = history.runs(), other.runs()
+        assert before == after
+        assert [history.load(run) for run in before] == [other.load(run) for run in after]
+        assert list(exported(other)) == lines
+        history.clear()
+        assert import_runs(history, exported(other), tmp_path) == 4
+    assert list(exported(history)) == lines
+    assert delivered(history, "flow 1") == [4.0, 2.0]
 
 
-def test_folder_that_can_not_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ShoalError, match=r"can't be opened.*Set `folder`.*history=False") as caught:
-        SqliteHistory(tmp_path / "file" / "history")
-    assert str(tmp_path / "file" / "history") in str(caught.value)
-
-
-def test_file_that_can_not_be_opened_is_told_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "history-2.sqlite").mkdir()
-    with pytest.raises(ShoalError, match=r"can't be opened.*Set `folder`"):
-        SqliteHistory(tmp_path)
-
-
-def test_file_that_is_no_database_is_told_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "history-2.sqlite").write_bytes(b"this is not a database" * 100)
-    with pytest.raises(ShoalError, match=r"not a database.*Set `folder`"):
-        SqliteHistory(tmp_path)
+@pytest.mark.parametrize("damage", ["", "{", "[]", "7", '{"record": {}}', '{"record": {"x": 1}}'])
+def test_of_lines_that_are_damaged_nothing_is_filed(history: History, damage: str) -> None:
+    file(history, record("r1"), [])
+    lines = [*exported(history), damage]
+    history.clear()
+    with pytest.raises(UsageError, match=r"runs\.jsonl, line 2: not an exported run"):
+        import_runs(history, lines, Path("runs.jsonl"))
+    assert history.runs() == []

@@ -97,9 +97,8 @@ def _loopback() -> Finding:
 
 
 def _history() -> Finding:
-    folder = resolve({}).data_folder()
     with closing(open_history(resolve({}))) as history:
-        return True, f"{len(history.runs(most=1000))} runs in {folder}"
+        return True, f"{len(history.runs(most=1000))} runs in {history.where}"
 
 
 _CHECKS: dict[str, Callable[[], Finding]] = {

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
+from shoal.cli.settings import assigned, configure_set
 from shoal.platform.base import LogLine
 from shoal.platform.logs import RunLogs
 from shoal.session import open_history, remote_platform
@@ -19,11 +20,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", metavar="RUN", help="the run's id, or the beginning of it; or `last`"
     )
+    configure_set(parser)
 
 
 def carry_out(args: argparse.Namespace) -> None:
     """Print the lines."""
-    settings = resolve({})
+    settings = resolve(assigned(args.assignments))
     with closing(open_history(settings)) as history:
         latest = history.runs(most=1) if args.run == "last" else []
         run = (latest[0] if latest else history.find(args.run)).run

@@ -14,8 +14,10 @@ from shoal.errors import ShoalError, UsageError
 COMMANDS = {
     "demo": "run a workflow worth looking at",
     "run": "run a workflow from a file or module",
+    "plan": "tell what running a workflow is predicted to do",
     "runs": "list the runs that are known",
     "show": "show what a run did, as a Gantt chart",
+    "history": "see how workflows fared; move or forget runs",
     "logs": "show what a run's tasks printed",
     "gateway": "serve sandboxes to this machine's clients",
     "doctor": "tell what works on this machine",

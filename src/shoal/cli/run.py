@@ -15,15 +15,30 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from shoal.cli.planning import configure_planning, planning_options
 from shoal.cli.settings import assigned, configure_set
+from shoal.cli.show import terminal_width
 from shoal.errors import ShoalError, UsageError
 from shoal.session import submit
 from shoal.settings import NAMES
 from shoal.workflow import Output
 
+_OPTIONS = {"name", "timeout", "deadline", "budget", "sla"}
+"""What a run takes besides settings."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
+    configure_workflow(parser)
+    configure_planning(parser)
+    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long")
+    parser.add_argument(
+        "--report", action="store_true", help="compare what was predicted with what happened"
+    )
+
+
+def configure_workflow(parser: argparse.ArgumentParser) -> None:
+    """Let a command take a workflow."""
     parser.add_argument(
         "workflow",
         metavar="FILE_OR_MODULE:OUTPUT",
@@ -32,22 +47,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     configure_set(parser, "a setting, or a parameter of the function")
     parser.add_argument("--name", help="what the workflow is called in history")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after so long")
 
 
 def carry_out(args: argparse.Namespace) -> None:
     """Run the workflow."""
     given = assigned(args.assignments)
+    options = planning_options(args)
     output = load_output(args.workflow, given)
-    run = submit(output, name=args.name, **given)
+    run = submit(output, **({"name": args.name} | given | options))
     try:
         value = run.result(args.timeout)
     except BaseException:
         run.cancel()
         raise
     pprint.pprint(value)
+    sys.stdout.flush()
+    if args.report:
+        print(run.report(terminal_width(), sys.stderr.isatty()), file=sys.stderr)
+    elsewhere = "".join(f" --set {name}=…" for name in ("store", "folder") if name in given)
     print(f"run {run.id}: {len(run.workflow)} tasks in {run.makespan:.3f} s "
-          f"(`shoal show {run.id}` shows them)", file=sys.stderr)  # fmt: skip
+          f"(`shoal show {run.id}{elsewhere}` shows them)", file=sys.stderr)  # fmt: skip
 
 
 def load_output(where: str, given: dict[str, Any]) -> Output[Any]:
@@ -72,6 +91,8 @@ def load_output(where: str, given: dict[str, Any]) -> Output[Any]:
             f"{where} is {type(found).__name__}, not an output: call a function decorated with "
             "@task, or name a function that does."
         )
+    for option in _OPTIONS & given.keys():
+        raise UsageError(f"--set {option}: that is no setting; give --{option}.")
     return found
 
 

@@ -9,9 +9,11 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from shoal.cli.settings import assigned, configure_set
 from shoal.errors import UsageError
 from shoal.execution.gantt import gantt_html, gantt_text
 from shoal.execution.timeline import Timeline
+from shoal.metadata.history import RunRecord
 from shoal.session import open_history
 from shoal.settings import resolve
 
@@ -22,26 +24,42 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "run", metavar="RUN", help="the run's id, or the beginning of it; or `last`"
     )
     parser.add_argument("--html", metavar="FILE", help="write the chart as an HTML page")
+    configure_set(parser)
 
 
 def carry_out(args: argparse.Namespace) -> None:
     """Show the run."""
-    with closing(open_history(resolve({}))) as history:
+    with closing(open_history(resolve(assigned(args.assignments)))) as history:
         latest = history.runs(most=1) if args.run == "last" else []
         record = latest[0] if latest else history.find(args.run)
         timeline = history.load(record).timeline
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
     print(f"run {record.run} of {record.name}, {started}: {record.outcome}")
+    if record.planner:
+        print(_planned(record))
     print_gantt(timeline)
     if args.html:
         write_page(Path(args.html), gantt_html(timeline, f"{record.name}, run {record.run}"))
         print(f"written to {args.html}")
 
 
+def _planned(record: RunRecord) -> str:
+    text = f"planned by {record.planner} in {record.planning:.3g} s for "
+    text += "the median" if record.sla == "median" else f"the {record.sla} level"
+    if record.predicted is None:
+        return f"{text}; no prediction is known"
+    error = f" ({record.makespan / record.predicted - 1:+.0%})" if record.predicted else ""
+    return f"{text}: predicted {record.predicted:.3f} s, took {record.makespan:.3f} s{error}"
+
+
 def print_gantt(timeline: Timeline) -> None:
     """Print a chart as wide as the terminal."""
-    width = min(160, shutil.get_terminal_size((100, 24)).columns)
-    print(gantt_text(timeline, width=width, color=sys.stdout.isatty()))
+    print(gantt_text(timeline, width=terminal_width(), color=sys.stdout.isatty()))
+
+
+def terminal_width() -> int:
+    """How many columns a chart may have."""
+    return min(160, shutil.get_terminal_size((100, 24)).columns)
 
 
 def write_page(path: Path, page: str) -> None:

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UnknownRun, UsageError
 from shoal.execution.timeline import Timeline, decode_records
-from shoal.metadata.samples import Samples
+from shoal.metadata.samples import Samples, undistilled
 from shoal.types import RunId, TaskId
 
 KEPT = 100
@@ -75,12 +75,21 @@ class FiledRun:
 class History(Protocol):
     """Keeps runs; safe to use from several threads and processes."""
 
+    @property
+    def where(self) -> str:
+        """Where it keeps them, for people to read."""
+        ...
+
     def file(self, run: FiledRun) -> None:
         """Keep a run."""
         ...
 
     def runs(self, *, name: str | None = None, most: int = 20) -> list[RunRecord]:
         """The latest runs first."""
+        ...
+
+    def names(self) -> list[str]:
+        """The names of workflows that have runs, the latest run's first."""
         ...
 
     def count(self, name: str, fingerprint: str) -> int:
@@ -111,7 +120,10 @@ class History(Protocol):
 def exported(history: History, name: str | None = None) -> Iterator[str]:
     """Runs as lines of text, the oldest first."""
     for record in reversed(history.runs(name=name, most=1_000_000)):
-        run = history.load(record)
+        try:
+            run = history.load(record)
+        except UnknownRun:
+            continue  # It has made room for another one since.
         line = {
             "record": asdict(record),
             "tasks": list(run.tasks),
@@ -127,7 +139,7 @@ def import_runs(history: History, lines: Iterable[str], where: Path) -> int:
     for number, line in enumerate(lines, 1):
         try:
             runs.append(_imported(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, ShoalError) as error:
             raise UsageError(f"{where}, line {number}: not an exported run ({error!r}).") from error
     for run in runs:
         history.file(run)
@@ -135,9 +147,26 @@ def import_runs(history: History, lines: Iterable[str], where: Path) -> int:
 
 
 def _imported(line: Any) -> FiledRun:
-    return FiledRun(
+    run = FiledRun(
         RunRecord(**line["record"]),
         line["tasks"],
         [base64.b64decode(data) for data in line["records"]],
         base64.b64decode(line["samples"]),
     )
+    _check(run)
+    return run
+
+
+def _check(run: FiledRun) -> None:
+    """Fail if something of a run could not be read later."""
+    record = run.record
+    texts = (record.run, record.name, record.fingerprint, record.planner, record.outcome,
+             record.configuration, record.sla)  # fmt: skip
+    numbers = [record.tasks, record.workers, record.started, record.makespan, record.planning]
+    numbers += [*record.quality.values(), *([] if record.predicted is None else [record.predicted])]
+    for values, kinds in ((texts, str), (numbers, (int, float))):
+        for value in values:
+            if not isinstance(value, kinds):
+                raise TypeError(f"the record has {value!r} in a wrong place")
+    undistilled(run.samples)
+    decode_records(run.records, run.tasks, record.started, record.makespan)

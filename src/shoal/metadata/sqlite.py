@@ -55,6 +55,8 @@ class SqliteHistory:
     """The user's runs; safe to use from several threads and processes."""
 
     def __init__(self, folder: Path, kept: int = KEPT) -> None:
+        self.where = str(folder)
+        """The folder."""
         self._kept = kept
         self._lock = threading.Lock()
         try:
@@ -124,6 +126,14 @@ class SqliteHistory:
                 (*values, most),
             ).fetchall()
         return [_record(row) for row in rows]
+
+    def names(self) -> list[str]:
+        """The names of workflows that have runs, the latest run's first."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT name FROM runs GROUP BY name ORDER BY MAX(started) DESC"
+            ).fetchall()
+        return [row[0] for row in rows]
 
     def count(self, name: str, fingerprint: str) -> int:
         """How many runs of a workflow are known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from shoal.workflow import Workflow
 
 GROUP = "shoal.planners"
 """The entry points by which packages register planners."""
-PLANNERS: Mapping[str, Callable[[], Planner]] = {
+PLANNERS: Mapping[str, Callable[..., Planner]] = {
     "auto": AutoPlanner,
     "uniform": UniformPlanner,
     "nonuniform": NonUniformPlanner,
@@ -45,10 +46,10 @@ class Wanted:
         names = ("deadline", "budget", "sla")
         goals = {name: options.pop(name) for name in names if name in options}
         given = options.pop("planner", None)
-        if given is not None and goals:
+        if given is not None and not isinstance(given, str) and goals:
             raise UsageError(
                 f"{next(iter(goals))}= is for the default planner: give it to "
-                f"{type(given).__name__ if not isinstance(given, str) else given!r} instead."
+                f"{type(given).__name__} instead."
             )
         return Wanted(given, **goals)
 
@@ -65,17 +66,29 @@ class Wanted:
             return given
         if given == "auto":
             return AutoPlanner(deadline=self.deadline, budget=self.budget, sla=self.sla)
-        return named_planner(given)
+        for goal, value in (("deadline", self.deadline), ("budget", self.budget)):
+            if value is not None:
+                raise UsageError(f"The planner {given!r} takes no {goal}; 'auto' does.")
+        return named_planner(given, self.sla)
 
 
-def named_planner(name: str) -> Planner:
+def named_planner(name: str, sla: SLA = "median") -> Planner:
     """A planner by its name: one of ours, or one that an installed package registers."""
+    made = _named(name)
+    if sla == "median":
+        return made()
+    if "sla" not in inspect.signature(made).parameters:
+        raise UsageError(f"The planner {name!r} takes no sla; 'auto' does.")
+    return made(sla=sla)
+
+
+def _named(name: str) -> Callable[..., Planner]:
     if name in PLANNERS:
-        return PLANNERS[name]()
+        return PLANNERS[name]
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name in found:
-        planner: Planner = found[name].load()()
-        return planner
+        registered: Callable[..., Planner] = found[name].load()
+        return registered
     names = [*PLANNERS, *found]
     near = difflib.get_close_matches(name, names, 1, 0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."

@@ -13,7 +13,7 @@ from collections import Counter
 
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.base import Conditions
-from shoal.types import Resources, TaskId, WorkerId
+from shoal.types import SLA, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 Kind = tuple[str, Resources]
@@ -22,6 +22,10 @@ Kind = tuple[str, Resources]
 
 class SpreadPlanner:
     """Spreads connected groups of tasks over as many workers as may be used."""
+
+    def __init__(self, *, sla: SLA = "median") -> None:
+        """Set it up; `sla` is the level at which its plans' makespans are predicted."""
+        self.sla = sla
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """A plan for a workflow, in time linear in its tasks and edges."""

@@ -1,4 +1,9 @@
-"""Every key name, in one place. A run's keys share a hash tag, so a cluster keeps them together."""
+"""Every key name, in one place.
+
+A run's keys share a hash tag, so a cluster keeps them together; so do those of history.
+"""
+
+from urllib.parse import quote
 
 from shoal.types import RunId
 
@@ -49,3 +54,42 @@ def progress(run: RunId) -> str:
 def mailbox(run: RunId, name: str) -> str:
     """Stream: the messages to a worker, or to the client."""
     return f"shoal:{{{run}}}:mailbox:{name}"
+
+
+_HISTORY = "shoal:{history-1}"
+"""The number is that of the layout."""
+
+
+def history_runs() -> str:
+    """Sorted set: the runs of the past, by when they started."""
+    return f"{_HISTORY}:runs"
+
+
+def history_ids() -> str:
+    """Sorted set: the runs of the past, by their ids."""
+    return f"{_HISTORY}:ids"
+
+
+def history_names() -> str:
+    """Sorted set: the names of workflows, by when the latest run of each started."""
+    return f"{_HISTORY}:names"
+
+
+def history_run(run: str) -> str:
+    """Hash: all that is kept of a run of the past."""
+    return f"{_HISTORY}:run:{run}"
+
+
+def history_named(name: str) -> str:
+    """Sorted set: the runs of a workflow name, by when they started."""
+    return f"{_HISTORY}:named:{quote(name, safe='')}"
+
+
+def history_shapes(name: str) -> str:
+    """Sorted set: the shapes and resources of a workflow name, by how many runs have them."""
+    return f"{history_named(name)}:shapes"
+
+
+def history_shape(name: str, shape: str) -> str:
+    """Sorted set: the runs of a workflow name that have a shape, by when they started."""
+    return f"{history_named(name)}:shape:{shape}"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from shoal.errors import RunOver, StoreRefused, StoreUnavailable
+from shoal.errors import RunOver, StoreUnavailable
 from shoal.storage import keys
 from shoal.storage.base import Claim, Completion, Entry, Letter, Opening
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
 from shoal.storage.receivers import Receivers
-from shoal.storage.resp import Address, Arg, Connection, parse_url
+from shoal.storage.resp import Arg, Connection
+from shoal.storage.server import Script, ServerClient, checked
 from shoal.types import RunId, WorkerId
 
 _LARGE = 64 * 1024
@@ -151,12 +149,6 @@ return 1
 """
 
 
-class _Script:
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-
-
 _SOURCES = {
     "complete": _COMPLETE,
     "enter": _ENTER,
@@ -164,60 +156,21 @@ _SOURCES = {
     "park": _PARK,
     "close": _CLOSE,
 }
-_SCRIPTS = {name: _Script(source) for name, source in _SOURCES.items()}
+_SCRIPTS = {name: Script(source) for name, source in _SOURCES.items()}
 
 
-class RedisStore:
+class RedisStore(ServerClient):
     """A store on a server.
 
     Commands share one connection; each mailbox that is waited on has one of its own.
     """
 
+    scripts = _SCRIPTS
+
     def __init__(self, url: str, latency: float = 0.0) -> None:
         """Reach the server at a URL; `latency` seconds are added to each round trip."""
-        self.url = url
-        self._address: Address = parse_url(url)
-        self._latency = latency
-        self._lock = threading.Lock()
-        self._connection: Connection | None = Connection(self._address, latency)
+        super().__init__(url, latency)
         self._receivers = Receivers(lambda: Connection(self._address, self._latency))
-
-    @contextmanager
-    def _connected(self) -> Iterator[Connection]:
-        with self._lock:
-            if self._connection is not None and self._connection.dropped:
-                self._connection.close()
-                self._connection = None
-            if self._connection is None:
-                self._connection = Connection(self._address, self._latency)
-            try:
-                yield self._connection
-            except BaseException:
-                # Whatever it was, replies may still be on their way that nobody would expect.
-                self._connection.close()
-                self._connection = None
-                raise
-
-    def _call(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
-        with self._connected() as connection:
-            replies = connection.pipeline(commands)
-        return _checked(replies)
-
-    def _script(
-        self,
-        name: str,
-        script_keys: Sequence[str],
-        args: Sequence[Arg],
-        before: Sequence[Sequence[Arg]] = (),
-    ) -> Any:
-        """Run a script, after other commands, in one round trip."""
-        script = _SCRIPTS[name]
-        tail = (len(script_keys), *script_keys, *args)
-        with self._connected() as connection:
-            replies = connection.pipeline([*before, ("EVALSHA", script.sha, *tail)])
-            if isinstance(replies[-1], StoreRefused) and "NOSCRIPT" in str(replies[-1]):
-                replies[-1:] = connection.pipeline([("EVAL", script.source, *tail)])
-        return _checked(replies)[-1]
 
     def open(self, run: RunId, opening: Opening) -> None:
         """Begin a run."""
@@ -245,7 +198,7 @@ class RedisStore:
         ]
         named = (keys.state, keys.parts, keys.outputs, keys.large_outputs)
         commands += [["EXPIRE", key(run), opening.ttl] for key in named]
-        _checked(self._call([["MULTI"], *commands, ["EXEC"]])[-1])
+        checked(self._call([["MULTI"], *commands, ["EXEC"]])[-1])
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
         """Begin a start of a worker."""
@@ -369,10 +322,7 @@ class RedisStore:
     def disconnect(self) -> None:
         """Give up the connections."""
         self._receivers.close()
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+        super().disconnect()
 
 
 def _read_mail(
@@ -382,31 +332,12 @@ def _read_mail(
     block = ("BLOCK", max(1, round(timeout * 1000))) if timeout > 0 else ()
     read = ("XREAD", *block, "STREAMS", keys.mailbox(run, mailbox), after or "0")
     connection.send([("EXISTS", keys.state(run)), read])
-    if not _checked([connection.reply()])[0]:
+    if not checked([connection.reply()])[0]:
         raise RunOver(f"Run {run} is over.")
-    mail: list[Any] | None = _checked([connection.reply(patience=timeout)])[0]
+    mail: list[Any] | None = checked([connection.reply(patience=timeout)])[0]
     return mail
-
-
-def _checked(replies: list[Any]) -> list[Any]:
-    for reply in replies:
-        if isinstance(reply, StoreRefused):
-            raise _explained(reply)
-    return replies
 
 
 def _letter(id_: str, fields: list[Buffer]) -> Letter:
     kind, name = str(fields[1], "utf-8"), str(fields[3], "utf-8")
     return Letter(kind, name, tuple(fields[5::2]), id_)
-
-
-def _explained(error: StoreRefused) -> Exception:
-    text = str(error)
-    if "RUNOVER" in text:
-        return RunOver(text[text.index("RUNOVER") + 8 :].partition(" script:")[0] + ".")
-    if text.startswith("OOM"):
-        return StoreRefused(
-            f"The store's memory is full ({text}). Give the server more (maxmemory), or produce "
-            "smaller outputs."
-        )
-    return error

@@ -1,0 +1,166 @@
+"""`shoal history`: how a workflow's runs fared; and runs exported, imported and forgotten."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import gzip
+import sys
+import time
+import zlib
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import IO
+
+from shoal.cli.runs import WIDE
+from shoal.cli.settings import assigned, configure_set
+from shoal.cli.trends import kept, relative_error, trends
+from shoal.errors import UsageError
+from shoal.metadata.history import History, RunRecord, exported, import_runs
+from shoal.session import open_history
+from shoal.settings import resolve
+
+_TITLES = ("started", "planner", "workers", "makespan", "predicted", "error", "SLA", "execute",
+           "start", "transfer")  # fmt: skip
+_KINDS = ("execute", "start", "transfer")
+"""The kinds of predictions whose errors are shown."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's actions and their arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def action(name: str, summary: str, more: str = "") -> argparse.ArgumentParser:
+        description = f"{summary[0].upper()}{summary[1:]}.{more}"
+        parser = actions.add_parser(name, help=summary, description=description)
+        configure_set(parser)
+        return parser
+
+    show = action(
+        "show",
+        "compare a workflow's latest runs with what was predicted",
+        " The error is how much longer a run took than predicted; execute, start and transfer are "
+        "the median errors of the predictions of each.",
+    )
+    show.add_argument("name", metavar="NAME", help="the workflow's name")
+    show.add_argument("-n", "--most", type=int, default=20, help="how many runs (default: 20)")
+    export = action("export", "write runs to a file, a line of JSON for each")
+    export.add_argument("file", metavar="FILE", help="compressed if it ends with .gz; - is stdout")
+    export.add_argument("name", metavar="NAME", nargs="?", help="only the runs of this workflow")
+    load = action("import", "add the runs of a file that was exported")
+    load.add_argument("file", metavar="FILE", help="compressed if it ends with .gz; - is stdin")
+    clear = action("clear", "forget the runs of a workflow, or all")
+    clear.add_argument("name", metavar="NAME", nargs="?", help="the workflow's name")
+    clear.add_argument("--all", action="store_true", help="forget the runs of all workflows")
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Do what was asked for with the history that the settings name."""
+    if args.action == "clear" and bool(args.name) == args.all:
+        raise UsageError("Give the name of a workflow, or --all to forget the runs of all.")
+    with closing(open_history(resolve(assigned(args.assignments)))) as history:
+        if args.action != "import" and args.name is not None:
+            _check_name(history, args.name)
+        _ACTIONS[args.action](history, args)
+
+
+def _check_name(history: History, name: str) -> None:
+    names = history.names()
+    if name in names:
+        return
+    if not names:
+        raise UsageError(f"No run of {name!r} is known, nor of any other workflow.")
+    near = difflib.get_close_matches(name, names, 1, 0.6)
+    meant = f"did you mean {near[0]!r}?" if near else f"there are runs of {_listed(names)}."
+    raise UsageError(f"No run of {name!r} is known; {meant}")
+
+
+def _listed(names: Sequence[str], most: int = 10) -> str:
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _show(history: History, args: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    runs = history.runs(name=args.name, most=max(1, args.most))
+    table = Table(box=None, pad_edge=False)
+    for title in _TITLES:
+        words = title in ("started", "planner", "SLA")
+        table.add_column(title, justify="left" if words else "right", no_wrap=True)
+    for run in runs:
+        table.add_row(*(Text(cell) for cell in _row(run)))
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+    lines = trends(runs[::-1])
+    if lines:
+        print("", *lines, sep="\n")
+
+
+def _row(run: RunRecord) -> list[str]:
+    error, within = relative_error(run), kept(run)
+    level = "" if run.sla == "median" else run.sla
+    if run.outcome != "done":
+        level = "did not end well"
+    elif within is not None:
+        level += " kept" if within else " missed"
+    return [
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started)),
+        run.planner or "-",
+        str(run.workers),
+        f"{run.makespan:.3f} s",
+        "-" if run.predicted is None else f"{run.predicted:.3f} s",
+        "-" if error is None else f"{error:+.0%}",
+        level,
+        *(f"{run.quality[kind]:.0%}" if kind in run.quality else "-" for kind in _KINDS),
+    ]
+
+
+def _export(history: History, args: argparse.Namespace) -> None:
+    path, count = Path(args.file), 0
+    if args.file == "-":
+        for line in exported(history, args.name):
+            print(line)
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _opened(path, "wt") as file:
+            for line in exported(history, args.name):
+                file.write(f"{line}\n")
+                count += 1
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror or error}.") from error
+    print(f"{_counted(count)} written to {path}")
+
+
+def _import(history: History, args: argparse.Namespace) -> None:
+    path = Path(args.file)
+    try:
+        if args.file == "-":
+            count = import_runs(history, sys.stdin, Path("stdin"))
+        else:
+            with _opened(path, "rt") as file:
+                count = import_runs(history, file, path)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path} can't be read: {reason}.") from error
+    print(f"{_counted(count)} added to the history in {history.where}")
+
+
+def _clear(history: History, args: argparse.Namespace) -> None:
+    print(f"{_counted(history.clear(args.name))} forgotten")
+
+
+_ACTIONS = {"show": _show, "export": _export, "import": _import, "clear": _clear}
+
+
+def _opened(path: Path, mode: str) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, mode, encoding="utf-8")  # type: ignore[return-value]
+    return path.open(mode, encoding="utf-8")
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} run{'s' * (count != 1)}"

@@ -1,0 +1,52 @@
+"""`shoal plan FILE_OR_MODULE:OUTPUT`: what running a workflow is predicted to do; nothing runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from shoal.cli.planning import configure_planning, planning_options
+from shoal.cli.run import configure_workflow, load_output
+from shoal.cli.settings import assigned
+from shoal.cli.show import terminal_width, write_page
+from shoal.execution.gantt import gantt_html
+from shoal.session import plan
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's arguments."""
+    configure_workflow(parser)
+    configure_planning(parser)
+    parser.add_argument(
+        "--compare", metavar="PLANNER", help="set another planner's plan beside this one"
+    )
+    parser.add_argument(
+        "--explain",
+        metavar="TASK",
+        action="append",
+        default=[],
+        help="tell why a task is where it is, such as total#0; may be repeated",
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the chart as an HTML page")
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Plan the workflow and print what is predicted."""
+    given = assigned(args.assignments)
+    options = planning_options(args)
+    output = load_output(args.workflow, given)
+    preview = plan(output, **({"name": args.name} | given | options))
+    parts = [preview.show(terminal_width(), sys.stdout.isatty())]
+    if args.compare is not None:
+        level: dict[str, Any] = {"sla": options["sla"]} if "sla" in options else {}
+        level |= {"planner": args.compare}
+        other = plan(output, **({"name": args.name} | given | level))
+        parts.append(preview.compare(other))
+    parts += [preview.explain(task) for task in args.explain]
+    if args.html:
+        title = f"{args.name or preview.plan.workflow.name}, as planned"
+        write_page(Path(args.html), gantt_html(preview.timeline, title))
+        parts.append(f"written to {args.html}")
+    print("\n\n".join(parts))

@@ -1,0 +1,62 @@
+"""A pipeline for the command line, and what a command said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+PIPELINE = """
+import os
+import shoal
+
+@shoal.task
+def add(*numbers):
+    print("adding", *numbers)
+    return sum(numbers)
+
+@shoal.task
+def broken():
+    raise ValueError("on purpose")
+
+@shoal.task
+def marked():
+    raise ValueError("[/bold] of [red]")
+
+def total(first, second=10, *, third=100):
+    return add(add(first), second, third)
+
+def nothing():
+    return 7
+
+def raising():
+    return 1 / 0
+
+class Holder:
+    output = add(4, 5)
+
+output = add(add(1), 2)
+failing = add(broken())
+marked_up = add(marked())
+pid = shoal.task(os.getpid, name="pid")()
+number = 3
+"""
+
+
+@dataclass
+class Said:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Shoal = Callable[..., Said]
+
+
+def run_of(said: Said) -> str:
+    """The id of the run that a command tells of."""
+    found = re.search(r"shoal show (\S+)`", said.out + said.err)
+    assert found is not None
+    return found[1]

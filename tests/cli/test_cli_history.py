@@ -1,0 +1,308 @@
+"""`shoal history`: tables and trends, runs that are moved and forgotten."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cli_examples import Shoal
+
+from shoal.cli.trends import kept, relative_error, sparkline, trends
+from shoal.execution.timeline import Timeline
+from shoal.metadata.history import FiledRun, RunRecord
+from shoal.metadata.samples import distilled
+from shoal.metadata.sqlite import SqliteHistory
+from shoal.session import default_engine
+from shoal.types import RunId
+from shoal.workflow import Workflow
+from store_servers import tcp_server, url_of
+
+NOTHING = distilled(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
+
+
+def record(
+    number: int,
+    makespan: float,
+    predicted: float | None = None,
+    *,
+    name: str = "flow",
+    sla: str = "95 %",
+    outcome: str = "done",
+    quality: Mapping[str, float] | None = None,
+) -> RunRecord:
+    return RunRecord(
+        RunId(f"r{number}"), name, "f", "auto (list)", 3, 2, 1e9 + number, makespan, outcome,
+        sla=sla, predicted=predicted, quality=quality or {},
+    )  # fmt: skip
+
+
+def file(folder: Path, *records: RunRecord) -> None:
+    with closing(SqliteHistory(folder / "data")) as history:
+        for filed in records:
+            history.file(FiledRun(filed, [], [], NOTHING))
+
+
+# Trends.
+
+
+def test_error_is_how_much_longer_a_run_took_than_predicted() -> None:
+    assert relative_error(record(0, 1.5, 1.0)) == 0.5
+    assert relative_error(record(0, 0.5, 1.0)) == -0.5
+    assert relative_error(record(0, 1.5)) is None
+    assert relative_error(record(0, 1.5, 1.0, outcome="cancelled")) is None
+
+
+def test_service_level_is_kept_by_what_stays_within_the_prediction() -> None:
+    assert kept(record(0, 1.0, 1.0)) is True
+    assert kept(record(0, 1.1, 1.0)) is False
+    assert kept(record(0, 1.1)) is None
+    assert kept(record(0, 1.0, 1.0, sla="median")) is None
+    assert kept(record(0, 1.0, 1.0, outcome="cancelled")) is None
+
+
+def test_trends_set_the_first_half_of_the_runs_against_the_second() -> None:
+    runs = [
+        record(0, 4.0),
+        record(1, 2.0, 1.0, quality={"execute": 0.5}),
+        record(2, 99.0, 1.0, outcome="cancelled"),
+        record(3, 1.0, 1.0, quality={"execute": 0.25}),
+        record(4, 1.0, 2.0, quality={"execute": 0.25}),
+    ]
+    assert trends(runs) == [
+        "makespan              █▃▁▁  median 3.000 s in the first half of the runs, "
+        "1.000 s in the second",
+        "execution-time error  █▁▁  median 50% in the first half of the runs, 25% in the second",
+        "SLA of 95 %           kept in 2 of 3 runs",
+    ]
+
+
+def test_of_a_single_run_there_is_no_trend() -> None:
+    assert trends([]) == []
+    assert trends([record(0, 1.0)]) == []
+    assert trends([record(0, 1.0, 1.0)]) == ["SLA of 95 %           kept in 1 of 1 run"]
+
+
+def test_service_levels_are_told_apart() -> None:
+    runs = [record(0, 1.0, 1.0), record(1, 1.0, 0.5, sla="90 %"), record(2, 1.0, sla="median")]
+    assert [line for line in trends(runs) if line.startswith("SLA")] == [
+        "SLA of 95 %           kept in 1 of 1 run",
+        "SLA of 90 %           kept in 0 of 1 run",
+    ]
+
+
+def test_sparkline_goes_from_the_smallest_to_the_largest() -> None:
+    assert sparkline([0, 7, 3, 4]) == "▁█▄▅"
+    assert sparkline([2, 2]) == "▁▁"
+
+
+# show.
+
+
+def test_show_tells_how_each_run_fared_and_the_trend(shoal: Shoal, folder: Path) -> None:
+    file(
+        folder,
+        record(0, 4.0, sla="median"),
+        record(1, 2.0, 1.0, quality={"execute": 0.5, "start": 0.125, "transfer": 3.0}),
+        record(2, 1.0, 1.25, quality={"execute": 0.25}),
+        record(3, 1.0, outcome="task 'a' failed: [red]"),
+        record(4, 9.0, name="other"),
+    )
+    said = shoal("history", "show", "flow")
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert lines[0].split() == ["started", "planner", "workers", "makespan", "predicted", "error",
+                                "SLA", "execute", "start", "transfer"]  # fmt: skip
+    rows = [" ".join(line.split()[2:]) for line in lines[1:5]]
+    assert rows == [
+        "auto (list) 2 1.000 s - - did not end well - - -",
+        "auto (list) 2 1.000 s 1.250 s -20% 95 % kept 25% - -",
+        "auto (list) 2 2.000 s 1.000 s +100% 95 % missed 50% 12% 300%",
+        "auto (list) 2 4.000 s - - - - -",
+    ]
+    assert lines[-1] == "SLA of 95 %           kept in 1 of 2 runs"
+    assert len(shoal("history", "show", "flow", "-n", "1").out.splitlines()) == 2
+
+
+@pytest.mark.real
+def test_show_tells_of_real_runs(shoal: Shoal) -> None:
+    for _ in range(3):
+        shoal("run", "pipeline.py:output", "--name", "x", "--sla", "90")
+    said = shoal("history", "show", "x")
+    assert said.code == 0
+    assert said.out.count("90 %") == 4
+    assert "of 2 runs" in said.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("action", [("show",), ("clear",), ("export", "-")])
+def test_a_name_that_is_not_known_is_told_with_those_that_are(
+    shoal: Shoal, folder: Path, action: tuple[str, ...]
+) -> None:
+    said = shoal("history", *action, "flow")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "error: No run of 'flow' is known, nor of any other workflow.\n"
+    file(folder, record(0, 1.0, name="nightly"), record(1, 1.0, name="other"))
+    said = shoal("history", *action, "flow")
+    assert said.err == "error: No run of 'flow' is known; there are runs of other, nightly.\n"
+    assert "did you mean 'nightly'?" in shoal("history", *action, "nighty").err
+    file(folder, *(record(n, 1.0, name=f"x{n}") for n in range(2, 15)))
+    assert "x5 and 5 more." in shoal("history", *action, "flow").err
+    assert len(shoal("runs").out.splitlines()) == 16
+
+
+# export, import, clear.
+
+
+@pytest.mark.parametrize("name", ["made/runs.jsonl", "made/runs.jsonl.gz"])
+def test_runs_are_exported_forgotten_and_imported_again(
+    shoal: Shoal, folder: Path, name: str
+) -> None:
+    file(folder, *(record(n, 1.0 + n, name=f"flow {n % 2}") for n in range(4)))
+    before = shoal("runs").out
+    assert shoal("history", "export", name).out == f"4 runs written to {name}\n"
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(folder / name, "rt") as lines:
+        assert len(lines.readlines()) == 4
+    assert shoal("history", "clear", "flow 1").out == "2 runs forgotten\n"
+    assert len(shoal("runs").out.splitlines()) == 3
+    assert shoal("history", "clear", "--all").out == "2 runs forgotten\n"
+    said = shoal("history", "import", name)
+    assert said.out == f"4 runs added to the history in {folder / 'data'}\n"
+    assert shoal("runs").out == before
+    assert shoal("history", "export", name, "flow 1").out == f"2 runs written to {name}\n"
+
+
+def test_runs_are_exported_to_stdout_and_imported_from_stdin(
+    shoal: Shoal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file(folder, record(0, 1.0), record(1, 1.0, name="other"))
+    said = shoal("history", "export", "-", "other")
+    assert (len(said.out.splitlines()), said.err) == (1, "")
+    shoal("history", "clear", "--all")
+    monkeypatch.setattr("sys.stdin", io.StringIO(said.out))
+    assert shoal("history", "import", "-").out.startswith("1 run added to ")
+    assert shoal("history", "export", "-").out == said.out
+
+
+def test_nothing_is_exported_of_an_empty_history(shoal: Shoal, folder: Path) -> None:
+    assert shoal("history", "export", "runs").out == "0 runs written to runs\n"
+    assert shoal("history", "import", "runs").out.startswith("0 runs added")
+    assert shoal("history", "clear", "--all").out == "0 runs forgotten\n"
+
+
+@pytest.mark.parametrize("args", [(), ("flow", "--all")])
+def test_clear_wants_a_name_or_all(shoal: Shoal, folder: Path, args: tuple[str, ...]) -> None:
+    file(folder, record(0, 1.0))
+    said = shoal("history", "clear", *args)
+    assert (said.code, said.out) == (2, "")
+    assert said.err == ("error: Give the name of a workflow, or --all to forget the runs of all.\n")
+    assert len(shoal("runs").out.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing", None, "missing can't be read: No such file or directory."),
+        (".", None, "can't be read: Is a directory."),
+        ("text", b"hello\n", "text, line 1: not an exported run"),
+        ("bytes", b"\xff\xfe", "bytes can't be read: "),
+        ("text.gz", b"hello\n", "text.gz can't be read: Not a gzipped file"),
+        ("short.gz", gzip.compress(b"{}" * 1000)[:-20], "short.gz can't be read: "),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_told(
+    shoal: Shoal, folder: Path, name: str, content: bytes | None, message: str
+) -> None:
+    if content is not None:
+        (folder / name).write_bytes(content)
+    said = shoal("history", "import", name)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "instead"),
+    [
+        ('"makespan":1.0', '"makespan":"long"'),
+        ('"quality":{}', '"quality":[]'),
+        ('"run":"r0"', '"run":7'),
+        ('"samples":"', '"samples":"AAAA'),
+        ('"records":[]', '"records":["AAAA"]'),
+    ],
+)
+def test_of_a_damaged_file_nothing_is_imported(
+    shoal: Shoal, folder: Path, found: str, instead: str
+) -> None:
+    file(folder, record(0, 1.0))
+    whole = shoal("history", "export", "-").out
+    shoal("history", "clear", "--all")
+    assert found in whole
+    (folder / "runs").write_text(whole + whole.replace(found, instead))
+    said = shoal("history", "import", "runs")
+    assert said.code == 2
+    assert "runs, line 2: not an exported run" in said.err
+    assert "No run is known yet" in shoal("runs").out
+
+
+def test_a_file_that_cannot_be_written_is_told(shoal: Shoal, folder: Path) -> None:
+    for path in (".", "pipeline.py/runs"):
+        said = shoal("history", "export", path)
+        assert (said.code, said.out) == (2, "")
+        assert "can't be written" in said.err
+
+
+@pytest.mark.parametrize("action", ["show", "export", "import", "clear"])
+def test_every_action_has_help(shoal: Shoal, action: str) -> None:
+    said = shoal("history", action, "--help")
+    assert said.code == 0
+    assert said.out.startswith(f"usage: shoal history {action}")
+    assert action in shoal("history", "--help").out
+
+
+@pytest.mark.parametrize("args", [(), ("fly",), ("show",), ("export",), ("import",)])
+def test_bad_usage_of_history_ends_with_2_and_the_usage(
+    shoal: Shoal, args: tuple[str, ...]
+) -> None:
+    said = shoal("history", *args)
+    assert said.code == 2
+    assert said.err.startswith("usage: shoal history")
+
+
+@pytest.mark.real
+def test_a_history_goes_to_the_server_that_is_set(
+    shoal: Shoal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file(folder, record(0, 1.0), record(1, 2.0))
+    shoal("history", "export", "runs.gz")
+    with tcp_server() as port, monkeypatch.context() as patch:
+        patch.delenv("SHOAL_FOLDER")
+        patch.setenv("SHOAL_STORE", url_of(port))
+        said = shoal("history", "import", "runs.gz")
+        assert said.out == f"2 runs added to the history in the store at 127.0.0.1:{port}\n"
+        assert len(shoal("runs").out.splitlines()) == 3
+        assert "2.000 s" in shoal("history", "show", "flow").out
+        assert f"2 runs in the store at 127.0.0.1:{port}" in shoal("doctor").out
+        assert shoal("history", "clear", "flow").out == "2 runs forgotten\n"
+
+
+@pytest.mark.real
+def test_runs_on_a_store_that_a_command_names_are_found_there(
+    shoal: Shoal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHOAL_FOLDER")
+    with tcp_server() as port:
+        there = ("--set", f"store={url_of(port)}")
+        said = shoal("run", "pipeline.py:output", "--name", "x", *there)
+        assert (said.code, said.out) == (0, "3\n"), said.err
+        run = said.err.split()[1].rstrip(":")
+        assert f"(`shoal show {run} --set store=…` shows them)" in said.err
+        for command in (("show", run), ("logs", run), ("runs", "x"), ("history", "show", "x")):
+            assert shoal(*command, *there).code == 0
+        assert run in shoal("runs", *there).out
+        assert shoal("show", run).code == 2
+        assert "from 1 run," in shoal("plan", "pipeline.py:output", "--name", "x", *there).out
+        default_engine.close()

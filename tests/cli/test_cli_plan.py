@@ -1,0 +1,142 @@
+"""`shoal plan`, and what `shoal run` takes and tells of plans."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from cli_examples import Shoal
+
+pytestmark = pytest.mark.real
+
+
+def test_plan_previews_and_runs_nothing(shoal: Shoal) -> None:
+    said = shoal("plan", "pipeline.py:output")
+    assert said.code == 0, said.err
+    assert said.out.startswith("plan of 2 tasks by spread, from no history, made in ")
+    assert re.search(r"^w0 .*a", said.out, re.MULTILINE)
+    assert "No run is known yet" in shoal("runs").out
+
+
+def test_plan_uses_the_history_of_its_name(shoal: Shoal) -> None:
+    shoal("run", "pipeline.py:output", "--name", "known")
+    known = shoal("plan", "pipeline.py:output", "--name", "known")
+    assert re.match(r"plan of 2 tasks by auto \(\w+\), from 1 run, ", known.out)
+    other = shoal("plan", "pipeline.py:output", "--name", "other")
+    assert "from no history" in other.out
+
+
+def test_plan_takes_parameters_and_settings(shoal: Shoal) -> None:
+    args = ("--set", "first=1", "--set", "memory_mb=1024", "--set", "workers=1")
+    said = shoal("plan", "pipeline.py:total", *args, "--set", "prices=none")
+    assert (said.code, "1 of 1024 MB" in said.out) == (0, True)
+    assert "no charge" in said.out
+
+
+@pytest.mark.parametrize("planner", ["auto", "uniform", "nonuniform", "spread"])
+@pytest.mark.parametrize("level", ["median", "95", "99.5%"])
+def test_plan_takes_a_planner_and_a_service_level(shoal: Shoal, planner: str, level: str) -> None:
+    said = shoal("plan", "pipeline.py:output", "--planner", planner, "--sla", level)
+    assert said.code == 0, said.err
+    shown = "the median" if level == "median" else f"the {level.rstrip('%')} % level"
+    assert f"at {shown} " in said.out
+
+
+@pytest.mark.parametrize("goal", [("--deadline", "20"), ("--budget", "1e-3")])
+@pytest.mark.parametrize("planner", [(), ("--planner", "auto")])
+def test_plan_and_run_take_a_goal(
+    shoal: Shoal, goal: tuple[str, str], planner: tuple[str, ...]
+) -> None:
+    args = ("pipeline.py:output", "--name", "x", *goal, *planner)
+    assert shoal("run", *args).out == "3\n"
+    said = shoal("plan", *args)
+    assert said.code == 0, said.err
+    assert "no plan was found" not in said.out
+
+
+def test_plan_tells_of_a_goal_that_no_plan_meets(shoal: Shoal) -> None:
+    shoal("run", "pipeline.py:output", "--name", "x")
+    said = shoal("plan", "pipeline.py:output", "--name", "x", "--deadline", "1e-6")
+    assert said.code == 0
+    assert "no plan was found that meets the deadline" in said.out
+
+
+def test_plan_compares_explains_and_writes_a_page(shoal: Shoal, folder: Path) -> None:
+    shoal("run", "pipeline.py:output", "--name", "x")
+    args = ("--compare", "uniform", "--sla", "90", "--html", "made/plan.html")
+    explained = ("--explain", "add#0", "--explain", "add#1")
+    said = shoal("plan", "pipeline.py:output", "--name", "x", *args, *explained)
+    assert said.code == 0, said.err
+    parts = said.out.split("\n\n")
+    assert re.search(r"auto \(.+\) \(\d\) +uniform \(\d\)\nmakespan ", parts[2])
+    assert parts[3].startswith("add#0 runs on w")
+    assert parts[4].startswith("add#1 runs on w")
+    assert parts[5] == "written to made/plan.html\n"
+    page = (folder / "made" / "plan.html").read_text()
+    assert page.lstrip().lower().startswith("<!doctype html>")
+    assert "x, as planned" in page
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--planner", "unifrom"], "There is no planner 'unifrom'; did you mean 'uniform'?"),
+        (["--deadline", "soon"], "--deadline soon: give a number greater than 0."),
+        (["--deadline", "0"], "--deadline 0: give a number greater than 0."),
+        (["--deadline", "nan"], "--deadline nan: give a number greater than 0."),
+        (["--budget", "-1"], "--budget -1: give a number greater than 0."),
+        (["--budget", "inf"], "--budget inf: give a number greater than 0."),
+        (["--budget", "1", "--deadline", "1"], "Give --deadline or --budget, not both."),
+        (["--sla", "mean"], "--sla mean: give median, or a number between 0 and 100."),
+        (["--sla", "100"], "--sla 100: give median, or a number between 0 and 100."),
+        (["--planner", "uniform", "--deadline", "1"], "'uniform' takes no deadline; 'auto' does."),
+        (["--set", "planner=spread", "--budget", "1"], "'spread' takes no budget; 'auto' does."),
+        (["--set", "prices=mine"], "There are no prices for 'mine'"),
+        (["--set", "name=3"], "--set name: that is no setting; give --name."),
+        (["--set", "sla=95"], "--set sla: that is no setting; give --sla."),
+    ],
+)
+def test_what_cannot_be_planned_is_told_in_a_line_with_code_2(
+    shoal: Shoal, command: str, args: list[str], message: str
+) -> None:
+    said = shoal(command, "pipeline.py:output", *args)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("error: ")
+    assert message in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nowhere.py:output"], "There is no file nowhere.py."),
+        (["pipeline.py:output", "--explain", "sub#0"], "no task 'sub#0'; it has add#0, add#1"),
+        (["pipeline.py:output", "--compare", "best"], "There is no planner 'best'"),
+        (["pipeline.py:output", "--html", "."], "can't be written"),
+    ],
+)
+def test_what_plan_cannot_do_is_told_before_anything_is_printed(
+    shoal: Shoal, args: list[str], message: str
+) -> None:
+    said = shoal("plan", *args)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+
+
+def test_run_reports_plan_and_reality_beside_its_value(shoal: Shoal) -> None:
+    for basis in ("no history", "1 run"):
+        said = shoal("run", "pipeline.py:output", "--name", "x", "--report")
+        assert (said.code, said.out) == (0, "3\n"), said.err
+        assert f"from {basis} in " in said.err
+        assert re.search(r"predicted +recorded\nmakespan s ", said.err)
+        assert "w0 plan" in said.err
+        assert said.err.splitlines()[-1].startswith("run ")
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_help_tells_of_planning(shoal: Shoal, command: str) -> None:
+    said = shoal(command, "--help")
+    for option in ("--planner NAME", "--deadline SECONDS", "--budget USD", "--sla LEVEL"):
+        assert option in said.out

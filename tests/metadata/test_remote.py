@@ -1,0 +1,163 @@
+"""History on a server: its keys, its round trips, and what the server may do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from shoal.errors import StoreRefused, StoreUnavailable
+from shoal.metadata.history import FiledRun, RunRecord
+from shoal.metadata.remote import RedisHistory
+from shoal.metadata.sqlite import SqliteHistory
+from shoal.session import Session, open_history
+from shoal.settings import resolve
+from shoal.storage import keys
+from shoal.storage.resp import Connection, parse_url
+from shoal.types import RunId
+from shoal.workflow import task
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def server(emptied: str) -> Iterator[Connection]:
+    """A connection past the history, to look at the server's keys."""
+    with closing(Connection(parse_url(emptied))) as connection:
+        yield connection
+
+
+@pytest.fixture
+def history(emptied: str) -> Iterator[RedisHistory]:
+    with closing(RedisHistory(emptied, kept=3)) as history:
+        yield history
+
+
+def file(history: RedisHistory, run: str, *, fingerprint: str = "f", started: float = 0) -> None:
+    record = RunRecord(
+        RunId(run), "flow", fingerprint, "planner", 1, 1, 1000.0 + started, 1.5, "done"
+    )
+    history.file(FiledRun(record, [], [b"a"], b"s" * 100_000))
+
+
+def test_nothing_is_left_of_runs_that_were_forgotten(
+    history: RedisHistory, server: Connection
+) -> None:
+    for number in range(6):
+        file(history, f"r{number}", fingerprint=f"f{number % 4}", started=number)
+    runs = [key for key in server.call("KEYS", "*") if b":run:" in key]
+    assert len(runs) == 3
+    shapes = server.call("ZRANGE", keys.history_shapes("flow"), 0, -1, "WITHSCORES")
+    assert sum(int(count) for count in shapes[1::2]) == 3
+    assert history.clear() == 3
+    assert server.call("KEYS", "*") == []
+
+
+def test_all_keys_are_in_one_slot_of_a_cluster(history: RedisHistory, server: Connection) -> None:
+    file(history, "r{1}")
+    found = [str(key, "utf-8") for key in server.call("KEYS", "*")]
+    assert found
+    assert all(key.startswith("shoal:{history-1}:") for key in found)
+
+
+def test_runs_are_filed_and_read_after_the_server_forgot_its_scripts(
+    history: RedisHistory, server: Connection
+) -> None:
+    file(history, "r1")
+    server.call("SCRIPT", "FLUSH")
+    file(history, "r2", started=1)
+    assert [run.run for run in history.runs()] == ["r2", "r1"]
+
+
+def test_a_full_memory_refuses_a_run_as_a_whole(history: RedisHistory, server: Connection) -> None:
+    file(history, "r1")
+    before = {*server.call("KEYS", "*")}
+    server.call("CONFIG", "SET", "maxmemory", "100kb")
+    try:
+        for run in ("r1", "r2"):
+            with pytest.raises(StoreRefused, match="memory is full"):
+                file(history, run, fingerprint="g", started=1)
+        assert {*server.call("KEYS", "*")} == before
+        assert [(run.run, run.fingerprint) for run in history.runs()] == [("r1", "f")]
+        assert history.clear() == 1
+    finally:
+        server.call("CONFIG", "SET", "maxmemory", "0")
+
+
+def test_samples_are_read_in_one_round_trip(
+    history: RedisHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history.samples("flow")
+    trips: list[Any] = []
+    send = Connection.send
+    monkeypatch.setattr(
+        Connection, "send", lambda self, commands: (trips.append(commands), send(self, commands))[1]
+    )
+    assert history.samples("flow") == []
+    assert len(trips) == 1
+    history.runs()
+    assert len(trips) <= 3
+
+
+@pytest.mark.parametrize(
+    "evicted",
+    [
+        keys.history_run("r0"),
+        keys.history_shapes("flow"),
+        keys.history_shape("flow", "f "),
+        keys.history_named("flow"),
+        keys.history_runs(),
+        keys.history_ids(),
+        keys.history_names(),
+    ],
+)
+def test_a_key_that_the_server_evicted_holds_nothing_up(
+    history: RedisHistory, server: Connection, evicted: str
+) -> None:
+    for number in range(3):
+        file(history, f"r{number}", started=number)
+    server.call("DEL", evicted)
+    for number in range(3, 9):
+        file(history, f"r{number}", started=number)
+    assert len(history.runs(name="flow")) == 3
+    assert history.count("flow", "f") <= 3
+
+
+def test_what_a_later_version_adds_to_a_record_is_left_out(
+    history: RedisHistory, server: Connection
+) -> None:
+    file(history, "r1")
+    key = keys.history_run("r1")
+    kept = str(server.call("HGET", key, "record"), "utf-8")
+    server.call("HSET", key, "record", kept.replace("{", '{"colour": "red", ', 1))
+    assert history.find("r1").outcome == "done"
+
+
+def test_where_it_is_does_not_tell_the_password(history: RedisHistory) -> None:
+    assert history.where.startswith("the store at 127.0.0.1:")
+
+
+def test_history_is_on_the_server_that_the_settings_name(emptied: str, tmp_path: object) -> None:
+    with closing(open_history(resolve({"store": emptied}))) as history:
+        assert isinstance(history, RedisHistory)
+    for given in ({}, {"store": emptied, "folder": str(tmp_path)}):
+        with closing(open_history(resolve(given))) as history:
+            assert isinstance(history, SqliteHistory)
+    with pytest.raises(StoreUnavailable, match="can't be reached"):
+        open_history(resolve({"store": "redis://127.0.0.1:1"}))
+
+
+def test_a_run_is_planned_from_what_another_client_s_taught(emptied: str) -> None:
+    square = task(abs, name="square")
+    with Session(store=emptied, workers=1) as first:
+        first.compute(square(-3), name="shared")
+    with Session(store=emptied, workers=1) as second:
+        assert second.plan(square(-3), name="shared").basis == "1 run"
+        second.compute(square(-3), name="shared")
+        second.settle()
+        latest, earlier = second.history.runs()
+        assert earlier.predicted is None
+        assert latest.predicted is not None
+        assert second.history.load(latest).timeline.of_kind("execute")
