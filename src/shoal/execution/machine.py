@@ -72,14 +72,17 @@ REMEMBERED = 10_000
 class WorkerMachine:
     """The state of one worker."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Part, like: WorkerMachine | None = None) -> None:
+        """Begin with nothing done; `like` is another start of the same worker, to save time."""
         self.part = part
         self.finished = False
         """Nothing more will be asked of the driver."""
         self._slots = part.resources.slots
-        self._order = _ordered(part)
+        self._order: list[TaskId] = like._order if like else _ordered(part)
         """Own tasks in the order in which ready ones run, then copies."""
-        self._rank = {task: rank for rank, task in enumerate(self._order)}
+        self._rank: dict[TaskId, int] = (
+            like._rank if like else {task: i for i, task in enumerate(self._order)}
+        )
         """Each one's place in that order."""
         self._inputs: dict[TaskId, tuple[TaskId, ...]] = {}
         """What must be in memory for each own task or copy: upstream outputs and constants."""
@@ -141,7 +144,14 @@ class WorkerMachine:
             TimerFired: self._on_timer,
             MailCame: self._on_mail_came,
         }
-        self._prepare()
+        if like is None:
+            self._prepare()
+            self._first = [dict(self._lacks), dict(self._uses), dict(self._owes)]
+            """Of these, what they were before anything happened."""
+        else:
+            self._inputs, self._takers = like._inputs, like._takers
+            self._joins, self._given, self._first = like._joins, like._given, like._first
+            self._lacks, self._uses, self._owes = (dict(counts) for counts in like._first)
 
     def _prepare(self) -> None:
         part = self.part

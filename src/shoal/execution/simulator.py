@@ -9,6 +9,7 @@ can compare them with a sequential evaluation.
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class _Worker:
     epoch: int = 0
     machine: WorkerMachine | None = None
     """None: not started, or parked."""
+    first: WorkerMachine | None = None
+    """The one of an earlier start."""
     parking: bool = False
     """It asked the store to let it leave, and reads no mail until that answers."""
     sandbox: int = 0
@@ -166,7 +169,7 @@ class Simulation:
             self._after(seconds, lambda w=worker: self._begin(w))  # type: ignore[misc]
 
     def _begin(self, worker: _Worker) -> None:
-        worker.machine = WorkerMachine(worker.part)
+        worker.machine = worker.first = WorkerMachine(worker.part, worker.first)
         worker.read = 0
         worker.moving = 0.0
         worker.values = {}
@@ -367,4 +370,10 @@ class Simulation:
 
 def simulate(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> Timeline:
     """The timeline that a plan is predicted to have."""
-    return Simulation(plan, costs, pool or WarmPool()).run()
+    collecting = gc.isenabled()
+    gc.disable()  # it would look at everything again and again, and find nothing
+    try:
+        return Simulation(plan, costs, pool or WarmPool()).run()
+    finally:
+        if collecting:
+            gc.enable()

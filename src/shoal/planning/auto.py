@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -134,6 +135,7 @@ class _Search:
     """One search."""
 
     def __init__(self, planner: AutoPlanner, workflow: Workflow, conditions: Conditions) -> None:
+        begin = time.monotonic()
         self.planner = planner
         self.workflow = workflow
         self.conditions = conditions
@@ -149,8 +151,8 @@ class _Search:
         if limit is None:
             limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
         self.limit = limit
-        self.watch = Stopwatch(limit)
-        self.conditions = replace(conditions, seconds=limit)
+        self.watch = Stopwatch(limit - (time.monotonic() - begin))
+        self.conditions = replace(conditions, seconds=limit / 4)
         self.scored: list[_Scored] = []
         self.bound = float("inf")
         """The makespan of the better of the papers' planners."""
@@ -169,7 +171,7 @@ class _Search:
         if (len(self.workflow) + self.edges) / _SIMULATED_A_SECOND > self.limit:
             return self._finished(self._unsimulated())
         for propose in self._proposals():
-            self._score(propose())
+            propose()
             if self.watch.over:
                 break
         self._improve()
@@ -183,36 +185,48 @@ class _Search:
         workers = 1 if work < 2 * start else self.conditions.workers
         return self._spread(workers, kind)
 
-    def _proposals(self) -> Iterator[Callable[[], Plan]]:
+    def _proposals(self) -> Iterator[Callable[[], object]]:
+        """Each makes a plan and scores it; the most promising first."""
         workers = self.conditions.workers
         kinds = self.configurations
         counts = sorted({1, 2, workers // 4, workers // 2, workers} - {0})
         counts = [count for count in counts if count <= workers]
-        yield partial(self._spread, workers, kinds[0])
+        lists = not self.fixed
+        if lists:
+            yield partial(self._try_list, kinds[0], workers, Style())
+        yield partial(self._try_spread, workers, kinds[0])
         for kind in kinds:
             yield partial(self._papers, UniformPlanner(kind, sla=self.planner.sla))
         if len(kinds) > 1:
             yield partial(self._papers, NonUniformPlanner(kinds, sla=self.planner.sla))
         for kind in kinds:
-            yield partial(self._spread, 1, kind)
-        if not self.fixed:
-            for style in _STYLES:
-                yield partial(self._listed, kinds[0], workers, style)
+            yield partial(self._try_spread, 1, kind)
+        if lists:
+            for style in _STYLES[1:]:
+                yield partial(self._try_list, kinds[0], workers, style)
             for kind in kinds:
                 for count in reversed(counts):
                     for style in (Style(insertion=True), Style(thrift=0.5)):
-                        yield partial(self._listed, kind, count, style)
+                        yield partial(self._try_list, kind, count, style)
         for count in counts:
-            yield partial(self._spread, count, kinds[0])
+            yield partial(self._try_spread, count, kinds[0])
 
     def _spread(self, workers: int, kind: Resources) -> Plan:
         conditions = replace(self.conditions, workers=workers, resources=kind)
         return SpreadPlanner().plan(self.workflow, conditions)
 
-    def _papers(self, planner: UniformPlanner | NonUniformPlanner) -> Plan:
-        plan = planner.plan(self.workflow, self.conditions)
-        self.bound = min(self.bound, self._score(plan).makespan)
-        return plan
+    def _try_spread(self, workers: int, kind: Resources) -> _Scored:
+        return self._score(self._spread(workers, kind))
+
+    def _try_list(self, kind: Resources, workers: int, style: Style) -> _Scored:
+        return self._score(self._listed(kind, workers, style))
+
+    def _papers(self, planner: UniformPlanner | NonUniformPlanner) -> None:
+        """As it is, for no plan may be slower; and with workers that wait, if it is promising."""
+        scored = self._simulated(planner.plan(self.workflow, self.conditions))
+        self.bound = min(self.bound, scored.makespan)
+        if scored.makespan < 1.5 * self._fastest().makespan:
+            self._score(scored.plan)
 
     def _listed(self, kind: Resources, count: int, style: Style) -> Plan:
         key = (kind, count)
@@ -224,15 +238,10 @@ class _Search:
         return lister.listed(style)
 
     def _score(self, plan: Plan) -> _Scored:
-        """Simulate a plan as it is, and with workers that wait rather than park."""
-        for known in self.scored:
-            if known.plan is plan:
-                return known
-        best = self._simulated(plan)
-        if plan.linger is not None and plan.linger < self.patience and len(plan.workers) > 1:
-            patient = self._simulated(replace(plan, linger=self.patience))
-            best = min(best, patient, key=lambda s: (s.makespan, s.gb_seconds))
-        return best
+        """Simulate a plan, with workers that wait rather than park."""
+        if len(plan.workers) > 1:
+            plan = replace(plan, linger=self.patience)
+        return self._simulated(plan)
 
     def _simulated(self, plan: Plan) -> _Scored:
         timeline = self.conditions.simulate(plan, self.costs)
@@ -265,7 +274,7 @@ class _Search:
                     seed=round_,
                 )
                 count = workers if rng.random() < 0.7 else rng.randint(1, workers)
-                tried = self._score(self._listed(kind, count, style))
+                tried = self._try_list(kind, count, style)
             else:
                 tried = self._simulated(self._moved(here, rng))
             self._forget(tried, best)

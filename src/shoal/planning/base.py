@@ -66,15 +66,24 @@ def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
 
 
 class Stopwatch:
-    """Tells when the time for planning is over."""
+    """Tells when the time for planning is over.
+
+    It is over when what is left is less than the longest time between two looks at it so far, so
+    that the next step doesn't end too late.
+    """
 
     def __init__(self, seconds: float | None) -> None:
-        self._until = None if seconds is None else time.monotonic() + seconds
+        self._looked = time.monotonic()
+        self._until = None if seconds is None else self._looked + seconds
+        self._longest = 0.0
 
     @property
     def over(self) -> bool:
         """Whether no time is left."""
-        return self._until is not None and time.monotonic() >= self._until
+        now = time.monotonic()
+        self._longest = max(self._longest, now - self._looked)
+        self._looked = now
+        return self._until is not None and now + self._longest >= self._until
 
 
 class Planner(Protocol):
