@@ -44,8 +44,12 @@ class Costs(Protocol):
         ...
 
     def coordination(self) -> float:
-        """From marking a task until its worker knows, and from handing in until the client does."""
+        """From marking a task until its worker, if it is there, knows."""
         ...
+
+    def hand_in(self, nbytes: int, resources: Resources) -> float:
+        """From handing a sink's output in until the client has it."""
+        return self.coordination()
 
 
 class Predictions(Protocol):

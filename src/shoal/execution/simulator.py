@@ -1,10 +1,11 @@
 """`simulate`: a plan carried out on the virtual clock by the very machines that workers run.
 
 Each effect is answered after its predicted cost. A worker saves and fetches one thing at a time,
-beside its executions. Sandboxes come from a `WarmPool` with the gateway's rules: one that is warmed
-up counts as idle from the request on, and who gets it waits until it is up. Given `perform`, values
-flow along too, through the same saving, fetching and forgetting as in a real run, so that a test
-can compare them with a sequential evaluation.
+beside its executions; but its only slot sees to saves before it goes on. Sandboxes come from a
+`WarmPool` with the gateway's rules: one that is warmed up is idle from the request on, and who gets
+it early waits until it is up. Given `perform`, values flow along too, through the same saving,
+fetching and forgetting as in a real run, so that a test can compare them with a sequential
+evaluation.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class _Worker:
     sandbox: int = 0
     moving: float = 0.0
     """Until when it is busy saving and fetching."""
+    saving: float = 0.0
+    """Until when it is busy saving, which the only slot does before it goes on."""
     values: dict[TaskId, Any] = field(default_factory=dict)
     mailbox: list[Arrived | Announced] = field(default_factory=list)
     given: list[dict[TaskId, Any]] = field(default_factory=list)
@@ -171,7 +174,7 @@ class Simulation:
     def _begin(self, worker: _Worker) -> None:
         worker.machine = worker.first = WorkerMachine(worker.part, worker.first)
         worker.read = 0
-        worker.moving = 0.0
+        worker.moving = worker.saving = 0.0
         worker.values = {}
         self._tell(worker, Started(worker.executed))
         self._read_mail(worker)
@@ -201,6 +204,7 @@ class Simulation:
             case Save(task):
                 value = worker.values.get(task)
                 self._move("save", worker, (task,), lambda: self._save(worker, task, value))
+                worker.saving = worker.moving
             case Mark() | Announce() | HandIn() | WarmUp():
                 self._send(worker, effect)
             case Forget(outputs):
@@ -244,12 +248,15 @@ class Simulation:
         seconds = self._costs.execution(task, input_nbytes, worker.part.resources)
         nbytes = self._costs.output_nbytes(task, input_nbytes)
         self._nbytes[task] = nbytes
-        self._span("execute", worker, task, seconds, nbytes)
+        before = 0.0
+        if worker.part.resources.slots == 1:
+            before = max(0.0, worker.saving - self._clock.now())
+        self._span("execute", worker, task, seconds, nbytes, after=before)
         self.performed.append((task, worker.part.worker))
         if self._perform is not None:
             inputs = {source: worker.values[source] for source in sources}
             worker.values[task] = self._perform(task, inputs)
-        self._answer(worker, seconds, lambda: Executed(task, nbytes))
+        self._answer(worker, before + seconds, lambda: Executed(task, nbytes))
 
     def _fetch(self, worker: _Worker, outputs: tuple[TaskId, ...]) -> None:
         for output in outputs:
@@ -324,9 +331,8 @@ class Simulation:
 
     def _hand_in(self, worker: _Worker, task: TaskId, *, saved: bool) -> None:
         value = self._saved[task] if saved else worker.values.get(task)
-        seconds = self._costs.coordination()
-        if saved:
-            seconds += self._costs.transfer("fetch", self._nbytes[task], worker.part.resources)
+        waiting = max(0.0, worker.moving - self._clock.now())
+        seconds = waiting + self._costs.hand_in(self._nbytes[task], worker.part.resources)
 
         def handed_in() -> None:
             self.results[task] = value

@@ -5,7 +5,8 @@
    and so are starts: nothing says that memory slows them down.
 2. Of those, the ones whose size is near the size asked for: a window that widens until enough are
    in it, balanced between smaller, larger and equal ones, closest first; failing that the nearest
-   of all. A task of the same workflow shape learns from itself before it learns from its namesakes.
+   of all. A task of the same workflow shape learns from itself before it learns from its namesakes,
+   and of its own times, as of starts and messages, the latest count.
 3. A percentile is taken of costs, never of speeds: a higher one never predicts a smaller cost.
 4. Within a planning everything is computed once.
 """
@@ -29,6 +30,8 @@ ENOUGH = 6
 """Samples with the same resources that make others needless."""
 LEAST, MOST = 5, 100
 """How many samples a prediction rests on."""
+RECENT = 10
+"""Of things that differ by nothing but the time, the latest count."""
 OF_ITS_OWN = 3
 """Samples of the very same task that make its namesakes' needless."""
 _STEP = 0.05
@@ -81,6 +84,10 @@ class DefaultCosts:
         """A local server's."""
         return 0.0005 + self.latency
 
+    def hand_in(self, nbytes: int, resources: Resources) -> float:
+        """A message, and a transfer of what is too large for it."""
+        return self.coordination() + self.transfer("fetch", nbytes, resources)
+
     def at(self, sla: SLA) -> Costs:
         """These."""
         return self
@@ -123,9 +130,10 @@ class LearntPredictions:
 
     def _learn(self, run: int, sample: Sample, *, own: bool) -> None:
         key = (sample.kind, sample.name)
-        self._groups.setdefault(key, _Group()).add(run, sample)
+        recent = sample.kind not in ("execute", "fetch", "save")
+        self._groups.setdefault(key, _Group(recent=recent)).add(run, sample)
         if sample.kind == "execute" and own:
-            self._own.setdefault(sample.number, _Group()).add(run, sample)
+            self._own.setdefault(sample.number, _Group(recent=True)).add(run, sample)
             self._paces.add(run, sample)
 
     def at(self, sla: SLA) -> Costs:
@@ -231,8 +239,12 @@ class _CostsAt:
         return nbytes
 
     def coordination(self) -> float:
-        values = self._predictions.others("deliver") or self._predictions.others("hand in")
+        values = self._predictions.others("deliver")
         return self._choose(values) if values else self._defaults.coordination()
+
+    def hand_in(self, nbytes: int, resources: Resources) -> float:
+        values = self._predictions.others("hand in", nbytes)
+        return self._choose(values) if values else self._defaults.hand_in(nbytes, resources)
 
 
 class _Row(NamedTuple):
@@ -244,7 +256,9 @@ class _Row(NamedTuple):
 class _Group:
     """The samples of one thing, by resources and size."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, recent: bool = False) -> None:
+        self._recent = recent
+        """Only the latest count: things that are alike, and change with the time of day."""
         self._all: list[_Row] = []
         self._of: dict[Resources, list[_Row]] = {}
         self._sorted = True
@@ -271,9 +285,11 @@ class _Group:
             rows = self._all
         scale = _SCALES.get(kind, _as_it_was)
         growth = _growth(rows[0].nbytes, rows[-1].nbytes, nbytes)
+        chosen = selected(rows, nbytes)
+        if self._recent:
+            chosen = sorted(chosen, key=lambda row: row.run)[:RECENT]
         return sorted(
-            Value(scale(row.sample, nbytes, resources, growth), row.run)
-            for row in selected(rows, nbytes)
+            Value(scale(row.sample, nbytes, resources, growth), row.run) for row in chosen
         )
 
     def _sort(self) -> None:
@@ -344,6 +360,7 @@ _SCALES: dict[str, Callable[[Sample, int, Resources | None, float], float]] = {
     "fetch": _transferred,
     "save": _transferred,
     "launch": lambda sample, nbytes, _, growth: _transferred(sample, nbytes, None, growth),
+    "hand in": lambda sample, nbytes, _, growth: _transferred(sample, nbytes, None, growth),
 }
 
 
