@@ -119,7 +119,7 @@ class WorkerRuntime:
         self._part = part = unpacked.part
         self._numbers = part.numbered()
         self.recorder = Recorder(part.worker, self._numbers)
-        self.recorder.started(start, invocation.sent, self._clock.now())
+        self._start = start
         self._machine = WorkerMachine(part)
         self._wanted = part.feeds.keys() | part.sinks
         self._values: dict[TaskId, Any] = {}
@@ -160,6 +160,7 @@ class WorkerRuntime:
         self._courier.start()
         try:
             self._tell(Started(self._resumed))
+            self.recorder.started(self._start, self._invocation.sent, self._clock.now())
             if mail is not None:
                 mail.start()
             self._run_slots()

@@ -1,0 +1,136 @@
+"""How good predictions are: real runs of the papers' workflows against what was predicted of them.
+
+Each workflow is run a few times, so that there is history, and then measured: before each run its
+makespan is predicted, after it the executions (those over 10 ms, if there are any), starts and
+transfers are compared with what was predicted at the median. All workflows take turns. The
+simulator is also fed with each run's own costs, to see whether it gives the run's makespan again.
+With --cold, sandboxes are removed after each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from machine import cpu_name, memory_gb, version_of
+
+from shoal import Session
+from shoal.execution.simulator import simulate
+from shoal.experiments.image_transformation import image_transformation
+from shoal.experiments.matrix_multiplication import matrix_multiplication
+from shoal.experiments.text_analysis import generate_text, text_analysis
+from shoal.experiments.tree_reduction import tree_reduction
+from shoal.metadata.replay import RecordedCosts
+from shoal.types import Percentile
+from shoal.workflow import Output
+
+TARGETS = {"execute": 0.10, "start": 0.20, "transfer": 0.30, "makespan": 0.15, "replay": 0.05}
+
+
+def workflows() -> dict[str, Callable[[], Output[Any]]]:
+    """The papers' workflows, at their default sizes."""
+    text = generate_text(100_000)
+    return {
+        "text analysis": lambda: text_analysis(text),
+        "image transformation": image_transformation,
+        "matrix multiplication": matrix_multiplication,
+        "tree reduction": tree_reduction,
+    }
+
+
+def replayed(run: Any) -> float:
+    """The simulated makespan, from the run's own costs, over the recorded one."""
+    preview = run.preview
+    costs = RecordedCosts(run.workflow, run.plan.workers, run.timeline, preview.constants)
+    return simulate(run.plan, costs, preview.conditions.pool()).makespan / run.makespan
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Every figure of every run, by workflow."""
+    found: dict[str, dict[str, list[float]]] = {}
+    idle = {"idle_seconds": 0.1} if options.cold else {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Session(workers=options.workers, folder=folder, progress=False, **idle) as session,
+    ):
+        outputs = {name: make() for name, make in workflows().items()}
+        level = {} if options.sla is None else {"sla": Percentile(options.sla)}
+        for turn in range(options.history + options.repeats):
+            for name, output in outputs.items():
+                run = session.submit(output, name=name, **level)
+                run.result()
+                session.settle()
+                if options.cold:
+                    time.sleep(0.3)
+                if turn >= options.history:
+                    record = session.history.runs(name=name, most=1)[0]
+                    figures = found.setdefault(name, {})
+                    for kind, error in record.quality.items():
+                        figures.setdefault(kind, []).append(error)
+                    figures.setdefault("recorded", []).append(record.makespan)
+                    figures.setdefault("predicted", []).append(record.predicted or 0.0)
+                    figures.setdefault("replay", []).append(replayed(run))
+            print(f"turn {turn + 1} of {options.history + options.repeats}", file=sys.stderr)
+    return found
+
+
+def table(found: dict[str, dict[str, list[float]]]) -> str:
+    """A row for each workflow."""
+    lines = [
+        f"{'workflow':22} {'recorded':>9} {'predicted':>9} {'off by':>7} {'median':>7} "
+        f"{'kept':>5} {'execute':>8} {'start':>7} {'transfer':>9} {'replay':>7}"
+    ]
+    for name, figures in found.items():
+        recorded, predicted = figures["recorded"], figures["predicted"]
+        off = median(predicted) / median(recorded) - 1
+        each = median(abs(p / r - 1) for p, r in zip(predicted, recorded, strict=True))
+        kept = sum(r <= p for p, r in zip(predicted, recorded, strict=True)) / len(recorded)
+        errors = [
+            f"{median(figures[kind]):.0%}" if kind in figures else "-"
+            for kind in ("execute", "start", "transfer")
+        ]
+        replay = median(abs(ratio - 1) for ratio in figures["replay"])
+        lines.append(
+            f"{name:22} {median(recorded):8.4f}s {median(predicted):8.4f}s {off:+7.1%} "
+            f"{each:7.1%} {kept:5.0%} {errors[0]:>8} {errors[1]:>7} {errors[2]:>9} {replay:7.1%}"
+        )
+    lines.append(
+        "off by: the median prediction against the median run; median: of the runs' own errors; "
+        "kept: runs no longer\nthan predicted; execute, start, transfer: median relative errors; "
+        "replay: error of the simulator with the run's own costs"
+    )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--history", type=int, default=5, help="runs before the first measured (5)")
+    parser.add_argument("--repeats", type=int, default=10, help="runs that are measured (10)")
+    parser.add_argument("--workers", type=int, default=2, help="at once (2)")
+    parser.add_argument("--sla", type=float, metavar="P", help="predict this percentile")
+    parser.add_argument("--cold", action="store_true", help="let every run start cold")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    options = parser.parse_args()
+    found = measure(options)
+    print(f"{cpu_name()}, {os.cpu_count()} cores, {memory_gb():.0f} GB, Python "
+          f"{sys.version.split()[0]}, shoal {version_of('shoal')}")  # fmt: skip
+    print(f"{options.workers} workers, {options.history} runs of history, {options.repeats} "
+          f"measured, {'cold' if options.cold else 'warm'} starts\n")  # fmt: skip
+    print(table(found))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
