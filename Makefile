@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench quality clean
+.PHONY: help demo test lint types layers tests quick bench planning predictions quality clean
 
 help:  ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -51,6 +51,12 @@ quick: $(VENV)/.dev  ## only the tests that need no server and no processes
 
 bench: $(VENV)/.bench  ## Shoal, Dask and Ray side by side
 	$(BIN)/python benchmarks/compare.py $(ARGS)
+
+planning: $(VENV)/.dev  ## how long planning takes
+	$(BIN)/python benchmarks/planning.py $(ARGS)
+
+predictions: $(VENV)/.dev  ## how good predictions are, on real runs
+	$(BIN)/python benchmarks/predictions.py $(ARGS)
 
 quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simulated side by side
 	$(BIN)/python benchmarks/plan_quality.py $(ARGS)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
-from shoal.cli.show import print_gantt, write_page
+from shoal.cli.show import print_gantt, terminal_width, write_page
 from shoal.execution.gantt import gantt_html
 from shoal.experiments.text_analysis import generate_text, text_analysis
 from shoal.session import Session
@@ -37,9 +38,13 @@ def carry_out(args: argparse.Namespace) -> None:
         earlier = session.history.count(NAME, workflow.fingerprint())
         known = session.history.runs(name=NAME, most=5)
         run = session.submit(report, name=NAME)
+        print(f"Planned by {run.plan.planner} from {run.preview.basis}.\n")
         value = run.result()
     print(f"{value}\n")
-    print_gantt(run.timeline)
+    if run.preview.learnt:
+        print(run.report(width=terminal_width(), color=sys.stdout.isatty()))
+    else:
+        print_gantt(run.timeline)
     folder = Path(args.out)
     write_page(folder / "workflow.svg", draw_svg(workflow))
     write_page(folder / "gantt.html", gantt_html(run.timeline, f"{NAME}, run {run.id}"))
@@ -49,6 +54,7 @@ def carry_out(args: argparse.Namespace) -> None:
     if earlier:
         seconds = ", ".join(f"{record.makespan:.2f} s" for record in known)
         print(f"This was run {earlier + 1} of this workflow; the latest before it took {seconds}.")
+        print(f"`shoal history show {NAME}` tells how good predictions have been.")
     else:
-        print("This run is history now: run the demo again, and look at `shoal runs`.")
+        print("This run is history now: run the demo again, and it will be planned from it.")
     print(f"`shoal show {run.id}` shows it again.")

@@ -44,8 +44,8 @@ def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: boo
         lines.append(f"{len(moved)} tasks were run by another worker too, {moved[0]} among them")
     if not preview.learnt:
         lines.append("There was no history: the prediction is a guess that the next run improves.")
-    lines += ["", gantt_text(_together(predicted, recorded), width=width, color=color)]
-    return "\n".join(lines)
+    chart = gantt_text(_together(predicted, recorded), width=width, color=color)
+    return "\n".join([*lines, "", chart.rpartition("\n")[0]])
 
 
 def _row(what: str, predicted: float, recorded: float) -> tuple[str, str, str, str]:
