@@ -9,23 +9,28 @@ def add(a: int, b: int) -> int:
 add(add(1, 2), 3).compute()
 """
 
-from shoal.planning.auto import AutoPlanner
-from shoal.planning.nonuniform import NonUniformPlanner
-from shoal.planning.optimizations import (
-    PreLoadOptimization,
-    PreWarmOptimization,
-    TaskDupOptimization,
-)
-from shoal.planning.preview import Preview
-from shoal.planning.uniform import UniformPlanner
-from shoal.run import Run
-from shoal.session import Session, compute, plan, submit
-from shoal.settings import Settings
-from shoal.types import SLA, Percentile, Resources
-from shoal.workflow import Output, Task, Workflow, task
+from __future__ import annotations
 
-DAGTask = task
-"""`task` under the name that the papers use."""
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.planning.auto import AutoPlanner
+    from shoal.planning.nonuniform import NonUniformPlanner
+    from shoal.planning.optimizations import (
+        PreLoadOptimization,
+        PreWarmOptimization,
+        TaskDupOptimization,
+    )
+    from shoal.planning.preview import Preview
+    from shoal.planning.uniform import UniformPlanner
+    from shoal.run import Run
+    from shoal.session import Session, compute, plan, submit
+    from shoal.settings import Settings
+    from shoal.types import SLA, Percentile, Resources
+    from shoal.workflow import Output, Task, Workflow, task
+
+    DAGTask = task
 
 __version__ = "0.1.0"
 
@@ -52,3 +57,39 @@ __all__ = [
     "submit",
     "task",
 ]
+
+_WHERE = {
+    "planning.auto": ("AutoPlanner",),
+    "planning.nonuniform": ("NonUniformPlanner",),
+    "planning.optimizations": (
+        "PreLoadOptimization",
+        "PreWarmOptimization",
+        "TaskDupOptimization",
+    ),
+    "planning.preview": ("Preview",),
+    "planning.uniform": ("UniformPlanner",),
+    "run": ("Run",),
+    "session": ("Session", "compute", "plan", "submit"),
+    "settings": ("Settings",),
+    "types": ("SLA", "Percentile", "Resources"),
+    "workflow": ("Output", "Task", "Workflow", "task"),
+}
+"""Names are loaded when they are first used: a worker needs few of them, and starts sooner."""
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+_MODULE_OF["DAGTask"] = "workflow"  # `task` under the name that the papers use
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE_OF:
+        module = import_module(f"shoal.{_MODULE_OF[name]}")
+        found = getattr(module, "task" if name == "DAGTask" else name)
+        globals()[name] = found
+        return found
+    try:
+        return import_module(f"shoal.{name}")
+    except ModuleNotFoundError:
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -31,10 +31,7 @@ from shoal.errors import (
 from shoal.execution.plan import Part, Plan
 from shoal.execution.timeline import Timeline, decode_records
 from shoal.metadata.history import FiledRun, RunRecord
-from shoal.metadata.quality import prediction_errors
-from shoal.metadata.samples import distilled, undistilled
 from shoal.planning.preview import Preview
-from shoal.planning.report import report
 from shoal.platform.base import INLINE_PART, Invocation, LogLine, Platform, this_host
 from shoal.storage.base import Letter, Opening, Store
 from shoal.storage.codec import Blob, blob_nbytes, decode
@@ -347,6 +344,8 @@ class Run:
 
     def report(self, width: int = 100, color: bool = False) -> str:
         """Plan and reality side by side: what was predicted, what happened, on one chart."""
+        from shoal.planning.report import report
+
         self._ended.wait()
         return report(self.preview, self.timeline, width=width, color=color)
 
@@ -361,6 +360,9 @@ class Run:
 
     def filed(self, outcome: str) -> FiledRun:
         """The run as history keeps it."""
+        from shoal.metadata.quality import prediction_errors
+        from shoal.metadata.samples import distilled, undistilled
+
         tasks = list(self.workflow.calls)
         samples = distilled(self.workflow, self.plan.workers, self.timeline, self.preview.constants)
         predicted: float | None = None

@@ -16,6 +16,11 @@ def planner(settings: str | None = None, **options: Any) -> Any:
     return Wanted.taken(options).planner(settings)
 
 
+def plain() -> UniformPlanner:
+    """A planner that takes nothing."""
+    return UniformPlanner()
+
+
 @pytest.mark.parametrize("name", PLANNERS)
 def test_every_planner_of_ours_takes_a_service_level(name: str) -> None:
     assert planner(planner=name).sla == "median"
@@ -41,7 +46,7 @@ def test_a_goal_is_for_the_default_planner() -> None:
 
 
 def test_a_planner_without_service_levels_is_not_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "PLANNERS", {"plain": lambda: UniformPlanner()})
+    monkeypatch.setattr(choice, "PLANNERS", {"plain": f"{__name__}:plain"})
     assert isinstance(named_planner("plain"), UniformPlanner)
     with pytest.raises(UsageError, match="'plain' takes no sla"):
         named_planner("plain", Percentile(95))

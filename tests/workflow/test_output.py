@@ -2,6 +2,8 @@
 
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -82,10 +84,13 @@ def test_outputs_are_run_by_the_engine_in_use() -> None:
     assert output.submit() == ("submitted", (output,), {})
 
 
-@pytest.mark.usefixtures("no_engine")
-def test_without_an_engine_the_error_says_what_to_import() -> None:
-    with pytest.raises(UsageError, match="import shoal"):
-        clean("a b").compute()
+def test_the_engine_is_loaded_when_it_is_first_needed() -> None:
+    code = (
+        "import sys; from shoal.workflow import engine; assert 'shoal.session' not in sys.modules; "
+        "print(type(engine()).__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "shoal.session"
 
 
 SNIPPET = """

@@ -7,6 +7,7 @@ just enough to mark what they wait for.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -151,6 +152,12 @@ class Plan:
     def workers(self) -> dict[WorkerId, Resources]:
         """Every worker and what it has, in the order of their first tasks."""
         return {}
+
+    def of(self, workflow: Workflow) -> Plan:
+        """The same plan for a workflow of the same shape."""
+        plan = copy(self)
+        object.__setattr__(plan, "workflow", workflow)
+        return plan
 
     def parts(self, constants: Mapping[TaskId, tuple[TaskId, ...]] | None = None) -> list[Part]:
         """What each worker needs, in the order of `workers`."""

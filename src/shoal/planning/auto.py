@@ -1,77 +1,15 @@
-"""`AutoPlanner`: searches plans with the simulator and returns the best for the user's goal.
-
-1. Proposals: everything on one worker; tasks spread evenly; the papers' planners; list schedules
-   of several styles; each for several numbers of workers and configurations.
-2. Improvement while there is time: list schedules with disturbed ranks, and the best plan so far
-   with tasks of its critical path moved; then the optimizations, and weaker workers where nothing
-   hangs on them.
-3. Every plan is scored by simulating it. Never is one returned that is slower, in simulation, than
-   the papers' planners' under the same conditions, if there was time to simulate them.
-4. If there isn't time to simulate anything, tasks that are worth less than a worker's start stay
-   together, and others are spread.
-"""
+"""`AutoPlanner`: the default. It searches plans with the simulator (see `search`)."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from random import Random
+from collections.abc import Sequence
 
 from shoal.errors import UsageError
-from shoal.execution.plan import Placement, Plan
-from shoal.execution.timeline import Timeline
-from shoal.planning.base import Conditions, Optimization, Stopwatch
-from shoal.planning.critical import critical_path
-from shoal.planning.estimates import Estimates
-from shoal.planning.listing import Lister, Style, fixed_resources
-from shoal.planning.nonuniform import NonUniformPlanner, downgraded, strongest_first
-from shoal.planning.optimizations import (
-    PreLoadOptimization,
-    PreWarmOptimization,
-    forced,
-)
-from shoal.planning.preview import Preview
-from shoal.planning.prices import PRICES, Prices, cost_of
+from shoal.execution.plan import Plan
+from shoal.planning.base import Conditions, Optimization
 from shoal.planning.spread import SpreadPlanner
-from shoal.planning.uniform import UniformPlanner
-from shoal.types import SLA, Resources, TaskId, WorkerId
+from shoal.types import SLA, Resources
 from shoal.workflow import Workflow
-
-_SHARE = 0.05
-"""Of the predicted makespan, what planning may take by default."""
-_LEAST_SECONDS = 0.05
-"""That planning may always take."""
-_SIMULATED_A_SECOND = 25_000
-"""Tasks and edges, about, on a slow machine."""
-_MOST_SECONDS = 10.0
-"""That planning takes unless it is told otherwise."""
-_ROUNDS = 20_000
-"""Of improvement, if nothing else ends it."""
-_FRUITLESS = 400
-"""Rounds in a row without improvement that end it."""
-_MOST_INSERTED = 2000
-"""Tasks: with more, looking for gaps takes too long."""
-_STYLES = (
-    Style(),
-    Style(insertion=True),
-    Style(communication=0.0, insertion=True),
-    Style(communication=0.0),
-    Style(thrift=0.5),
-    Style(thrift=1.0),
-    Style(thrift=3.0),
-    Style(communication=2.0, thrift=0.25),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    plan: Plan
-    makespan: float
-    gb_seconds: float
-    price: float
-    timeline: Timeline
 
 
 class AutoPlanner:
@@ -86,11 +24,8 @@ class AutoPlanner:
         thrift: float = 0.02,
         sla: SLA = "median",
         seconds: float | None = None,
-        optimizations: Sequence[Optimization | type[Optimization]] = (
-            PreLoadOptimization,
-            PreWarmOptimization,
-        ),
-        prices: Prices = PRICES["aws-lambda"],
+        optimizations: Sequence[Optimization | type[Optimization]] | None = None,
+        prices: str = "aws-lambda",
     ) -> None:
         """Set it up.
 
@@ -102,8 +37,9 @@ class AutoPlanner:
                 is cheaper; 0: the fastest, whatever it costs.
             sla: How careful the predictions are that it plans with.
             seconds: How long planning may take; default: a twentieth of the predicted makespan.
-            optimizations: What may refine the plan; each is kept where it helps.
-            prices: What the platform charges.
+            optimizations: What may refine the plan, each where it helps; default: pre-loading and
+                pre-warming.
+            prices: Whose prices count for the budget.
         """
         for name, value in (("deadline", deadline), ("budget", budget), ("seconds", seconds)):
             if value is not None and not value > 0:
@@ -120,302 +56,21 @@ class AutoPlanner:
         self.prices = prices
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """The best plan that was found in time."""
-        if self.resources is None and _knows_nothing(conditions):
-            plan = SpreadPlanner().plan(workflow, conditions)
-            return forced(plan, conditions, conditions.predictions.at(self.sla))
-        return _Search(self, workflow, conditions).best()
+        """The best plan that was found in time; without history, an even spread."""
+        if self.resources is None and conditions.predictions.basis == "no history":
+            return self._spread(workflow, conditions)
+        from shoal.planning.prices import prices_of
+        from shoal.planning.search import OPTIMIZATIONS, Goal, Search
 
+        optimizations = OPTIMIZATIONS if self.optimizations is None else self.optimizations
+        goal = Goal(self.resources, self.deadline, self.budget, self.thrift, self.sla,
+                    self.seconds, optimizations, prices_of(self.prices))  # fmt: skip
+        return Search(goal, workflow, conditions).best()
 
-def _knows_nothing(conditions: Conditions) -> bool:
-    return conditions.predictions.basis == "no history"
+    def _spread(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        plan = SpreadPlanner().plan(workflow, conditions)
+        if not any(call.task.forced_optimizations for call in workflow.calls.values()):
+            return plan
+        from shoal.planning.optimizations import forced
 
-
-class _Search:
-    """One search."""
-
-    def __init__(self, planner: AutoPlanner, workflow: Workflow, conditions: Conditions) -> None:
-        begin = time.monotonic()
-        self.planner = planner
-        self.workflow = workflow
-        self.conditions = conditions
-        self.configurations = strongest_first(planner.resources or [conditions.resources])
-        self.costs = conditions.predictions.at(planner.sla)
-        self.estimates = Estimates(workflow, self.costs)
-        self.fixed = fixed_resources(self.estimates)
-        self.edges = sum(map(len, workflow.upstream.values()))
-        about = self._about()
-        self.patience = max(0.5, 2 * about)
-        """How long a worker waits that rather waits than parks."""
-        limit = planner.seconds or conditions.seconds
-        if limit is None:
-            limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
-        self.limit = limit
-        self.watch = Stopwatch(limit - (time.monotonic() - begin))
-        self.conditions = replace(conditions, seconds=limit / 4)
-        self.scored: list[_Scored] = []
-        self.bound = float("inf")
-        """The makespan of the better of the papers' planners."""
-        self._listers: dict[tuple[Resources, int], Lister] = {}
-
-    def _about(self) -> float:
-        """About the makespan: all the work, or the longest way through it."""
-        kind, workers = self.configurations[0], self.conditions.workers
-        seconds = self.estimates.seconds(kind)
-        ways: dict[TaskId, float] = {}
-        for task, sources in self.workflow.upstream.items():
-            ways[task] = seconds[task] + max([ways[s] for s in sources], default=0.0)
-        return max(max(ways.values()), sum(seconds.values()) / (workers * kind.slots))
-
-    def best(self) -> Plan:
-        if (len(self.workflow) + self.edges) / _SIMULATED_A_SECOND > self.limit:
-            return self._finished(self._unsimulated())
-        for propose in self._proposals():
-            propose()
-            if self.watch.over:
-                break
-        self._improve()
-        return self._finished(self._refined(self._chosen()))
-
-    def _unsimulated(self) -> Plan:
-        """What is sensible if there is no time to find out."""
-        kind = self.conditions.resources
-        work = sum(self.estimates.seconds(kind).values())
-        start = self.costs.startup(kind, warm=False) + self.costs.coordination()
-        workers = 1 if work < 2 * start else self.conditions.workers
-        return self._spread(workers, kind)
-
-    def _proposals(self) -> Iterator[Callable[[], object]]:
-        """Each makes a plan and scores it; the most promising first."""
-        workers = self.conditions.workers
-        kinds = self.configurations
-        counts = sorted({1, 2, workers // 4, workers // 2, workers} - {0})
-        counts = [count for count in counts if count <= workers]
-        lists = not self.fixed
-        if lists:
-            yield partial(self._try_list, kinds[0], workers, Style())
-        yield partial(self._try_spread, workers, kinds[0])
-        for kind in kinds:
-            yield partial(self._papers, UniformPlanner(kind, sla=self.planner.sla))
-        if len(kinds) > 1:
-            yield partial(self._papers, NonUniformPlanner(kinds, sla=self.planner.sla))
-        for kind in kinds:
-            yield partial(self._try_spread, 1, kind)
-        if lists:
-            for style in _STYLES[1:]:
-                yield partial(self._try_list, kinds[0], workers, style)
-            for kind in kinds:
-                for count in reversed(counts):
-                    for style in (Style(insertion=True), Style(thrift=0.5)):
-                        yield partial(self._try_list, kind, count, style)
-        for count in counts:
-            yield partial(self._try_spread, count, kinds[0])
-
-    def _spread(self, workers: int, kind: Resources) -> Plan:
-        conditions = replace(self.conditions, workers=workers, resources=kind)
-        return SpreadPlanner().plan(self.workflow, conditions)
-
-    def _try_spread(self, workers: int, kind: Resources) -> _Scored:
-        return self._score(self._spread(workers, kind))
-
-    def _try_list(self, kind: Resources, workers: int, style: Style) -> _Scored:
-        return self._score(self._listed(kind, workers, style))
-
-    def _papers(self, planner: UniformPlanner | NonUniformPlanner) -> None:
-        """As it is, for no plan may be slower; and with workers that wait, if it is promising."""
-        scored = self._simulated(planner.plan(self.workflow, self.conditions))
-        self.bound = min(self.bound, scored.makespan)
-        if scored.makespan < 1.5 * self._fastest().makespan:
-            self._score(scored.plan)
-
-    def _listed(self, kind: Resources, count: int, style: Style) -> Plan:
-        key = (kind, count)
-        lister = self._listers.get(key)
-        if lister is None:
-            lister = self._listers[key] = Lister(self.estimates, [kind] * count)
-        if style.insertion and len(self.workflow) > _MOST_INSERTED:
-            style = replace(style, insertion=False)
-        return lister.listed(style)
-
-    def _score(self, plan: Plan) -> _Scored:
-        """Simulate a plan, with workers that wait rather than park."""
-        if len(plan.workers) > 1:
-            plan = replace(plan, linger=self.patience)
-        return self._simulated(plan)
-
-    def _simulated(self, plan: Plan) -> _Scored:
-        timeline = self.conditions.simulate(plan, self.costs)
-        cost = cost_of(plan, timeline, self.planner.prices)
-        scored = _Scored(plan, timeline.makespan, cost.gb_seconds, cost.price, timeline)
-        self.scored.append(scored)
-        return scored
-
-    def _fastest(self) -> _Scored:
-        return min(self.scored, key=lambda s: (s.makespan, s.gb_seconds))
-
-    def _improve(self) -> None:
-        """Disturb and move, while there is time.
-
-        A move that makes the plan a little slower is kept for a while, less and less so.
-        """
-        if self.fixed or self.conditions.workers == 1:
-            return
-        rng = Random(len(self.workflow))
-        kind, workers = self.configurations[0], self.conditions.workers
-        here = best = self._fastest()
-        idle = 0
-        for round_ in range(_ROUNDS):
-            if self.watch.over or idle > _FRUITLESS:
-                return
-            if round_ % 8 == 0:
-                style = replace(
-                    _STYLES[rng.randrange(len(_STYLES))],
-                    noise=rng.choice((0.05, 0.15, 0.4)),
-                    seed=round_,
-                )
-                count = workers if rng.random() < 0.7 else rng.randint(1, workers)
-                tried = self._try_list(kind, count, style)
-            else:
-                tried = self._simulated(self._moved(here, rng))
-            self._forget(tried, best)
-            slack = 0.02 * rng.random() * max(0.0, 1 - idle / _FRUITLESS)
-            if tried.makespan <= here.makespan * (1 + slack):
-                here = tried
-            idle += 1
-            if tried.makespan < best.makespan * (1 - 1e-9):
-                best, idle = tried, 0
-            elif idle % 40 == 0:
-                here = best
-
-    def _forget(self, tried: _Scored, best: _Scored) -> None:
-        """Don't keep what can't be chosen."""
-        goal = self.planner.deadline is not None or self.planner.budget is not None
-        if not goal and tried.makespan > best.makespan * 1.1 and self.scored[-1] is tried:
-            self.scored.pop()
-
-    def _moved(self, scored: _Scored, rng: Random) -> Plan:
-        """The plan with some tasks elsewhere: of its critical path, or beside it."""
-        plan = scored.plan
-        path = critical_path(self.workflow, scored.timeline)
-        homes = dict(plan.placements)
-        known = {placement.worker: placement for placement in homes.values()}
-        crossings = [
-            i for i in range(1, len(path)) if homes[path[i]].worker != homes[path[i - 1]].worker
-        ]
-        how = rng.random()
-        if crossings and how < 0.4:
-            at = rng.choice(crossings)
-            reach = rng.choice((1, 1, 2, 4))
-            if rng.random() < 0.5:
-                moving, home = [*path[at : at + reach]], homes[path[at - 1]]
-            else:
-                moving, home = [*path[max(0, at - reach) : at]], homes[path[at]]
-        elif how < 0.7:
-            moving, home = self._beside(path, homes, known, rng)
-        else:
-            moving, home = self._family(rng.choice(path), homes, known, rng)
-        for task in moving:
-            homes[task] = home
-        return replace(plan, placements=homes, planner="moved")
-
-    def _beside(
-        self,
-        path: Sequence[TaskId],
-        homes: dict[TaskId, Placement],
-        known: dict[WorkerId, Placement],
-        rng: Random,
-    ) -> tuple[list[TaskId], Placement]:
-        """A task that shares a worker with the critical path, or one of the path, anywhere."""
-        task = rng.choice(path)
-        beside = [t for t, p in homes.items() if p.worker == homes[task].worker and t not in path]
-        moving = rng.choice(beside) if beside and rng.random() < 0.7 else task
-        near = [*self.workflow.upstream[moving], *self.workflow.downstream(moving)]
-        if near and rng.random() < 0.5:
-            return [moving], homes[rng.choice(near)]
-        others = list(known.values())
-        if len(known) < self.conditions.workers:
-            others.append(Placement(_new_worker(known), others[0].resources))
-        return [moving], rng.choice(others)
-
-    def _family(
-        self,
-        task: TaskId,
-        homes: dict[TaskId, Placement],
-        known: dict[WorkerId, Placement],
-        rng: Random,
-    ) -> tuple[list[TaskId], Placement]:
-        """A task with what stands before or behind it on its worker, all elsewhere."""
-        workflow, worker = self.workflow, homes[task].worker
-        moving, most = [task], rng.choice((2, 4, 8, 16))
-        back = rng.random() < 0.5
-        for here in moving:
-            near = workflow.upstream[here] if back else workflow.downstream(here)
-            moving += [t for t in near if homes[t].worker == worker and t not in moving]
-            if len(moving) >= most:
-                break
-        return moving[:most], rng.choice(list(known.values()))
-
-    def _chosen(self) -> _Scored:
-        """The best for the goal."""
-        planner = self.planner
-        if planner.deadline is not None:
-            return self._in_time(planner.deadline)
-        if planner.budget is not None:
-            within = [s for s in self.scored if s.price <= planner.budget]
-            if within:
-                return min(within, key=lambda s: (s.makespan, s.price))
-            cheapest = min(self.scored, key=lambda s: (s.price, s.makespan))
-            note = (
-                f"no plan was found within the budget of ${planner.budget:g}: this one is the "
-                f"cheapest, ${cheapest.price:.3g}"
-            )
-            return replace(cheapest, plan=replace(cheapest.plan, notes=(note,)))
-        fastest = self._fastest()
-        limit = max(fastest.makespan, min(fastest.makespan * (1 + planner.thrift), self.bound))
-        good = [s for s in self.scored if s.makespan <= limit]
-        return min(good, key=lambda s: (s.gb_seconds, s.makespan))
-
-    def _in_time(self, deadline: float) -> _Scored:
-        """The cheapest plan whose makespan, at the service level, is within the deadline."""
-        for scored in sorted(self.scored, key=lambda s: (s.price, s.makespan)):
-            if scored.makespan > 2 * deadline:
-                continue
-            preview = Preview(scored.plan, self.conditions, self.planner.sla)
-            if preview.makespan <= deadline:
-                return scored
-        fastest = self._fastest()
-        note = (
-            f"no plan was found that meets the deadline of {deadline:g} s: this one is the "
-            f"fastest, {fastest.makespan:.3g} s"
-        )
-        return replace(fastest, plan=replace(fastest.plan, notes=(note,)))
-
-    def _refined(self, scored: _Scored) -> Plan:
-        """The plan with the optimizations that shorten it, and without needless strength."""
-        plan, makespan = scored.plan, scored.makespan
-        if plan.linger == self.patience and not self.watch.over:
-            parking = self._simulated(replace(plan, linger=0.5))
-            if parking.makespan <= makespan and parking.gb_seconds < scored.gb_seconds:
-                plan = parking.plan
-        for given in self.planner.optimizations:
-            if self.watch.over:
-                break
-            optimization = given() if isinstance(given, type) else given
-            trial = optimization.apply(plan, self.conditions, self.costs)
-            tried = self._score(trial)
-            if tried.makespan < makespan * (1 - 1e-6):
-                plan, makespan = trial, tried.makespan
-        if len(self.configurations) > 1 and not self.watch.over:
-            plan, _ = downgraded(plan, self.conditions, self.costs, self.configurations, self.watch)
-        return plan
-
-    def _finished(self, plan: Plan) -> Plan:
-        plan = replace(plan, planner=f"auto ({plan.planner})")
-        return forced(plan, self.conditions, self.costs)
-
-
-def _new_worker(known: dict[WorkerId, Placement]) -> WorkerId:
-    number = len(known)
-    while WorkerId(f"w{number}") in known:
-        number += 1
-    return WorkerId(f"w{number}")
+        return forced(plan, conditions, conditions.predictions.at(self.sla))

@@ -15,7 +15,6 @@ from shoal.errors import PlanError
 from shoal.execution.costs import Costs, Predictions
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
-from shoal.execution.simulator import simulate
 from shoal.execution.timeline import Timeline
 from shoal.types import Resources, TaskId
 from shoal.workflow import Workflow
@@ -37,6 +36,8 @@ class Conditions:
 
     def simulate(self, plan: Plan, costs: Costs) -> Timeline:
         """The timeline that a plan is predicted to have."""
+        from shoal.execution.simulator import simulate
+
         return simulate(plan, costs, self.pool())
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from shoal.execution.plan import Plan
 from shoal.planning.preview import Preview
 from shoal.types import TaskId
 from shoal.workflow import Workflow
@@ -66,13 +65,7 @@ def key_of(
 ) -> Hashable:
     """What a plan is for."""
     sizes = {name: n for sizes in constants.values() for name, n in sizes.items()}
-    options = {
-        (call.task.name, call.task.resources, call.task.forced_optimizations)
-        for call in workflow.calls.values()
-    }
-    return name, workflow.fingerprint(), sum(sizes.values()).bit_length(), frozenset(options), what
-
-
-def for_workflow(plan: Plan, workflow: Workflow) -> Plan:
-    """A plan for a workflow of the same shape."""
-    return plan if plan.workflow is workflow else replace(plan, workflow=workflow)
+    tasks = {call.task for call in workflow.calls.values()}
+    options = frozenset((task.name, task.resources, task.forced_optimizations) for task in tasks)
+    shape = (tuple(workflow.calls), tuple(workflow.upstream.values()), workflow.sinks)
+    return name, shape, sum(sizes.values()).bit_length(), options, what

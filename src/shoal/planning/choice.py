@@ -7,28 +7,25 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib import import_module
 from typing import Any
 
 from shoal.errors import UsageError
 from shoal.planning.auto import AutoPlanner
 from shoal.planning.base import Conditions, Planner, validated
-from shoal.planning.nonuniform import NonUniformPlanner
-from shoal.planning.preview import Preview
-from shoal.planning.prices import prices_of
-from shoal.planning.spread import SpreadPlanner
-from shoal.planning.uniform import UniformPlanner
+from shoal.planning.preview import DEFAULT_PRICES, Preview
 from shoal.types import SLA
 from shoal.workflow import Workflow
 
 GROUP = "shoal.planners"
 """The entry points by which packages register planners."""
-PLANNERS: Mapping[str, Callable[..., Planner]] = {
-    "auto": AutoPlanner,
-    "uniform": UniformPlanner,
-    "nonuniform": NonUniformPlanner,
-    "spread": SpreadPlanner,
+PLANNERS: Mapping[str, str] = {
+    "auto": "shoal.planning.auto:AutoPlanner",
+    "uniform": "shoal.planning.uniform:UniformPlanner",
+    "nonuniform": "shoal.planning.nonuniform:NonUniformPlanner",
+    "spread": "shoal.planning.spread:SpreadPlanner",
 }
+"""Where each is, so that only what is used is loaded."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,11 @@ def named_planner(name: str, sla: SLA = "median") -> Planner:
 
 def _named(name: str) -> Callable[..., Planner]:
     if name in PLANNERS:
-        return PLANNERS[name]
+        module, _, attribute = PLANNERS[name].partition(":")
+        ours: Callable[..., Planner] = getattr(import_module(module), attribute)
+        return ours
+    from importlib.metadata import entry_points
+
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name in found:
         registered: Callable[..., Planner] = found[name].load()
@@ -97,8 +98,12 @@ def _named(name: str) -> Callable[..., Planner]:
 
 def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices: str) -> Preview:
     """A plan by a planner, checked, and what it is predicted to do."""
+    if prices != DEFAULT_PRICES:
+        from shoal.planning.prices import prices_of
+
+        prices_of(prices)
     begin = time.perf_counter()
     plan = validated(planner.plan(workflow, conditions), workflow, conditions)
     seconds = time.perf_counter() - begin
     sla: SLA = getattr(planner, "sla", "median")
-    return Preview(plan, conditions, sla, prices=prices_of(prices), planning=seconds)
+    return Preview(plan, conditions, sla, prices=prices, planning=seconds)

@@ -3,7 +3,8 @@
 1. The makespan at a service level is that percentile of the makespans of simulations whose costs
    are drawn from what was recorded. The makespan of a run in which everything takes its percentile
    is shown beside it: it is far too careful, for not everything is late at once.
-2. Everything is computed when somebody first looks, and once.
+2. Everything is computed when somebody first looks, and once; what that needs is loaded then, for
+   most runs are never looked at.
 """
 
 from __future__ import annotations
@@ -12,25 +13,28 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.execution.costs import Costs
-from shoal.execution.gantt import gantt_text
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
 from shoal.planning.base import Conditions
-from shoal.planning.critical import critical_path
-from shoal.planning.estimates import Estimates
-from shoal.planning.prices import PRICES, Cost, Prices, cost_of
 from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
 
+if TYPE_CHECKING:
+    from shoal.planning.prices import Cost, Prices
+
+DEFAULT_PRICES = "aws-lambda"
 DRAWS = 40
 """Simulations that a makespan's distribution is made of."""
 DRAWING_SECONDS = 2.0
 """After which no more simulations are begun; there are always a few."""
 _FEW = 5
+SIMULATED_A_SECOND = 25_000
+"""Tasks and edges, about, on a slow machine."""
 
 
 class Preview:
@@ -42,13 +46,13 @@ class Preview:
         conditions: Conditions,
         sla: SLA = "median",
         *,
-        prices: Prices = PRICES["aws-lambda"],
+        prices: str = DEFAULT_PRICES,
         planning: float = 0.0,
     ) -> None:
         self.plan = plan
         self.conditions = conditions
         self.sla = sla
-        self.prices = prices
+        self._prices = prices
         self.planning = planning
         """Seconds that the planner took."""
         self._known: dict[int, float] = {}
@@ -61,9 +65,9 @@ class Preview:
         pool: Callable[[], WarmPool[Resources]],
     ) -> Preview:
         """The same plan for a workflow of the same shape, run later."""
-        plan = replace(self.plan, workflow=workflow)
+        plan = self.plan.of(workflow)
         conditions = replace(self.conditions, pool=pool)
-        preview = Preview(plan, conditions, self.sla, prices=self.prices)
+        preview = Preview(plan, conditions, self.sla, prices=self._prices)
         preview.constants = constants
         preview._known = self._known
         return preview
@@ -121,24 +125,46 @@ class Preview:
         return low + (high - low) * (position - below)
 
     def predicted(self, seconds: float) -> float:
-        """The makespan predicted at the service level, computed in about so many seconds."""
+        """The makespan predicted at the service level, computed in about so many seconds.
+
+        If that is too short for a few simulations, there is one, in which every cost is that of the
+        level.
+        """
         warm = self.conditions.pool().idle
         if warm not in self._known:
-            self._known[warm] = self._at_level(self._drawn(seconds))
+            workflow = self.plan.workflow
+            size = len(workflow) + sum(map(len, workflow.upstream.values()))
+            if _FEW * size / SIMULATED_A_SECOND <= seconds:
+                self._known[warm] = self._at_level(self._drawn(seconds))
+            else:
+                self._known[warm] = self.timeline.makespan
         return self._known[warm]
+
+    @cached_property
+    def prices(self) -> Prices:
+        """What the platform charges."""
+        from shoal.planning.prices import prices_of
+
+        return prices_of(self._prices)
 
     @cached_property
     def cost(self) -> Cost:
         """What the run takes of the platform."""
+        from shoal.planning.prices import cost_of
+
         return cost_of(self.plan, self.timeline, self.prices)
 
     @cached_property
     def critical_path(self) -> tuple[TaskId, ...]:
         """The tasks that the makespan hangs on."""
+        from shoal.planning.critical import critical_path
+
         return critical_path(self.plan.workflow, self.timeline)
 
     def show(self, width: int = 100, color: bool = False) -> str:
         """The prediction as text, with a Gantt chart."""
+        from shoal.execution.gantt import gantt_text
+
         return f"{self}\n\n{gantt_text(self.timeline, width=width, color=color)}"
 
     def __str__(self) -> str:
@@ -212,6 +238,8 @@ class _Explanation:
         self.plan = preview.plan
         self.task = task
         self.placement = preview.plan.placements[task]
+        from shoal.planning.estimates import Estimates
+
         self.estimates = Estimates(preview.plan.workflow, preview._costs)
 
     def text(self) -> str:

@@ -8,6 +8,7 @@ How outputs are run isn't known here: the session says so with `use_engine`.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from shoal.errors import UsageError
@@ -44,9 +45,10 @@ def use_engine(engine: Engine) -> None:
 
 
 def engine() -> Engine:
-    """What outputs are run by."""
+    """What outputs are run by: the session's, which is loaded when it is first needed."""
     if _engine is None:
-        raise UsageError("No engine is loaded: `import shoal` before computing outputs.")
+        import_module("shoal.session")
+    assert _engine is not None
     return _engine
 
 
