@@ -17,6 +17,10 @@ from shoal.types import TaskId
 from shoal.workflow import Workflow
 
 
+_MOST = 100
+"""Plans that are kept; the oldest makes room."""
+
+
 @dataclass
 class _Entry:
     preview: Preview
@@ -42,10 +46,12 @@ class PlanBook:
         """Keep a plan."""
         with self._lock:
             entry = self._entries.get(key)
-            if entry is None:
-                self._entries[key] = _Entry(preview, 1)
-            else:
+            if entry is not None:
                 entry.preview = preview
+                return
+            self._entries[key] = _Entry(preview, 1)
+            if len(self._entries) > _MOST:
+                del self._entries[next(iter(self._entries))]
 
     def due(self, key: Hashable) -> bool:
         """Count a run; whether its plan is to be made anew."""
