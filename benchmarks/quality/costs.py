@@ -51,6 +51,10 @@ class FixedCosts:
         """Nothing."""
         return 0.0
 
+    def hand_in(self, nbytes: int, resources: Resources) -> float:
+        """Nothing."""
+        return 0.0
+
     def at(self, sla: SLA) -> Costs:
         """These."""
         return self

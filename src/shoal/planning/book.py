@@ -16,7 +16,6 @@ from shoal.planning.preview import Preview
 from shoal.types import TaskId
 from shoal.workflow import Workflow
 
-
 _MOST = 100
 """Plans that are kept; the oldest makes room."""
 
