@@ -337,6 +337,52 @@ def starts(timeline: Timeline, kind: str, worker: WorkerId) -> list[float]:
     return [span.start for span in timeline.of_kind(kind) if span.worker == worker]
 
 
+def test_large_constant_is_fetched_once_by_each_worker_that_needs_it() -> None:
+    class Costs(SetCosts):
+        @property
+        def constants(self) -> dict[TaskId, dict[TaskId, int]]:
+            """One, of all tasks."""
+            return {task: {TaskId("constant"): 10**6} for task in (a, b, c)}
+
+        def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+            """It is part of the input."""
+            return float(input_nbytes == 10**6)
+
+    plan = plan_of({"a": "", "b": "", "c": ""}, {"w0": "ab", "w1": "c"})
+    timeline = simulate(plan, Costs({}))
+    fetches = [(span.worker, span.task, span.nbytes) for span in timeline.of_kind("fetch")]
+    assert fetches == [(w0, "constant", 10**6), (w1, "constant", 10**6)]
+    assert [span.seconds for span in timeline.of_kind("execute")] == [1.0, 1.0, 1.0]
+
+
+def test_worker_moves_one_thing_at_a_time() -> None:
+    plan = plan_of({"a": "", "b": "", "c": "ab"}, {"w0": "a", "w2": "b", "w1": "c"})
+    timeline = simulate(plan, SetCosts({}))
+    assert starts(timeline, "fetch", w1) == [3.0, 4.0]
+
+
+def test_only_slot_sees_to_a_save_before_it_goes_on() -> None:
+    """`a` ends at 2 and is saved until 3; only then `b` begins."""
+    plan = plan_of({"a": "", "b": "", "c": "a"}, {"w0": "ab", "w1": "c"})
+    assert starts(simulate(plan, SetCosts({})), "execute", w0) == [1.0, 3.0]
+
+
+def test_nothing_begins_before_the_client_has_launched_the_run() -> None:
+    class Costs(SetCosts):
+        def launch(self) -> float:
+            """Five seconds."""
+            return 5.0
+
+    assert starts(simulate(plan_of({"a": ""}, {"w0": "a"}), Costs({})), "cold start", w0) == [5.0]
+
+
+def test_tasks_go_in_the_order_of_their_ranks() -> None:
+    plan = plan_of({"a": "", "b": "", "c": ""}, {"w0": "abc"})
+    ranked = replace(plan, ranks={a: 2, b: 0, c: 1})
+    order = [span.task for span in simulate(ranked, SetCosts({})).of_kind("execute")]
+    assert order == [b, c, a]
+
+
 def test_preloaded_input_is_fetched_while_the_other_is_computed() -> None:
     """`d` waits for `a`, saved at 3, and for `b`, saved at 12; w1 is there for `c`."""
     wiring = {"a": "", "b": "", "c": "", "d": "ab"}

@@ -10,7 +10,7 @@ from shoal.errors import NotPicklable
 from shoal.execution.plan import Placement, Plan
 from shoal.storage.codec import decode
 from shoal.types import Resources, TaskId, WorkerId
-from shoal.worker.package import Packed, Unpacked, pack, unpack
+from shoal.worker.package import Packed, Unpacked, constant_sizes, pack, unpack
 from shoal.workflow import Output, Workflow, task
 
 KEY = bytes(32)
@@ -107,3 +107,22 @@ def test_copy_travels_with_its_call_and_constants() -> None:
     assert set(package.calls) == {made, taken}
     assert package.part.constants == {made: (constant,)}
     assert package.run(made, {TaskId(constant): "given"}) == "given"
+
+
+def test_sizes_of_large_constants_are_known_without_pickling_them() -> None:
+    array, text = np.zeros(10**6), "x" * 50_000
+    outputs = [first(array, 1), first(array, key=text), first("small"), first([text] * 4)]
+    sizes = [{*found.values()} for found in constant_sizes(Workflow.of(*outputs)).values()]
+    assert sizes[0] == {8 * 10**6}
+    assert sizes[1] == {8 * 10**6, 50_008}
+    assert len(sizes) == 3
+    assert next(iter(sizes[2])) == pytest.approx(200_000, rel=0.01)
+
+
+def test_a_constant_of_several_tasks_has_one_name() -> None:
+    array = np.zeros(10**6)
+    names = [
+        set(found)
+        for found in constant_sizes(Workflow.of(first(array), first(0, key=array))).values()
+    ]
+    assert names[0] == names[1]
