@@ -31,7 +31,8 @@ ENOUGH = 6
 LEAST, MOST = 5, 100
 """How many samples a prediction rests on."""
 RECENT = 10
-"""Of things that differ by nothing but the time, the latest count."""
+_DECAY = 0.7
+"""Of things that differ by nothing but the time, the latest count, and each run before it less."""
 OF_ITS_OWN = 3
 """Samples of the very same task that make its namesakes' needless."""
 _STEP = 0.05
@@ -49,6 +50,8 @@ class Value(NamedTuple):
 
     amount: float
     run: int
+    """0 is the latest."""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,16 @@ class LearntPredictions:
     def at(self, sla: SLA) -> Costs:
         """Each cost at a service level."""
         p = 50.0 if sla == "median" else sla.p
-        return _CostsAt(self, lambda values: percentile(values, p), p)
+        known: dict[int, float] = {}
+
+        def choose(values: list[Value]) -> float:
+            """Lists of values are kept, so that each is looked at once."""
+            amount = known.get(id(values))
+            if amount is None:
+                amount = known[id(values)] = percentile(values, p)
+            return amount
+
+        return _CostsAt(self, choose, p)
 
     def sampled(self, seed: int) -> Costs:
         """Costs as one run might have them: it has a pace, and each cost deviates from it."""
@@ -288,8 +300,10 @@ class _Group:
         chosen = selected(rows, nbytes)
         if self._recent:
             chosen = sorted(chosen, key=lambda row: row.run)[:RECENT]
+        decay = _DECAY if self._recent else 1.0
         return sorted(
-            Value(scale(row.sample, nbytes, resources, growth), row.run) for row in chosen
+            Value(scale(row.sample, nbytes, resources, growth), row.run, decay**row.run)
+            for row in chosen
         )
 
     def _sort(self) -> None:
@@ -411,17 +425,21 @@ class _Paces:
         pace = rng.choice(list(paces.values())) if paces else 1.0
 
         def choose(values: list[Value]) -> float:
-            value = values[int(rng.random() * len(values))]
+            (value,) = rng.choices(values, [value.weight for value in values])
             return value.amount * pace / paces.get(value.run, 1.0)
 
         return choose
 
 
 def percentile(values: Sequence[Value], p: float) -> float:
-    """The amount that `p` per cent of the values, in order, stay within."""
-    position = (len(values) - 1) * p / 100
-    below = int(position)
-    if below + 1 >= len(values):
-        return values[-1].amount
-    low, high = values[below].amount, values[below + 1].amount
-    return low + (high - low) * (position - below)
+    """The amount that `p` per cent of the values, in order and by their weights, stay within."""
+    wanted = p / 100 * sum([value.weight for value in values])
+    before, below, at = 0.0, values[0].amount, 0.0
+    for value in values:
+        middle = before + value.weight / 2
+        if middle >= wanted:
+            if value is values[0]:
+                return value.amount
+            return below + (value.amount - below) * (wanted - at) / (middle - at)
+        before, below, at = before + value.weight, value.amount, middle
+    return below
