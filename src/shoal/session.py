@@ -255,6 +255,7 @@ class Session:
             resources=Resources(settings.memory_mb, settings.cpus),
             pool=self._pool(),
             seconds=settings.planning_seconds,
+            memory_mb=self.platform.memory_mb,
         )
 
     def _pool(self) -> Callable[[], WarmPool[Resources]]:
