@@ -31,10 +31,11 @@ from shoal.planning.optimizations import (
     PreLoadOptimization,
     PreWarmOptimization,
     forced,
+    optimization_of,
 )
 from shoal.planning.preview import Preview
 from shoal.planning.prices import PRICES, Prices, cost_of
-from shoal.planning.spread import SpreadPlanner
+from shoal.planning.spread import SpreadPlanner, spread
 from shoal.planning.uniform import UniformPlanner
 from shoal.types import SLA, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
@@ -122,8 +123,7 @@ class AutoPlanner:
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """The best plan that was found in time."""
         if self.resources is None and _knows_nothing(conditions):
-            plan = SpreadPlanner().plan(workflow, conditions)
-            return forced(plan, conditions, conditions.predictions.at(self.sla))
+            return SpreadPlanner(sla=self.sla).plan(workflow, conditions)
         return _Search(self, workflow, conditions).best()
 
 
@@ -139,7 +139,9 @@ class _Search:
         self.planner = planner
         self.workflow = workflow
         self.conditions = conditions
-        self.configurations = strongest_first(planner.resources or [conditions.resources])
+        self.configurations = strongest_first(
+            conditions.offered(planner.resources or [conditions.resources])
+        )
         self.costs = conditions.predictions.at(planner.sla)
         self.estimates = Estimates(workflow, self.costs)
         self.fixed = fixed_resources(self.estimates)
@@ -212,8 +214,7 @@ class _Search:
             yield partial(self._try_spread, count, kinds[0])
 
     def _spread(self, workers: int, kind: Resources) -> Plan:
-        conditions = replace(self.conditions, workers=workers, resources=kind)
-        return SpreadPlanner().plan(self.workflow, conditions)
+        return spread(self.workflow, workers, kind)
 
     def _try_spread(self, workers: int, kind: Resources) -> _Scored:
         return self._score(self._spread(workers, kind))
@@ -400,8 +401,7 @@ class _Search:
         for given in self.planner.optimizations:
             if self.watch.over:
                 break
-            optimization = given() if isinstance(given, type) else given
-            trial = optimization.apply(plan, self.conditions, self.costs)
+            trial = optimization_of(given).apply(plan, self.conditions, self.costs)
             tried = self._score(trial)
             if tried.makespan < makespan * (1 - 1e-6):
                 plan, makespan = trial, tried.makespan

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from shoal.execution.plan import Plan
 from shoal.planning.preview import Preview
 from shoal.types import TaskId
 from shoal.workflow import Workflow
@@ -61,18 +60,26 @@ class PlanBook:
             return True
 
 
+class _Same:
+    """An optimization as a part of a key: users' own may not be hashable."""
+
+    def __init__(self, what: object) -> None:
+        self._what = what
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and bool(self._what == other._what)
+
+    def __hash__(self) -> int:
+        return hash(self._what if isinstance(self._what, type) else type(self._what))
+
+
 def key_of(
     workflow: Workflow, name: str, constants: Mapping[TaskId, Mapping[TaskId, int]], *what: Hashable
 ) -> Hashable:
     """What a plan is for."""
     sizes = {name: n for sizes in constants.values() for name, n in sizes.items()}
     options = {
-        (call.task.name, call.task.resources, call.task.forced_optimizations)
+        (call.task.name, call.task.resources, *map(_Same, call.task.forced_optimizations))
         for call in workflow.calls.values()
     }
     return name, workflow.fingerprint(), sum(sizes.values()).bit_length(), frozenset(options), what
-
-
-def for_workflow(plan: Plan, workflow: Workflow) -> Plan:
-    """A plan for a workflow of the same shape."""
-    return plan if plan.workflow is workflow else replace(plan, workflow=workflow)

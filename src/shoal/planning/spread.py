@@ -13,6 +13,7 @@ from collections import Counter
 
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.base import Conditions
+from shoal.planning.optimizations import forced
 from shoal.types import SLA, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -29,8 +30,13 @@ class SpreadPlanner:
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """A plan for a workflow, in time linear in its tasks and edges."""
-        spread = _Spread(workflow, conditions.workers, conditions.resources)
-        return Plan(workflow, spread.placements(), planner="spread")
+        plan = spread(workflow, conditions.workers, conditions.resources)
+        return forced(plan, conditions, conditions.predictions.at(self.sla))
+
+
+def spread(workflow: Workflow, workers: int, resources: Resources) -> Plan:
+    """A plan without any optimization."""
+    return Plan(workflow, _Spread(workflow, workers, resources).placements(), planner="spread")
 
 
 class _Spread:
