@@ -133,7 +133,7 @@ def test_a_preview_as_text() -> None:
     lines = str(Preview(plan, preview.conditions, planning=0.25)).splitlines()
     assert lines[0] == "plan of 2 tasks by mine, from 5 runs, made in 250 ms"
     assert lines[1].startswith("makespan   3.7 s at the median (3.7 s if every cost")
-    assert lines[2] == "workers    2: 1 of 2048 MB, 1 of 8192 MB; 1 cold starts"
+    assert lines[2] == "workers    2: 1 of 2048 MB, 1 of 8192 MB; 1 cold start"
     assert lines[3].startswith("cost       20 GB-seconds, 2 invocations: $0.000334 (AWS Lambda")
     assert lines[4] == "moved      20 MB"
     assert lines[5] == "tasks      1 pre-loaded, 1 pre-warming, 1 duplicable"
@@ -179,8 +179,8 @@ SIZES = {"step#0": 10**6, "step#1": 3 * 10**6}
     [
         (lambda: asking(step()), "01", "asking#0", "because it asks for these resources"),
         (lambda: chain(2), "00", "step#1", "because the plan keeps everything together on one"),
-        (lambda: step(step(), step()), "011", "step#0", "to share the first tasks out; 0 other"),
-        (lambda: step(step(), step()), "011", "step#1", "to share the first tasks out; 1 other"),
+        (lambda: step(step(), step()), "011", "step#0", "the first tasks out; 0 other tasks"),
+        (lambda: step(step(), step()), "011", "step#1", "the first tasks out; 1 other task "),
         (lambda: chain(3), "100", "step#2", "because its whole input (3 MB) is made there"),
         (lambda: step(step(), step()), "011", "step#2", "most of its input is made there (3 MB of"),
         (lambda: step(step(), step()), "100", "step#2", "most of its input is made there (3 MB of"),

@@ -154,12 +154,29 @@ def test_another_session_learns_from_what_the_first_one_has_run(tmp_path: Path) 
             session.compute(small_workflow(), name="kept")
 
 
+def test_a_planner_is_given_to_an_output_as_an_object(private_folder: Path) -> None:
+    options = {"planner": Theirs(), "workers": 2, "folder": str(private_folder / "engine")}
+    assert small_workflow().compute(**options) == EXPECTED
+    assert small_workflow().plan(**options).plan.workers.keys() == {"theirs"}
+    assert small_workflow().submit(**options).result(PATIENCE) == EXPECTED
+
+
+def test_a_preview_right_after_a_run_knows_of_it(tmp_path: Path) -> None:
+    session = Session(workers=2, folder=str(tmp_path))
+    with session:
+        for runs in range(1, 4):
+            session.compute(small_workflow(), name="latest")
+            assert session.plan(small_workflow(), name="latest").basis.startswith(f"{runs} run")
+    with pytest.raises(UsageError, match="session has been closed"):
+        session.plan(small_workflow())
+
+
 def test_previewing_runs_nothing(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     output = Task(ran.touch, name="touch")()
     with Session(workers=2, folder=str(tmp_path)) as session:
         preview = session.plan(output, name="previewed")
-        assert "plan of 1 tasks by spread, from no history" in str(preview)
+        assert "plan of 1 task by spread, from no history" in str(preview)
         assert "w0" in preview.show()
         assert preview.explain("touch#0").startswith("touch#0 runs on w0")
         session.settle()

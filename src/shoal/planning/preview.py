@@ -154,12 +154,14 @@ class Preview:
         }
         notes = [f"{count:,} {what}" for what, count in helped.items() if count]
         lines = [
-            f"plan of {len(plan.workflow):,} tasks by {plan.planner or 'its planner'}, "
+            f"plan of {_counted(len(plan.workflow), 'task')} by {plan.planner or 'its planner'}, "
             f"from {self.basis}, made in {_seconds(self.planning)}",
             f"makespan   {_seconds(self.makespan)} at {_named(self.sla)} "
             f"({_seconds(self.timeline.makespan)} if every cost were that of {_named(self.sla)})",
-            f"workers    {len(plan.workers)}: {workers}; {cost.cold_starts} cold starts",
-            f"cost       {cost.gb_seconds:.3g} GB-seconds, {cost.invocations} invocations: "
+            f"workers    {len(plan.workers)}: {workers}; "
+            f"{_counted(cost.cold_starts, 'cold start')}",
+            f"cost       {cost.gb_seconds:.3g} GB-seconds, "
+            f"{_counted(cost.invocations, 'invocation')}: "
             f"${cost.price:.3g} ({self.prices.platform})",
             f"moved      {_bytes(cost.nbytes)}",
         ]
@@ -230,7 +232,7 @@ class _Explanation:
         sources = workflow.upstream[self.task]
         if not sources:
             beside = sum(p.worker == worker for p in homes.values()) - 1
-            return f"to share the first tasks out; {beside} other tasks run there"
+            return f"to share the first tasks out; {_counted(beside, 'other task')} there"
         nbytes: dict[str, int] = {}
         for source in sources:
             home = homes[source].worker
@@ -260,7 +262,7 @@ class _Explanation:
         if placement.preload:
             notes.append("its inputs are fetched as they are saved")
         if placement.prewarm:
-            notes.append(f"it warms {len(placement.prewarm)} sandboxes for others")
+            notes.append(f"it warms {_counted(len(placement.prewarm), 'sandbox', 'es')} for others")
         if placement.duplicable:
             notes.append("workers that wait for it may run it too")
         return f" {'; '.join(notes).capitalize()}." if notes else ""
@@ -272,6 +274,10 @@ def _title(preview: Preview) -> str:
 
 def _named(sla: SLA) -> str:
     return "the median" if sla == "median" else f"the {sla.p:g} % level"
+
+
+def _counted(count: int, what: str, plural: str = "s") -> str:
+    return f"{count:,} {what}{plural * (count != 1)}"
 
 
 def _seconds(seconds: float) -> str:
