@@ -241,7 +241,11 @@ class _Explanation:
         if len(nbytes) == 1 and worker in nbytes:
             return f"because its whole input ({_bytes(total)}) is made there"
         if here and here == max(nbytes.values()):
-            return f"because most of its input is made there ({_bytes(here)} of {_bytes(total)})"
+            share = "most" if 2 * here > total else "no less"
+            where = "there" if 2 * here > total else "there than elsewhere"
+            return (
+                f"because {share} of its input is made {where} ({_bytes(here)} of {_bytes(total)})"
+            )
         if here:
             return f"where {_bytes(here)} of its {_bytes(total)} of input are made"
         return f"to run beside others, though its input ({_bytes(total)}) is made elsewhere"
