@@ -184,7 +184,7 @@ SIZES = {"step#0": 10**6, "step#1": 3 * 10**6}
         (lambda: chain(3), "100", "step#2", "because its whole input (3 MB) is made there"),
         (lambda: step(step(), step()), "011", "step#2", "most of its input is made there (3 MB of"),
         (lambda: step(step(), step()), "100", "step#2", "most of its input is made there (3 MB of"),
-        (lambda: step(chain(3), chain(3)), "0001111", "step#6", "no less of its input is made there"),
+        (lambda: step(chain(3), chain(3)), "0001111", "step#6", "no less of its input is made"),
         (lambda: step(step(), step()), "010", "step#2", "where 1 MB of its 4 MB of input are made"),
         (lambda: step(step(), step()), "012", "step#2", "to run beside others, though its input"),
     ],
