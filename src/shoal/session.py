@@ -180,9 +180,12 @@ class Session:
             with self._lock:
                 self._runs.discard(run)
 
-    def _prepared(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Run:
+    def _check_open(self) -> None:
         if self._closed:
             raise UsageError("This session has been closed.")
+
+    def _prepared(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Run:
+        self._check_open()
         workflow = Workflow.of(*outputs)
         name = options.pop("name", None) or workflow.name
         wanted = Wanted.taken(options)
@@ -203,11 +206,18 @@ class Session:
         return Run(plan, preview, name, environment, _display(settings, name, len(workflow)))
 
     def plan(self, *outputs: Output[Any], **options: Any) -> Preview:
-        """What running the workflow of some outputs is predicted to do; nothing runs."""
+        """What running the workflow of some outputs is predicted to do; nothing runs.
+
+        Args:
+            *outputs: What would be asked for.
+            **options: As for `compute`.
+        """
+        self._check_open()
         workflow = Workflow.of(*outputs)
         name = options.pop("name", None) or workflow.name
         wanted = Wanted.taken(options)
         settings = self._with(options)
+        self.settle()  # so that the latest runs count
         conditions = self._conditions(workflow, name, settings)
         return planned(workflow, conditions, wanted.planner(settings.planner), settings.prices)
 
@@ -255,6 +265,7 @@ class Session:
             resources=Resources(settings.memory_mb, settings.cpus),
             pool=self._pool(),
             seconds=settings.planning_seconds,
+            memory_mb=self.platform.memory_mb,
         )
 
     def _pool(self) -> Callable[[], WarmPool[Resources]]:
@@ -431,6 +442,8 @@ class _Engine:
         """The session for these options, which keep what concerns a single run."""
         own = {name: options.pop(name) for name in ("store", "platform") if name in options}
         settled = {name: options[name] for name in NAMES if name in options}
+        if not isinstance(settled.get("planner"), str):
+            settled.pop("planner", None)  # an object is no setting
         for name, value in own.items():
             if isinstance(value, str):
                 settled[name] = value

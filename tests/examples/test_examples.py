@@ -12,6 +12,17 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOWN = {
     "quickstart.py": ["square", "285"],
     "tree_reduction.py": ["523776", "1,023 tasks"],
+    "planning.py": [
+        "predicted from ",
+        "runs, made in ",
+        "clean#7 runs on w",
+        "cold starts",
+        "no plan was found that meets the deadline of 0.001 s",
+        "w1 plan",
+        "w1 run",
+    ],
+    "custom_planner.py": ["by by-name", "1 of 3000 MB", "21253400", "total#0 ran on worker-total"],
+    "custom_optimization.py": ["It warms 2 sandboxes for others.", "140"],
     "failures.py": ["part 0, part 1, part 2, part 3", "exceeded the memory limit of 256 MB"],
 }
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +17,7 @@ from planning_examples import (
     tree,
     workflow,
 )
+from planning_strategies import cases
 
 from shoal import (
     AutoPlanner,
@@ -32,7 +30,7 @@ from shoal import (
 from shoal.errors import UsageError
 from shoal.planning.preview import Preview
 from shoal.types import TaskId
-from shoal.workflow import Output, Workflow
+from shoal.workflow import Workflow
 
 
 def test_tiny_tasks_stay_together() -> None:
@@ -65,28 +63,6 @@ def test_of_equally_fast_plans_the_cheapest_is_taken() -> None:
         workflow(chain(5)), conditions(Table())
     )
     assert set(plan.workers.values()) == {SMALL}
-
-
-@task
-def other(*sources: Any) -> None: ...
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[Workflow, Table, int]:
-    made: list[Output[Any]] = []
-    for _ in range(draw(st.integers(1, 25))):
-        kind = draw(st.sampled_from([step, other]))
-        count = draw(st.integers(0, 3)) if made else 0
-        made.append(kind(*[made[draw(st.integers(0, len(made) - 1))] for _ in range(count)]))
-    flow = Workflow.of(*made)
-    rng = random.Random(draw(st.integers(0, 99)))
-    costs = Table(
-        {t: rng.choice((0.01, 0.1, 1.0, 3.0)) for t in flow.calls},
-        {t: rng.choice((10, 10**5, 10**7, 10**8)) for t in flow.calls},
-        start=rng.choice((0.0, 0.1, 1.0)),
-        coordination=0.001,
-    )
-    return flow, costs, draw(st.integers(1, 6))
 
 
 @settings(max_examples=40, deadline=None)

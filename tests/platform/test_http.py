@@ -307,6 +307,7 @@ def test_status_tells_what_the_gateway_is_doing(door: Door, platform: HttpPlatfo
     assert answer == platform.status()
     assert answer["capacity"] == 4
     assert answer["host"] == platform.host != ""
+    assert answer["memory_mb"] == platform.memory_mb >= 2048
     assert {"busy", "idle", "queued", "limits", "invocations", "busy_seconds", "runs"} < {*answer}
 
 

@@ -45,15 +45,24 @@ class _Lane:
     """It has only fetches and saves, beside lanes of executions."""
 
 
-def gantt_text(timeline: Timeline, width: int = 100, color: bool = False) -> str:
+def gantt_text(
+    timeline: Timeline,
+    width: int = 100,
+    color: bool = False,
+    order: Sequence[WorkerId] | None = None,
+) -> str:
     """The timeline as lines of text, a row per lane.
 
     Args:
         timeline: What ran.
         width: How many characters a row has at most.
         color: Whether ANSI colours, not letters, tell task names apart.
+        order: The workers from top to bottom; default: by their starts, with totals at the end.
     """
     lanes = _lanes(timeline, merge_moves=True)
+    if order is not None:
+        places = {worker: place for place, worker in enumerate(order)}
+        lanes.sort(key=lambda lane: places[lane.worker])
     if not lanes:
         return "Nothing ran.\n" + _summary(timeline, lanes)
     shown = lanes[:_MOST_LANES]
@@ -72,7 +81,8 @@ def gantt_text(timeline: Timeline, width: int = 100, color: bool = False) -> str
         lines.append(f"… and {len(lanes) - len(shown)} more")
     lines += [" " * margin + line for line in _axis(extent, columns)]
     lines += _legend(glyphs, width)
-    return "\n".join([*(line.rstrip() for line in lines), _summary(timeline, lanes)])
+    lines = [line.rstrip() for line in lines]
+    return "\n".join(lines if order is not None else [*lines, _summary(timeline, lanes)])
 
 
 def gantt_html(timeline: Timeline, title: str) -> str:

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from shoal.errors import WorkflowError
+from shoal.errors import PlanError
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -136,16 +136,18 @@ class Plan:
     def __post_init__(self) -> None:
         missing = self.workflow.calls.keys() - self.placements.keys()
         if missing:
-            raise WorkflowError(
-                f"The plan has no placement for {len(missing)} tasks, {min(missing)!r} among them."
+            raise PlanError(
+                "each task has a placement",
+                f"there is no placement for {len(missing)}, {min(missing)!r} among them",
             )
         for task in self.workflow.calls:
             placement = self.placements[task]
             known = self.workers.setdefault(placement.worker, placement.resources)
             if known != placement.resources:
-                raise WorkflowError(
-                    f"The plan gives worker {placement.worker} two configurations: {known} and, "
-                    f"for task {task!r}, {placement.resources}."
+                raise PlanError(
+                    "a worker has one configuration",
+                    f"it gives worker {placement.worker} two configurations: {known} and, for "
+                    f"task {task!r}, {placement.resources}",
                 )
 
     @cached_property

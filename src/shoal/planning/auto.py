@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.execution.plan import Plan
 from shoal.planning.base import Conditions, Optimization
+from shoal.planning.preview import DEFAULT_PRICES
 from shoal.planning.spread import SpreadPlanner
 from shoal.types import SLA, Resources
 from shoal.workflow import Workflow
+
+if TYPE_CHECKING:
+    from shoal.planning.prices import Prices
 
 
 class AutoPlanner:
@@ -25,7 +30,7 @@ class AutoPlanner:
         sla: SLA = "median",
         seconds: float | None = None,
         optimizations: Sequence[Optimization | type[Optimization]] | None = None,
-        prices: str = "aws-lambda",
+        prices: str | Prices = DEFAULT_PRICES,
     ) -> None:
         """Set it up.
 
@@ -39,7 +44,7 @@ class AutoPlanner:
             seconds: How long planning may take; default: a twentieth of the predicted makespan.
             optimizations: What may refine the plan, each where it helps; default: pre-loading and
                 pre-warming.
-            prices: Whose prices count for the budget.
+            prices: What the platform charges: the name of a platform, or prices.
         """
         for name, value in (("deadline", deadline), ("budget", budget), ("seconds", seconds)):
             if value is not None and not value > 0:
@@ -58,7 +63,7 @@ class AutoPlanner:
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """The best plan that was found in time; without history, an even spread."""
         if self.resources is None and conditions.predictions.basis == "no history":
-            return self._spread(workflow, conditions)
+            return SpreadPlanner(sla=self.sla).plan(workflow, conditions)
         from shoal.planning.prices import prices_of
         from shoal.planning.search import OPTIMIZATIONS, Goal, Search
 
@@ -66,11 +71,3 @@ class AutoPlanner:
         goal = Goal(self.resources, self.deadline, self.budget, self.thrift, self.sla,
                     self.seconds, optimizations, prices_of(self.prices))  # fmt: skip
         return Search(goal, workflow, conditions).best()
-
-    def _spread(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        plan = SpreadPlanner().plan(workflow, conditions)
-        if not any(call.task.forced_optimizations for call in workflow.calls.values()):
-            return plan
-        from shoal.planning.optimizations import forced
-
-        return forced(plan, conditions, conditions.predictions.at(self.sla))

@@ -16,8 +16,12 @@ from shoal.execution.costs import Costs, Predictions
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
-from shoal.types import Resources, TaskId
+from shoal.storage.keys import CLIENT
+from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
+
+_LONGEST = 100
+"""Characters of a worker's id."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,17 @@ class Conditions:
     """Makes a pool like the platform's, with the sandboxes that are warm now."""
     seconds: float | None = None
     """How long planning may take; None: the planner's own choice."""
+    memory_mb: int | None = None
+    """The most that the platform gives to a worker; None: it doesn't say."""
+
+    def offered(self, configurations: Sequence[Resources]) -> list[Resources]:
+        """Those that the platform has; all of them if it has none, for `validated` to name."""
+        found = [resources for resources in configurations if self.offers(resources)]
+        return found or list(configurations)
+
+    def offers(self, resources: Resources) -> bool:
+        """Whether a worker can have these resources."""
+        return self.memory_mb is None or resources.memory_mb <= self.memory_mb
 
     def simulate(self, plan: Plan, costs: Costs) -> Timeline:
         """The timeline that a plan is predicted to have."""
@@ -42,28 +57,71 @@ class Conditions:
 
 
 def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
-    """The plan, if it can be carried out; what it breaks is named."""
+    """The plan, if it can be carried out; the rule that it breaks is named, and where."""
     if not isinstance(plan, Plan):
         raise PlanError("a planner returns a Plan", f"this one returned {type(plan).__name__}")
+    if plan.workflow is not workflow:
+        raise PlanError(
+            "a plan is for the very workflow that its planner was given",
+            "this one is for another: dataclasses.replace(plan, workflow=…) makes it fit",
+        )
     unknown = [task for task in plan.placements if task not in workflow.calls]
     if unknown:
         raise PlanError("a plan has only the workflow's tasks", f"{unknown[0]!r} isn't one")
-    missing = [task for task in workflow.calls if task not in plan.placements]
-    if missing:
-        raise PlanError(
-            "each task has one placement", f"{len(missing)} have none, {missing[0]!r} among them"
-        )
+    if plan.ranks is not None:
+        unranked = [task for task in workflow.calls if task not in plan.ranks]
+        if unranked:
+            raise PlanError("a plan with ranks ranks every task", f"{unranked[0]!r} has none")
+    _check_workers(plan, conditions)
+    for task in workflow.calls:
+        _check_placement(plan, task)
+    return plan
+
+
+def _check_workers(plan: Plan, conditions: Conditions) -> None:
+    for worker, resources in plan.workers.items():
+        if not (isinstance(worker, str) and 0 < len(worker) <= _LONGEST and worker.isprintable()):
+            raise PlanError(
+                f"a worker's id has 1 to {_LONGEST} printable characters", f"there is {worker!r}"
+            )
+        if worker == CLIENT:
+            raise PlanError(
+                f"no worker is called {CLIENT!r}, for so is whoever waits for the run",
+                f"task {_first(plan, worker)!r} is placed there",
+            )
+        if not conditions.offers(resources):
+            raise PlanError(
+                f"workers have what the platform offers, at most {conditions.memory_mb} MB",
+                f"task {_first(plan, worker)!r} on {worker} is to have {resources}",
+            )
+    if plan.linger is not None and not plan.linger >= 0:
+        raise PlanError("a worker lingers for 0 s or more", f"`linger` is {plan.linger!r}")
     capacity = conditions.pool().capacity
     if plan.linger is None and len(plan.workers) > capacity:
         raise PlanError(
             "workers that never park fit into the platform together",
             f"{len(plan.workers)} are planned and {capacity} fit: give the plan a `linger`",
         )
-    if plan.ranks is not None:
-        unranked = [task for task in workflow.calls if task not in plan.ranks]
-        if unranked:
-            raise PlanError("a plan with ranks ranks every task", f"{unranked[0]!r} has none")
-    return plan
+
+
+def _check_placement(plan: Plan, task: TaskId) -> None:
+    placement, asked = plan.placements[task], plan.workflow.calls[task].task.resources
+    has = placement.resources
+    if asked and (has.memory_mb < asked.memory_mb or has.cpu_share < asked.cpu_share):
+        raise PlanError(
+            "a task has at least the resources that it asks for",
+            f"{task!r} asks for {asked}, and {placement.worker} has {has}",
+        )
+    for prewarm in placement.prewarm:
+        if not prewarm.delay >= 0:
+            raise PlanError(
+                "a sandbox is warmed after its task began",
+                f"{task!r} is to warm one after {prewarm.delay!r} s",
+            )
+
+
+def _first(plan: Plan, worker: WorkerId) -> TaskId:
+    return next(task for task, found in plan.placements.items() if found.worker == worker)
 
 
 class Stopwatch:

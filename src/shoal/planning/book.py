@@ -65,12 +65,27 @@ class PlanBook:
             return True
 
 
+class _Same:
+    """An optimization as a part of a key: users' own may not be hashable."""
+
+    def __init__(self, what: object) -> None:
+        self._what = what
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and bool(self._what == other._what)
+
+    def __hash__(self) -> int:
+        return hash(self._what if isinstance(self._what, type) else type(self._what))
+
+
 def key_of(
     workflow: Workflow, name: str, constants: Mapping[TaskId, Mapping[TaskId, int]], *what: Hashable
 ) -> Hashable:
     """What a plan is for."""
     sizes = {name: n for sizes in constants.values() for name, n in sizes.items()}
     tasks = {call.task for call in workflow.calls.values()}
-    options = frozenset((task.name, task.resources, task.forced_optimizations) for task in tasks)
+    options = frozenset(
+        (task.name, task.resources, *map(_Same, task.forced_optimizations)) for task in tasks
+    )
     shape = (tuple(workflow.calls), tuple(workflow.upstream.values()), workflow.sinks)
     return name, shape, sum(sizes.values()).bit_length(), options, what

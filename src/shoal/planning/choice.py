@@ -43,6 +43,8 @@ class Wanted:
         names = ("deadline", "budget", "sla")
         goals = {name: options.pop(name) for name in names if name in options}
         given = options.pop("planner", None)
+        if isinstance(given, type):
+            given = given()
         if given is not None and not isinstance(given, str) and goals:
             raise UsageError(
                 f"{next(iter(goals))}= is for the default planner: give it to "

@@ -43,7 +43,7 @@ class NonUniformPlanner:
         """Set it up.
 
         Args:
-            resources: The configurations that workers may have.
+            resources: The configurations that workers may have, as far as the platform has them.
             sla: How careful the predictions are that it plans with.
             optimizations: What refines its plans, in this order; classes or objects.
             max_clustering: How many short tasks keep together.
@@ -59,7 +59,8 @@ class NonUniformPlanner:
         """A plan for a workflow under these conditions."""
         watch = Stopwatch(conditions.seconds)
         costs = conditions.predictions.at(self.sla)
-        strongest = self.resources[0]
+        configurations = conditions.offered(self.resources)
+        strongest = configurations[0]
         placements = clustered(
             Estimates(workflow, costs),
             lambda task: workflow.calls[task].task.resources or strongest,
@@ -67,7 +68,7 @@ class NonUniformPlanner:
             self.max_clustering,
         )
         plan = Plan(workflow, placements, planner="nonuniform")
-        plan, _ = downgraded(plan, conditions, costs, self.resources, watch)
+        plan, _ = downgraded(plan, conditions, costs, configurations, watch)
         return optimized(plan, conditions, costs, self.optimizations)
 
 

@@ -6,10 +6,12 @@ An optimization is applied to a whole plan by its planner, or to single tasks th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
+from shoal.errors import UsageError
 from shoal.execution.costs import Costs
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
@@ -83,8 +85,9 @@ class PreWarmOptimization:
                 plan.placements[taker].worker: plan.placements[taker].resources
                 for taker in plan.workflow.downstream(task)
             }
-            warmed = tuple(Prewarm(r) for worker, r in others.items() if worker != here)
-            changes[task] = {"prewarm": plan.placements[task].prewarm + warmed}
+            known = plan.placements[task].prewarm
+            warmed = Counter(Prewarm(r) for worker, r in others.items() if worker != here)
+            changes[task] = {"prewarm": (*known, *(warmed - Counter(known)).elements())}
         return _changed(plan, changes)
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
@@ -117,7 +120,7 @@ class PreWarmOptimization:
         self, start: Span, timeline: Timeline, idle: float, request: float
     ) -> tuple[TaskId, float] | None:
         latest = start.start - start.seconds - request
-        earliest = max(0.0, latest - idle)
+        earliest = max(0.0, start.start - request - idle)
         aim = earliest + self.aim * (latest - earliest)
         best: tuple[float, TaskId, float] | None = None
         for span in timeline.of_kind("execute"):
@@ -152,8 +155,13 @@ class TaskDupOptimization:
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
         """The plan with the tasks that may be duplicated."""
         estimates = Estimates(plan.workflow, costs)
-        away = _elsewhere(plan)
-        fed = {source for task in away for source in plan.workflow.upstream[task]}
+        homes = plan.placements
+        fed = {
+            source
+            for task, sources in plan.workflow.upstream.items()
+            for source in sources
+            if homes[source].worker != homes[task].worker
+        }
         chosen = [
             task
             for task, placement in plan.placements.items()
@@ -198,20 +206,41 @@ def optimized(
 ) -> Plan:
     """The plan refined by optimizations, and with what its tasks insist on."""
     for given in optimizations:
-        optimization = given() if isinstance(given, type) else given
-        plan = optimization.apply(plan, conditions, costs)
+        plan = optimization_of(given).apply(plan, conditions, costs)
     return forced(plan, conditions, costs)
 
 
+def optimization_of(given: object, where: str = "optimizations=[…] of a planner") -> Optimization:
+    """An optimization that was given as an object or as its class."""
+    if not callable(getattr(given, "apply", None)):
+        raise UsageError(
+            f"{where}: {given!r} isn't an optimization. One has a method "
+            "`apply(plan, conditions, costs)` that returns a plan, as PreLoadOptimization, "
+            "PreWarmOptimization and TaskDupOptimization do."
+        )
+    return cast(Optimization, given() if isinstance(given, type) else given)
+
+
 def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
-    """The plan with the optimizations that its tasks insist on."""
-    wanted: dict[Optimization, list[TaskId]] = {}
+    """The plan with the optimizations that its tasks insist on.
+
+    An optimization without a method `force` is applied to the whole plan.
+    """
+    wanted: list[tuple[object, list[TaskId]]] = []
     for task, call in plan.workflow.calls.items():
         for given in call.task.forced_optimizations:
-            optimization = cast(Optimization, given() if isinstance(given, type) else given)
-            wanted.setdefault(optimization, []).append(task)
-    for optimization, tasks in wanted.items():
-        plan = optimization.force(plan, tasks, conditions, costs)
+            for known, tasks in wanted:
+                if known == given:
+                    tasks.append(task)
+                    break
+            else:
+                wanted.append((given, [task]))
+    for given, tasks in wanted:
+        optimization = optimization_of(given, f"forced_optimizations of task {tasks[0]!r}")
+        if callable(getattr(optimization, "force", None)):
+            plan = optimization.force(plan, tasks, conditions, costs)
+        else:
+            plan = optimization.apply(plan, conditions, costs)
     return plan
 
 

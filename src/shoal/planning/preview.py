@@ -46,7 +46,7 @@ class Preview:
         conditions: Conditions,
         sla: SLA = "median",
         *,
-        prices: str = DEFAULT_PRICES,
+        prices: str | Prices = DEFAULT_PRICES,
         planning: float = 0.0,
     ) -> None:
         self.plan = plan
@@ -180,12 +180,14 @@ class Preview:
         }
         notes = [f"{count:,} {what}" for what, count in helped.items() if count]
         lines = [
-            f"plan of {len(plan.workflow):,} tasks by {plan.planner or 'its planner'}, "
+            f"plan of {_counted(len(plan.workflow), 'task')} by {plan.planner or 'its planner'}, "
             f"from {self.basis}, made in {_seconds(self.planning)}",
             f"makespan   {_seconds(self.makespan)} at {_named(self.sla)} "
             f"({_seconds(self.timeline.makespan)} if every cost were that of {_named(self.sla)})",
-            f"workers    {len(plan.workers)}: {workers}; {cost.cold_starts} cold starts",
-            f"cost       {cost.gb_seconds:.3g} GB-seconds, {cost.invocations} invocations: "
+            f"workers    {len(plan.workers)}: {workers}; "
+            f"{_counted(cost.cold_starts, 'cold start')}",
+            f"cost       {cost.gb_seconds:.3g} GB-seconds, "
+            f"{_counted(cost.invocations, 'invocation')}: "
             f"${cost.price:.3g} ({self.prices.platform})",
             f"moved      {_bytes(cost.nbytes)}",
         ]
@@ -258,7 +260,7 @@ class _Explanation:
         sources = workflow.upstream[self.task]
         if not sources:
             beside = sum(p.worker == worker for p in homes.values()) - 1
-            return f"to share the first tasks out; {beside} other tasks run there"
+            return f"to share the first tasks out; {_counted(beside, 'other task')} there"
         nbytes: dict[str, int] = {}
         for source in sources:
             home = homes[source].worker
@@ -267,7 +269,11 @@ class _Explanation:
         if len(nbytes) == 1 and worker in nbytes:
             return f"because its whole input ({_bytes(total)}) is made there"
         if here and here == max(nbytes.values()):
-            return f"because most of its input is made there ({_bytes(here)} of {_bytes(total)})"
+            share = "most" if 2 * here > total else "no less"
+            where = "there" if 2 * here > total else "there than elsewhere"
+            return (
+                f"because {share} of its input is made {where} ({_bytes(here)} of {_bytes(total)})"
+            )
         if here:
             return f"where {_bytes(here)} of its {_bytes(total)} of input are made"
         return f"to run beside others, though its input ({_bytes(total)}) is made elsewhere"
@@ -288,7 +294,7 @@ class _Explanation:
         if placement.preload:
             notes.append("its inputs are fetched as they are saved")
         if placement.prewarm:
-            notes.append(f"it warms {len(placement.prewarm)} sandboxes for others")
+            notes.append(f"it warms {_counted(len(placement.prewarm), 'sandbox', 'es')} for others")
         if placement.duplicable:
             notes.append("workers that wait for it may run it too")
         return f" {'; '.join(notes).capitalize()}." if notes else ""
@@ -300,6 +306,10 @@ def _title(preview: Preview) -> str:
 
 def _named(sla: SLA) -> str:
     return "the median" if sla == "median" else f"the {sla.p:g} % level"
+
+
+def _counted(count: int, what: str, plural: str = "s") -> str:
+    return f"{count:,} {what}{plural * (count != 1)}"
 
 
 def _seconds(seconds: float) -> str:

@@ -39,8 +39,10 @@ class Cost:
     """In US dollars."""
 
 
-def prices_of(name: str) -> Prices:
-    """The prices of a platform by its name."""
+def prices_of(name: str | Prices) -> Prices:
+    """The prices of a platform by its name, or those given."""
+    if isinstance(name, Prices):
+        return name
     if name not in PRICES:
         raise UsageError(f"There are no prices for {name!r}; there are {', '.join(PRICES)}.")
     return PRICES[name]

@@ -41,11 +41,11 @@ def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: boo
         if preview.plan.placements[task].worker != worker
     ]
     if moved:
-        lines.append(f"{len(moved)} tasks were run by another worker too, {moved[0]} among them")
+        tasks = "1 task was" if len(moved) == 1 else f"{len(moved)} tasks were"
+        lines.append(f"{tasks} run by another worker too, {moved[0]} among them")
     if not preview.learnt:
         lines.append("There was no history: the prediction is a guess that the next run improves.")
-    chart = gantt_text(_together(predicted, recorded), width=width, color=color)
-    return "\n".join([*lines, "", chart.rpartition("\n")[0]])
+    return "\n".join([*lines, "", _chart(predicted, recorded, width, color)])
 
 
 def _row(what: str, predicted: float, recorded: float) -> tuple[str, str, str, str]:
@@ -66,12 +66,17 @@ def _errors(predicted: Timeline, recorded: Timeline) -> list[float]:
     ]
 
 
-def _together(predicted: Timeline, recorded: Timeline) -> Timeline:
-    """One timeline in which each worker has a row as planned above the row that was recorded."""
+def _chart(predicted: Timeline, recorded: Timeline, width: int, color: bool) -> str:
+    """One chart in which each worker has a row as planned above the row that was recorded."""
     spans: list[Span] = []
     for timeline, suffix in ((predicted, "plan"), (recorded, "run")):
-        spans += [
-            replace(span, worker=WorkerId(f"{span.worker} {suffix}")) for span in timeline.spans
-        ]
+        spans += [replace(span, worker=_row_of(span.worker, suffix)) for span in timeline.spans]
     spans.sort(key=lambda span: span.start)
-    return Timeline(tuple(spans), max(predicted.makespan, recorded.makespan))
+    together = Timeline(tuple(spans), max(predicted.makespan, recorded.makespan))
+    workers = dict.fromkeys((*predicted.workers, *recorded.workers))
+    order = [_row_of(worker, suffix) for worker in workers for suffix in ("plan", "run")]
+    return gantt_text(together, width, color, order).rpartition("\n")[0]  # without the totals
+
+
+def _row_of(worker: WorkerId, suffix: str) -> WorkerId:
+    return WorkerId(f"{worker} {suffix}")

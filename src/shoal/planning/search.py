@@ -26,10 +26,15 @@ from shoal.planning.critical import critical_path
 from shoal.planning.estimates import Estimates
 from shoal.planning.listing import Lister, Style, fixed_resources
 from shoal.planning.nonuniform import NonUniformPlanner, downgraded, strongest_first
-from shoal.planning.optimizations import PreLoadOptimization, PreWarmOptimization, forced
+from shoal.planning.optimizations import (
+    PreLoadOptimization,
+    PreWarmOptimization,
+    forced,
+    optimization_of,
+)
 from shoal.planning.preview import SIMULATED_A_SECOND, Preview
 from shoal.planning.prices import Prices, cost_of
-from shoal.planning.spread import SpreadPlanner
+from shoal.planning.spread import spread
 from shoal.planning.uniform import UniformPlanner
 from shoal.types import SLA, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
@@ -93,7 +98,9 @@ class Search:
         self.planner = planner
         self.workflow = workflow
         self.conditions = conditions
-        self.configurations = strongest_first(planner.resources or [conditions.resources])
+        self.configurations = strongest_first(
+            conditions.offered(planner.resources or [conditions.resources])
+        )
         self.costs = conditions.predictions.at(planner.sla)
         self.estimates = Estimates(workflow, self.costs)
         self.fixed = fixed_resources(self.estimates)
@@ -167,8 +174,7 @@ class Search:
             yield partial(self._try_spread, count, kinds[0])
 
     def _spread(self, workers: int, kind: Resources) -> Plan:
-        conditions = replace(self.conditions, workers=workers, resources=kind)
-        return SpreadPlanner().plan(self.workflow, conditions)
+        return spread(self.workflow, workers, kind)
 
     def _try_spread(self, workers: int, kind: Resources) -> _Scored:
         return self._score(self._spread(workers, kind))
@@ -355,8 +361,7 @@ class Search:
         for given in self.planner.optimizations:
             if self.watch.over:
                 break
-            optimization = given() if isinstance(given, type) else given
-            trial = optimization.apply(plan, self.conditions, self.costs)
+            trial = optimization_of(given).apply(plan, self.conditions, self.costs)
             tried = self._score(trial)
             if tried.makespan < makespan * (1 - 1e-6):
                 plan, makespan = trial, tried.makespan

@@ -29,8 +29,17 @@ class SpreadPlanner:
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """A plan for a workflow, in time linear in its tasks and edges."""
-        spread = _Spread(workflow, conditions.workers, conditions.resources)
-        return Plan(workflow, spread.placements(), planner="spread")
+        plan = spread(workflow, conditions.workers, conditions.resources)
+        if not any(call.task.forced_optimizations for call in workflow.calls.values()):
+            return plan
+        from shoal.planning.optimizations import forced
+
+        return forced(plan, conditions, conditions.predictions.at(self.sla))
+
+
+def spread(workflow: Workflow, workers: int, resources: Resources) -> Plan:
+    """A plan without any optimization."""
+    return Plan(workflow, _Spread(workflow, workers, resources).placements(), planner="spread")
 
 
 class _Spread:

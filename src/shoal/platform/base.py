@@ -134,6 +134,11 @@ class Platform(Protocol):
         """Names the machine whose memory its workers share; empty: none in particular."""
         ...
 
+    @property
+    def memory_mb(self) -> int | None:
+        """The most that a worker can have; None: it isn't known."""
+        ...
+
     def invoke(self, invocations: Sequence[Invocation]) -> None:
         """Start workers, at once or when there is room."""
         ...

@@ -30,6 +30,7 @@ from shoal.clock import RealClock
 from shoal.errors import GatewayRefused, RunOver, ShoalError
 from shoal.execution.pool import Acquired, WarmPool
 from shoal.platform.base import Invocation, LogLine, this_host
+from shoal.platform.limits import machine_memory_mb
 from shoal.platform.logs import RunLogs
 from shoal.platform.sandbox import PAGE, RunningTasks, send_frame
 from shoal.platform.zygotes import Zygotes
@@ -94,6 +95,7 @@ class LocalGateway:
             latency: Seconds added to each invocation, for experiments.
         """
         self.host = this_host()
+        self.memory_mb = machine_memory_mb()
         self.address = ("", "")
         """URL and token at which workers reach this gateway."""
         self._logs = logs
@@ -180,6 +182,7 @@ class LocalGateway:
                 "idle": self._pool.idle,
                 "queued": len(self._queue),
                 "limits": self._zygotes.limits,
+                "memory_mb": self.memory_mb,
                 "invocations": dict(self._counts),
                 "busy_seconds": round(self._busy_seconds, 6),
                 "runs": sorted({s.job.run for s in self._sandboxes.values() if s.job}),

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,6 +42,12 @@ class HttpPlatform:
         if self._host is None:
             self._host = str(self.status().get("host", ""))
         return self._host
+
+    @cached_property
+    def memory_mb(self) -> int | None:
+        """The most that a worker of the gateway can have."""
+        found = self.status().get("memory_mb")
+        return None if found is None else int(found)
 
     def invoke(self, invocations: Sequence[Invocation]) -> None:
         """Start workers."""

@@ -38,6 +38,7 @@ class InProcessPlatform:
     def __init__(self, entry: Entry, *, capacity: int = 32, idle_seconds: float = 7.0) -> None:
         """Make a platform whose sandboxes call `entry` with each job, as processes would."""
         self.host = this_host()
+        self.memory_mb: int | None = None
         self._entry = entry
         self._clock = RealClock()
         self._pool: WarmPool[tuple[Resources, str]] = WarmPool(capacity, idle_seconds)

@@ -16,6 +16,8 @@ from pathlib import Path
 from shoal.types import Resources
 
 _PERIOD = 100_000
+_TRUSTED_MB = 2048
+"""What a worker has by default may be more than a small machine has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,12 @@ class Limits:
                 if pid.isdigit() and not Path("/proc", pid).exists():
                     with contextlib.suppress(OSError):
                         folder.rmdir()
+
+
+def machine_memory_mb() -> int:
+    """The most memory that it makes sense to promise to a sandbox of this machine."""
+    nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(_TRUSTED_MB, nbytes // 2**20)
 
 
 def detect() -> Limits:

@@ -1,0 +1,251 @@
+"""A preview tells what a plan is predicted to do: how long, for how much, and why."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from planning_examples import LARGE, SMALL, Table, chain, conditions, fan, step, workflow
+
+from shoal import Percentile, Preview, Resources, UniformPlanner, task
+from shoal.errors import UsageError
+from shoal.execution.costs import Costs
+from shoal.execution.plan import Placement, Plan, Prewarm
+from shoal.execution.pool import WarmPool
+from shoal.planning import preview as previewing
+from shoal.planning.preview import DRAWS
+from shoal.planning.prices import PRICES, Prices, prices_of
+from shoal.types import SLA, TaskId, WorkerId
+from shoal.workflow import Output
+
+
+class Varying(Table):
+    """Each task takes one second, and one time in five two."""
+
+    def at(self, sla: SLA) -> Costs:
+        return Table(1.0 if sla == "median" else 2.0)
+
+    def sampled(self, seed: int) -> Costs:
+        rng = random.Random(seed)
+        return Table({f"step#{i}": rng.choice((1, 1, 1, 1, 2)) for i in range(100)})
+
+
+def planned(output: Output[Any], homes: str, kinds: dict[str, Resources] | None = None) -> Plan:
+    """A plan from the number of each task's worker, as in `"0011"`."""
+    flow = workflow(output)
+    return Plan(
+        flow,
+        {
+            name: Placement(WorkerId(f"w{home}"), (kinds or {}).get(home, SMALL))
+            for name, home in zip(flow.calls, homes, strict=True)
+        },
+        planner="mine",
+    )
+
+
+def shown(output: Output[Any], homes: str, costs: Table | None = None, **options: Any) -> Preview:
+    return Preview(planned(output, homes), conditions(costs or Table()), **options)
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all draws be made, however slow the machine is."""
+    monkeypatch.setattr(previewing, "DRAWING_SECONDS", 600.0)
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_the_makespan_at_a_level_is_that_percentile_of_drawn_runs() -> None:
+    costs, flow = Varying(), workflow(fan(40))
+    under = conditions(costs)
+    plan = UniformPlanner().plan(flow, under)
+    drawn = sorted(under.simulate(plan, costs.sampled(seed)).makespan for seed in range(DRAWS))
+    assert len(set(drawn)) > 3
+    low, high = drawn[35], drawn[36]
+    assert Preview(plan, under, Percentile(90)).makespans == drawn
+    assert Preview(plan, under, Percentile(90)).makespan == pytest.approx(low + (high - low) / 10)
+    assert Preview(plan, under).makespan == pytest.approx((drawn[19] + drawn[20]) / 2)
+    assert Preview(plan, under, Percentile(99.9)).makespan <= drawn[-1]
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_not_everything_is_late_at_once() -> None:
+    """The run in which every cost is that of the level takes far longer, and is shown beside."""
+    under = conditions(Varying())
+    plan = UniformPlanner().plan(workflow(fan(40)), under)
+    careful = Preview(plan, under, Percentile(90))
+    assert Preview(plan, under).makespan < careful.makespan < 0.8 * careful.timeline.makespan
+    assert "at the 90 % level (" in str(careful)
+    assert "if every cost were that of the 90 % level" in str(careful)
+    assert "at the median (" in str(Preview(plan, under))
+
+
+def test_a_few_runs_are_drawn_however_short_the_time_is() -> None:
+    preview = shown(chain(3), "000", Varying())
+    assert preview.predicted(0.0) > 0
+    assert preview.predicted(0.0) == preview.predicted(600.0)
+
+
+def tiny(nbytes: int = 100) -> Preview:
+    """One second on 2 GB, then two on 8 GB; each worker takes half a second to start."""
+    costs = Table({"step#1": 2.0}, {"step#0": nbytes}, start=0.5)
+    return Preview(planned(chain(2), "01", {"1": LARGE}), conditions(costs))
+
+
+def test_cost_is_memory_held_from_invocation_to_leaving_and_invocations() -> None:
+    cost = tiny().cost
+    assert cost.gb_seconds == pytest.approx(2 * (0.5 + 1) + 8 * (0.5 + 2))
+    assert (cost.invocations, cost.cold_starts, cost.nbytes) == (2, 2, 0)
+    assert cost.price == pytest.approx(23 * 0.0000166667 + 2 * 0.0000002)
+    assert tiny().makespan == pytest.approx(4.0)
+
+
+def test_a_large_output_is_saved_and_fetched_and_the_workers_are_held_meanwhile() -> None:
+    cost = tiny(10**7).cost
+    assert cost.nbytes == 2 * 10**7
+    assert cost.gb_seconds == pytest.approx(2 * (0.5 + 1 + 0.1) + 8 * (0.5 + 0.1 + 2))
+
+
+def test_prices_are_those_of_the_platform() -> None:
+    preview = tiny()
+    free = Preview(preview.plan, preview.conditions, prices=PRICES["none"])
+    dear = Preview(preview.plan, preview.conditions, prices=Prices("ours", 1.0, 10.0))
+    assert free.cost.price == 0
+    assert dear.cost.price == pytest.approx(23 + 20)
+    assert "$43 (ours)" in str(dear)
+
+
+def test_prices_go_by_name() -> None:
+    assert prices_of("aws-lambda").gb_second == 0.0000166667
+    with pytest.raises(UsageError, match="no prices for 'azure'; there are aws-lambda, aws-lambda"):
+        prices_of("azure")
+
+
+def test_a_preview_as_text() -> None:
+    preview = tiny(10**7)
+    plan = replace(preview.plan, notes=("the goal was missed",))
+    placements = dict(plan.placements)
+    first, second = placements
+    placements[first] = replace(placements[first], duplicable=True, prewarm=(Prewarm(LARGE),))
+    placements[second] = replace(placements[second], preload=True)
+    plan = replace(plan, placements=placements)
+    lines = str(Preview(plan, preview.conditions, planning=0.25)).splitlines()
+    assert lines[0] == "plan of 2 tasks by mine, from 5 runs, made in 250 ms"
+    assert lines[1].startswith("makespan   3.7 s at the median (3.7 s if every cost")
+    assert lines[2] == "workers    2: 1 of 2048 MB, 1 of 8192 MB; 1 cold start"
+    assert lines[3].startswith("cost       20 GB-seconds, 2 invocations: $0.000334 (AWS Lambda")
+    assert lines[4] == "moved      20 MB"
+    assert lines[5] == "tasks      1 pre-loaded, 1 pre-warming, 1 duplicable"
+    assert lines[6:] == ["note       the goal was missed"]
+
+
+def test_show_adds_a_chart() -> None:
+    preview = tiny()
+    text = preview.show(width=60)
+    assert text.startswith(str(preview))
+    chart = text.removeprefix(str(preview))
+    assert "w0" in chart
+    assert "w1" in chart
+    assert "makespan 4.00 s" in chart
+    assert max(map(len, chart.splitlines())) <= 80
+
+
+def test_plans_are_compared_figure_by_figure() -> None:
+    """While the second worker starts, the first one parks, and saves its output."""
+    costs = Table(start=1.0)
+    both = [shown(fan(2), homes, costs) for homes in ("0000", "0010")]
+    rows = [line.split() for line in both[0].compare(both[1]).splitlines()]
+    assert rows[0] == ["mine", "(1)", "mine", "(2)"]
+    assert rows[1] == ["makespan", "5", "s", "5", "s", "+0%"]
+    assert rows[2][0] == "GB-seconds"
+    assert rows[3][0] == "price"
+    assert rows[3][1].startswith("$")
+    assert rows[4] == ["workers", "1", "2", "+100%"]
+    assert rows[5] == ["cold", "starts", "1", "2", "+100%"]
+    assert rows[6] == ["bytes", "moved", "0", "bytes", "200", "bytes"]
+    assert " ".join(rows[7]) == "1 of 4 tasks run on another worker"
+
+
+@task(resources=SMALL)
+def asking(*_: Any) -> None: ...
+
+
+SIZES = {"step#0": 10**6, "step#1": 3 * 10**6}
+
+
+@pytest.mark.parametrize(
+    ("output", "homes", "name", "reason"),
+    [
+        (lambda: asking(step()), "01", "asking#0", "because it asks for these resources"),
+        (lambda: chain(2), "00", "step#1", "because the plan keeps everything together on one"),
+        (lambda: step(step(), step()), "011", "step#0", "the first tasks out; 0 other tasks"),
+        (lambda: step(step(), step()), "011", "step#1", "the first tasks out; 1 other task "),
+        (lambda: chain(3), "100", "step#2", "because its whole input (3 MB) is made there"),
+        (lambda: step(step(), step()), "011", "step#2", "most of its input is made there (3 MB of"),
+        (lambda: step(step(), step()), "100", "step#2", "most of its input is made there (3 MB of"),
+        (lambda: step(chain(3), chain(3)), "0001111", "step#6", "no less of its input is made"),
+        (lambda: step(step(), step()), "010", "step#2", "where 1 MB of its 4 MB of input are made"),
+        (lambda: step(step(), step()), "012", "step#2", "to run beside others, though its input"),
+    ],
+)  # fmt: skip
+def test_a_tasks_place_is_explained(output: Any, homes: str, name: str, reason: str) -> None:
+    text = shown(output(), homes, Table(sizes=SIZES)).explain(name)
+    assert text.startswith(f"{name} runs on w")
+    assert reason in text
+
+
+def test_it_is_explained_whether_the_makespan_hangs_on_a_task() -> None:
+    preview = shown(step(step(), step()), "010", Table({"step#0": 5.0}))
+    assert preview.critical_path == ("step#0", "step#2")
+    first, other, last = (preview.explain(f"step#{i}") for i in range(3))
+    assert first.endswith("to begin at 0 s and take 5 s; the makespan hangs on it.")
+    assert other.endswith("to begin at 0 s and take 1 s; the makespan doesn't hang on it.")
+    assert last.endswith("to begin at 5 s, after step#0, and take 1 s; the makespan hangs on it.")
+
+
+def test_what_helps_a_task_is_explained() -> None:
+    preview = tiny()
+    placements = dict(preview.plan.placements)
+    first = TaskId("step#0")
+    placements[first] = replace(
+        placements[first], preload=True, duplicable=True, prewarm=(Prewarm(LARGE), Prewarm(SMALL))
+    )
+    plan = replace(preview.plan, placements=placements)
+    text = Preview(plan, preview.conditions).explain("step#0")
+    assert text.endswith(
+        " Its inputs are fetched as they are saved; it warms 2 sandboxes for others; "
+        "workers that wait for it may run it too."
+    )
+
+
+def test_a_task_that_there_is_not_is_not_explained() -> None:
+    with pytest.raises(UsageError, match=r"no task 'stop#1'; it has step#0, step#1 and so on"):
+        tiny().explain("stop#1")
+
+
+def test_a_plan_is_previewed_again_for_a_later_run() -> None:
+    """Other arguments, and sandboxes that are warm by now; it isn't planned again."""
+    before = tiny()
+    before.planning = 9.0
+    flow, constants = workflow(chain(2)), {TaskId("step#0"): {TaskId("c"): 7}}
+
+    def pool() -> WarmPool[Resources]:
+        made: WarmPool[Resources] = WarmPool(64, 99.0)
+        made.release(made.acquire(SMALL, 0.0).sandbox, 0.0)  # type: ignore[union-attr]
+        return made
+
+    after = before.again(flow, constants, pool)
+    assert after.plan.workflow is flow
+    assert after.plan.placements == before.plan.placements
+    assert after.constants == constants
+    assert after.planning == 0.0
+    assert before.timeline.makespan - after.timeline.makespan == pytest.approx(0.5)
+    assert before.predicted(9.0) - after.predicted(9.0) == pytest.approx(0.5)
+    assert after.again(flow, constants, pool).predicted(0.0) == after.predicted(9.0)
+
+
+def test_it_is_known_whether_a_prediction_rests_on_anything() -> None:
+    assert tiny().learnt
+    assert tiny().basis == "5 runs"
+    assert not shown(step(), "0", Table(basis="no history")).learnt

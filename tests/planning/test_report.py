@@ -1,0 +1,101 @@
+"""After a run, plan and reality stand side by side: figures, notes, and one chart with both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from planning_examples import LARGE, SMALL, Table, chain, conditions, workflow
+
+from shoal import Preview
+from shoal.execution.plan import Placement, Plan
+from shoal.execution.timeline import Span, Timeline
+from shoal.planning.report import report
+from shoal.types import TaskId, WorkerId
+
+A, B = TaskId("step#0"), TaskId("step#1")
+W0, W1 = WorkerId("w0"), WorkerId("w1")
+
+FLOW = workflow(chain(2))
+PLAN = Plan(FLOW, {A: Placement(W0, SMALL), B: Placement(W1, LARGE)}, planner="mine")
+
+
+def preview(basis: str = "5 runs") -> Preview:
+    """One second on 2 GB, then two on 8 GB; each worker takes half a second to start."""
+    costs = Table({"step#1": 2.0}, {"step#0": 10**7}, start=0.5, basis=basis)
+    return Preview(PLAN, conditions(costs), planning=0.125)
+
+
+def recorded(*more: Span) -> Timeline:
+    """The first task took twice as long, and its worker was warm."""
+    spans = (
+        Span("warm start", W0, None, 0.0, 0.1),
+        Span("execute", W0, A, 0.1, 2.1, 0.0, 10**7),
+        Span("save", W0, A, 2.1, 2.2, 0.0, 10**7),
+        Span("cold start", W1, None, 2.2, 2.7),
+        Span("fetch", W1, A, 2.7, 2.8, 0.0, 10**7),
+        Span("execute", W1, B, 2.8, 4.8, 0.0, 100),
+    )
+    spans = tuple(sorted((*spans, *more), key=lambda span: span.start))
+    return Timeline(spans, makespan=5.0)
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The figures by what they are."""
+    lines = text.partition("\n\n")[0].splitlines()
+    return {line[:11].strip(): line[11:].split() for line in lines[1:]}
+
+
+def test_figures_that_were_predicted_and_recorded_stand_side_by_side() -> None:
+    found = rows(report(preview(), recorded()))
+    assert found[""] == ["predicted", "recorded"]
+    assert found["makespan s"] == ["4.2", "5", "+19%"]
+    assert found["GB-seconds"] == ["24", "25.2", "+5%"]
+    assert found["price $"] == ["0.0004", "0.00042", "+5%"]
+    assert found["cold starts"] == ["2", "1", "-50%"]
+    assert found["MB moved"] == ["20", "20", "+0%"]
+    assert found["executing s"] == ["3", "4", "+33%"]
+
+
+def test_it_is_said_who_planned_from_what_and_how_far_off_tasks_were() -> None:
+    text = report(preview(), recorded())
+    assert text.startswith("planned by mine from 5 runs in 0.125 s\n")
+    assert "a task's time was off by 25% at the median" in text
+    assert "no history" not in text
+    assert "another worker" not in text
+
+
+def test_each_worker_has_a_row_as_planned_above_the_row_of_the_run() -> None:
+    text = report(preview(), recorded(), width=60)
+    lines = text.partition("\n\n")[2].splitlines()
+    labels = [line[:7] for line in lines if line.startswith("w")]
+    assert labels == ["w0 plan", "w0 run ", "w1 plan", "w1 run "]
+    assert max(map(len, lines)) <= 60
+
+
+def test_a_guess_is_called_a_guess() -> None:
+    text = report(preview("no history"), recorded())
+    assert "There was no history: the prediction is a guess that the next run improves." in text
+
+
+def test_a_copy_is_named() -> None:
+    copy = Span("execute", W1, A, 1.0, 2.0)
+    text = report(preview(), recorded(copy))
+    assert "1 task was run by another worker too, step#0 among them" in text
+
+
+def test_what_was_not_recorded_does_no_harm() -> None:
+    text = report(preview(), replace(recorded(), spans=()))
+    assert rows(text)["executing s"] == ["3", "0", "-100%"]
+    assert "off by" not in text
+
+
+def test_what_was_predicted_to_cost_nothing_has_no_change() -> None:
+    costs = Table(0.0, basis="no history")
+    text = report(Preview(PLAN, conditions(costs)), recorded())
+    assert rows(text)["makespan s"] == ["0", "5"]
+
+
+@pytest.mark.parametrize("color", [True, False])
+def test_colours_are_left_out_unless_asked_for(color: bool) -> None:
+    assert ("\x1b[" in report(preview(), recorded(), color=color)) == color

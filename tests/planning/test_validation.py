@@ -1,0 +1,162 @@
+"""What a plan must keep to; an error names the rule, and where it is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from planning_examples import LARGE, SMALL, Table, chain, conditions, step, tree, workflow
+
+from shoal import AutoPlanner, NonUniformPlanner, Resources, UniformPlanner, task
+from shoal.errors import PlanError
+from shoal.execution.plan import Placement, Plan, Prewarm
+from shoal.execution.pool import WarmPool
+from shoal.planning.base import Conditions, validated
+from shoal.planning.choice import planned
+from shoal.planning.spread import SpreadPlanner
+from shoal.types import TaskId, WorkerId
+from shoal.workflow import Workflow
+
+UNDER = conditions(Table())
+
+
+def on(flow: Workflow, worker: str = "w0", resources: Resources = SMALL, **fields: Any) -> Plan:
+    """A plan that has everything on one worker."""
+    return Plan(flow, {t: Placement(WorkerId(worker), resources) for t in flow.calls}, **fields)
+
+
+def broken(plan: Any, flow: Workflow, under: Conditions = UNDER) -> str:
+    """What is said of a plan."""
+    with pytest.raises(PlanError) as found:
+        validated(plan, flow, under)
+    return str(found.value)
+
+
+def test_a_plan_that_keeps_to_the_rules_is_returned() -> None:
+    flow = workflow(chain(3))
+    plan = on(flow)
+    assert validated(plan, flow, UNDER) is plan
+
+
+@pytest.mark.parametrize("planner", [SpreadPlanner(), UniformPlanner(), NonUniformPlanner()])
+def test_our_planners_keep_to_the_rules(planner: Any) -> None:
+    flow = workflow(tree(16))
+    assert planned(flow, UNDER, planner, "none").plan.workflow is flow
+
+
+def test_a_planner_returns_a_plan() -> None:
+    assert "a planner returns a Plan, but this one returned dict" in broken({}, workflow(step()))
+
+
+def test_a_plan_is_for_the_workflow_that_was_given() -> None:
+    """One of the same shape has other arguments."""
+    flow, same = workflow(chain(2)), workflow(chain(2))
+    plan = on(same)
+    assert "for the very workflow that its planner was given" in broken(plan, flow)
+    assert validated(replace(plan, workflow=flow), flow, UNDER)
+
+
+def test_each_task_has_a_placement() -> None:
+    flow = workflow(chain(2))
+    with pytest.raises(PlanError, match=r"each task has a placement, .* 1, 'step#1' among them"):
+        Plan(flow, {TaskId("step#0"): Placement(WorkerId("w0"), SMALL)})
+
+
+def test_a_worker_has_one_configuration() -> None:
+    flow = workflow(chain(2))
+    placements = {
+        TaskId("step#0"): Placement(WorkerId("w0"), SMALL),
+        TaskId("step#1"): Placement(WorkerId("w0"), LARGE),
+    }
+    with pytest.raises(PlanError, match=r"worker w0 two configurations.* task 'step#1', 8192 MB"):
+        Plan(flow, placements)
+
+
+def test_a_plan_has_only_the_workflows_tasks() -> None:
+    flow = workflow(step())
+    plan = on(flow)
+    placements: Mapping[TaskId, Placement] = {
+        **plan.placements,
+        TaskId("other#9"): Placement(WorkerId("w0"), SMALL),
+    }
+    assert "'other#9' isn't one" in broken(replace(plan, placements=placements), flow)
+
+
+def test_a_plan_with_ranks_ranks_every_task() -> None:
+    flow = workflow(chain(2))
+    assert "'step#1' has none" in broken(on(flow, ranks={TaskId("step#0"): 0}), flow)
+
+
+@pytest.mark.parametrize("worker", ["", "w" * 101, "w\n0", 7])
+def test_a_workers_id_is_a_short_printable_name(worker: Any) -> None:
+    flow = workflow(step())
+    said = broken(on(flow, worker), flow)
+    assert "a worker's id has 1 to 100 printable characters" in said
+    assert repr(worker) in said
+
+
+def test_no_worker_has_the_clients_mailbox() -> None:
+    flow = workflow(step())
+    said = broken(on(flow, "client"), flow)
+    assert "no worker is called 'client'" in said
+    assert "'step#0' is placed there" in said
+
+
+def test_workers_that_never_park_fit_into_the_platform() -> None:
+    """They would hold the sandboxes that those they wait for need."""
+    flow = workflow(tree(4))
+    placements = {t: Placement(WorkerId(t), SMALL) for t in flow.calls}
+    under = conditions(Table(), pool=lambda: WarmPool(6))
+    assert "7 are planned and 6 fit" in broken(Plan(flow, placements, linger=None), flow, under)
+    assert validated(Plan(flow, placements, linger=0.5), flow, under)
+    assert validated(Plan(flow, placements, linger=None), flow, UNDER)
+
+
+@pytest.mark.parametrize("linger", [-1.0, float("nan")])
+def test_a_worker_lingers_for_no_negative_time(linger: float) -> None:
+    flow = workflow(step())
+    assert "lingers for 0 s or more" in broken(on(flow, linger=linger), flow)
+
+
+def test_a_sandbox_is_not_warmed_before_its_task_begins() -> None:
+    flow = workflow(step())
+    placement = Placement(WorkerId("w0"), SMALL, prewarm=(Prewarm(SMALL, -0.1),))
+    said = broken(Plan(flow, {TaskId("step#0"): placement}), flow)
+    assert "'step#0' is to warm one after -0.1 s" in said
+
+
+def test_a_task_has_at_least_the_resources_that_it_asks_for() -> None:
+    @task(resources=Resources(4096))
+    def greedy() -> None: ...
+
+    @task(resources=Resources(512, cpus=3))
+    def busy() -> None: ...
+
+    for asking, said in ((greedy, "asks for 4096 MB"), (busy, "asks for 512 MB, 3 CPUs")):
+        flow = workflow(asking())
+        assert f"{said}, and w0 has 2048 MB" in broken(on(flow), flow)
+        assert validated(on(flow, resources=LARGE), flow, UNDER)
+
+
+def test_resources_beyond_the_platforms_are_refused() -> None:
+    flow = workflow(chain(2))
+    under = conditions(Table(), memory_mb=4096)
+    said = broken(on(flow, resources=LARGE), flow, under)
+    assert "at most 4096 MB" in said
+    assert "task 'step#0' on w0 is to have 8192 MB" in said
+    assert validated(on(flow, resources=Resources(4096)), flow, under)
+
+
+def test_planners_leave_out_configurations_that_the_platform_has_not() -> None:
+    flow, under = workflow(tree(4)), conditions(Table(), memory_mb=4096)
+    for planner in (NonUniformPlanner(), AutoPlanner([LARGE, SMALL], seconds=0.2)):
+        plan = validated(planner.plan(flow, under), flow, under)
+        assert LARGE not in plan.workers.values()
+
+
+def test_a_planner_all_of_whose_configurations_are_too_large_is_told() -> None:
+    flow, under = workflow(tree(4)), conditions(Table(), memory_mb=4096)
+    with pytest.raises(PlanError, match="is to have 8192 MB"):
+        planned(flow, under, NonUniformPlanner([LARGE]), "none")

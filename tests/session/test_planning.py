@@ -1,0 +1,345 @@
+"""Planning in real runs: whoever plans, and whatever is optimized, the result is the same."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import time
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observing import PATIENCE
+from shoal import (
+    AutoPlanner,
+    NonUniformPlanner,
+    Output,
+    Percentile,
+    PreLoadOptimization,
+    PreWarmOptimization,
+    Resources,
+    Run,
+    Session,
+    Task,
+    TaskDupOptimization,
+    UniformPlanner,
+    Workflow,
+)
+from shoal.errors import PlanError, UsageError
+from shoal.execution.costs import Costs, Direction
+from shoal.execution.plan import Placement, Plan
+from shoal.execution.simulator import simulate
+from shoal.execution.timeline import Timeline
+from shoal.planning.base import Conditions
+from shoal.planning.choice import GROUP
+from shoal.planning.spread import SpreadPlanner
+from shoal.types import TaskId, WorkerId
+
+pytestmark = pytest.mark.real
+
+LARGE = 100_000
+"""Bytes, more than travel with a message."""
+KINDS = [Resources(2048), Resources(1800)]
+
+
+def make(number: int) -> bytes:
+    return bytes([number]) * LARGE
+
+
+def mix(*parts: bytes) -> bytes:
+    return b"".join(part[: LARGE // 2] for part in parts)
+
+
+def count(*parts: bytes) -> int:
+    return sum(map(len, parts)) + sum(part[0] for part in parts)
+
+
+def small_workflow() -> Output[int]:
+    """Four large outputs, joined by twos, and counted."""
+    made = [Task(make)(number) for number in range(4)]
+    joined = [Task(mix)(made[i], made[(i + 1) % 4]) for i in range(4)]
+    return Task(count)(*joined)
+
+
+EXPECTED = 4 * LARGE + 0 + 1 + 2 + 3
+
+
+@pytest.fixture(scope="module")
+def learning(private_folder: Path) -> Iterator[Session]:
+    """A session that learns from its own runs only."""
+    with Session(workers=2, folder=str(private_folder / "learning")) as session:
+        yield session
+
+
+def agree(run: Run) -> None:
+    """Plan, timeline and report name the same workers for the same tasks."""
+    planned = {task: placement.worker for task, placement in run.plan.placements.items()}
+    copies = {task for part in run.plan.parts() for task in part.copies}
+    ran = {
+        span.task: span.worker
+        for span in run.timeline.of_kind("execute")
+        if span.task not in copies or span.worker == planned[span.task]
+    }
+    assert ran.keys() | copies == planned.keys()
+    assert ran == {task: planned[task] for task in ran}
+    assert {t: w for t, w in run.timeline.placements.items() if t not in copies} == {
+        task: worker for task, worker in planned.items() if task not in copies
+    }
+    text = run.report()
+    rows = {line[: line.index(" ")] for line in text.splitlines() if " run " in f"{line} "[:12]}
+    assert rows == {str(worker) for worker in run.timeline.workers}
+    if not copies:
+        assert "another worker" not in text
+    assert f"planned by {run.plan.planner} from " in text
+
+
+PLANNERS: dict[str, Callable[[Any], Any]] = {
+    "uniform": lambda given: UniformPlanner(KINDS[0], optimizations=given),
+    "nonuniform": lambda given: NonUniformPlanner(KINDS, optimizations=given),
+    "auto": lambda given: AutoPlanner(KINDS, seconds=0.1, optimizations=given),
+}
+OPTIMIZATIONS = {
+    "none": (),
+    "preload": (PreLoadOptimization,),
+    "prewarm": (PreWarmOptimization,),
+    "dup": (TaskDupOptimization(gain=0.001),),
+    "all": (PreLoadOptimization(1), PreWarmOptimization(), TaskDupOptimization()),
+}
+
+
+@pytest.mark.parametrize(("planner", "on"), [*product(PLANNERS, OPTIMIZATIONS)])
+def test_whoever_plans_and_whatever_is_optimized_the_result_is_the_same(
+    learning: Session, planner: str, on: str
+) -> None:
+    for _ in range(3):
+        chosen = PLANNERS[planner](OPTIMIZATIONS[on])
+        run = learning.submit(small_workflow(), planner=chosen, name=f"{planner}-{on}")
+        assert run.result(PATIENCE) == EXPECTED
+        agree(run)
+        learning.settle()
+    assert run.preview.basis == "2 runs"
+
+
+@pytest.mark.parametrize("planner", ["spread", "uniform", "nonuniform", "auto"])
+def test_planners_go_by_name(learning: Session, planner: str) -> None:
+    for _ in range(3):
+        run = learning.submit(small_workflow(), planner=planner, name=f"named-{planner}")
+        assert run.result(PATIENCE) == EXPECTED
+        agree(run)
+        learning.settle()
+    assert planner in run.plan.planner
+
+
+def test_tasks_get_what_they_insist_on_from_every_planner(learning: Session) -> None:
+    insisting = [PreLoadOptimization, PreWarmOptimization, TaskDupOptimization]
+    made = [Task(make, forced_optimizations=insisting)(number) for number in range(4)]
+    output = Task(count, forced_optimizations=insisting)(*made)
+    for planner in ("spread", "uniform", "nonuniform", "auto", None):
+        run = learning.submit(output, planner=planner)
+        assert run.result(PATIENCE) == 4 * LARGE + 6
+        placements = run.plan.placements.values()
+        assert all(p.preload and p.duplicable for p in placements), planner
+        agree(run)
+
+
+def test_another_session_learns_from_what_the_first_one_has_run(tmp_path: Path) -> None:
+    for runs, basis in enumerate(("no history", "1 run", "2 runs")):
+        with Session(workers=2, folder=str(tmp_path)) as session:
+            preview = session.plan(small_workflow(), name="kept")
+            assert preview.basis == basis
+            assert preview.learnt == bool(runs)
+            session.compute(small_workflow(), name="kept")
+
+
+def test_a_planner_is_given_to_an_output_as_an_object(private_folder: Path) -> None:
+    options = {"planner": Theirs(), "workers": 2, "folder": str(private_folder / "engine")}
+    assert small_workflow().compute(**options) == EXPECTED
+    assert small_workflow().plan(**options).plan.workers.keys() == {"theirs"}
+    assert small_workflow().submit(**options).result(PATIENCE) == EXPECTED
+
+
+def test_a_preview_right_after_a_run_knows_of_it(tmp_path: Path) -> None:
+    session = Session(workers=2, folder=str(tmp_path))
+    with session:
+        for runs in range(1, 4):
+            session.compute(small_workflow(), name="latest")
+            assert session.plan(small_workflow(), name="latest").basis.startswith(f"{runs} run")
+    with pytest.raises(UsageError, match="session has been closed"):
+        session.plan(small_workflow())
+
+
+def test_previewing_runs_nothing(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    output = Task(ran.touch, name="touch")()
+    with Session(workers=2, folder=str(tmp_path)) as session:
+        preview = session.plan(output, name="previewed")
+        assert "plan of 1 task by spread, from no history" in str(preview)
+        assert "w0" in preview.show()
+        assert preview.explain("touch#0").startswith("touch#0 runs on w0")
+        session.settle()
+        assert session.history.runs(name="previewed") == []
+        status = session.platform.status()  # type: ignore[attr-defined]
+        assert (status["busy"], status["idle"], status["invocations"]["cold"]) == (0, 0, 0)
+    assert not ran.exists()
+
+
+def test_a_goal_that_is_not_met_is_noted(learning: Session) -> None:
+    learning.compute(small_workflow(), name="goals")
+    learning.settle()
+    late = learning.plan(small_workflow(), name="goals", deadline=1e-6)
+    assert "note       no plan was found that meets the deadline of 1e-06 s" in str(late)
+    dear = learning.plan(small_workflow(), name="goals", budget=1e-12)
+    assert "note       no plan was found within the budget of $1e-12" in str(dear)
+    easy = learning.plan(small_workflow(), name="goals", deadline=60, sla=Percentile(90))
+    assert easy.plan.notes == ()
+    assert easy.sla == Percentile(90)
+    assert learning.compute(small_workflow(), name="goals", deadline=1e-6) == [EXPECTED]
+
+
+def test_a_planner_that_there_is_not_is_named(learning: Session) -> None:
+    with pytest.raises(UsageError, match="no planner 'nonunifrom'; did you mean 'nonuniform'"):
+        learning.compute(small_workflow(), planner="nonunifrom")
+    with pytest.raises(UsageError, match=r"no planner 'q'; there are auto, uniform"):
+        learning.plan(small_workflow(), planner="q")
+
+
+@pytest.mark.parametrize("wrong", [object(), 3, UniformPlanner.plan])
+def test_a_planner_has_a_method_plan(learning: Session, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="a planner has a method `plan`"):
+        learning.submit(small_workflow(), planner=wrong)
+
+
+def test_a_planner_that_is_given_as_a_class_is_made(learning: Session) -> None:
+    run = learning.submit(small_workflow(), planner=UniformPlanner)
+    assert run.result(PATIENCE) == EXPECTED
+    assert run.plan.planner == "uniform"
+
+
+def test_packages_register_planners(learning: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    point = importlib.metadata.EntryPoint("theirs", f"{__name__}:Theirs", GROUP)
+
+    def registered(*, group: str) -> list[importlib.metadata.EntryPoint]:
+        return [point] if group == GROUP else []
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", registered)
+    monkeypatch.setattr(importlib.metadata.EntryPoint, "load", lambda _: Theirs)
+    run = learning.submit(small_workflow(), planner="theirs")
+    assert run.result(PATIENCE) == EXPECTED
+    assert {placement.worker for placement in run.plan.placements.values()} == {"theirs"}
+    with pytest.raises(UsageError, match="did you mean 'theirs'"):
+        learning.plan(small_workflow(), planner="teirs")
+    with pytest.raises(UsageError, match="'theirs' takes no sla"):
+        learning.plan(small_workflow(), planner="theirs", sla=Percentile(90))
+
+
+class Theirs:
+    """A planner of a package that somebody else has written."""
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        """Everything on one worker."""
+        home = Placement(WorkerId("theirs"), conditions.resources)
+        return Plan(workflow, dict.fromkeys(workflow.calls, home))
+
+
+def test_more_memory_than_the_machine_has_is_refused(learning: Session) -> None:
+    greedy = Task(make, name="greedy", resources=Resources(2**30))(1)
+    for refuse in (learning.plan, learning.submit):
+        with pytest.raises(PlanError, match=r"task 'greedy#0' on w0 is to have 1073741824 MB"):
+            refuse(greedy)
+
+
+def test_a_plan_for_another_workflow_is_refused(learning: Session) -> None:
+    """It would run with the other one's arguments."""
+
+    class Stale:
+        def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+            other = Workflow.of(Task(make)(7))
+            return SpreadPlanner().plan(other, conditions)
+
+    with pytest.raises(PlanError, match="for the very workflow that its planner was given"):
+        learning.submit(Task(make)(1), planner=Stale())
+
+
+class Recorded(Costs):
+    """What a run has cost, as its own timeline tells.
+
+    Workers are told apart by what they have, outputs by about how large they are.
+    """
+
+    def __init__(self, run: Run) -> None:
+        timeline, starts = run.timeline, run.timeline.of_kind("cold start", "warm start")
+        self._launch = starts[0].start
+        self._starts = {run.plan.workers[start.worker]: start.seconds for start in starts}
+        moves = timeline.of_kind("fetch", "save")
+        self._moves = {(move.kind, move.nbytes // 10_000): move.seconds for move in moves}
+        self._ran = {span.task: span for span in timeline.of_kind("execute")}
+
+    def launch(self) -> float:
+        return self._launch
+
+    def startup(self, resources: Resources, *, warm: bool) -> float:
+        return self._starts[resources]
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        return self._moves[direction, nbytes // 10_000]
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        return self._ran[task].seconds
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        return self._ran[task].nbytes
+
+    def coordination(self) -> float:
+        return 0.0
+
+
+class Crossing:
+    """A planner for `crossing`: two workers with one slot each."""
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        """What `y` and `z` wait for is made on the other worker."""
+        homes = {name: "w1" for name in ("b", "x", "sink")}
+        kinds = {"w0": Resources(2048, 1), "w1": Resources(2000, 1)}
+        placements = {}
+        for task in workflow.calls:
+            worker = homes.get(task.partition("#")[0], "w0")
+            placements[task] = Placement(WorkerId(worker), kinds[worker])
+        return Plan(workflow, placements, linger=PATIENCE)
+
+
+def crossing() -> Output[bytes]:
+    """Tasks of such lengths that each worker's order hangs on them, and not by a hair."""
+
+    def wait(seconds: float, nbytes: int, *_: bytes) -> bytes:
+        time.sleep(seconds)
+        return bytes(nbytes)
+
+    def named(name: str, seconds: float, nbytes: int, *sources: Output[bytes]) -> Output[bytes]:
+        return Task(wait, name=name)(seconds, nbytes, *sources)
+
+    a, b = named("a", 0.1, 20_000), named("b", 0.3, 30_000)
+    x, y, z = named("x", 0.1, 40_000, a), named("y", 0.5, 50_000, a), named("z", 0.1, 60_000, b)
+    return named("sink", 0.0, 6, x, z, named("v", 0.1, 80_000, y))
+
+
+def test_a_run_is_simulated_as_it_was_from_its_own_costs(learning: Session) -> None:
+    """The same workers run the same tasks in the same order, and fetch and save the same."""
+    run = learning.submit(crossing(), planner=Crossing())
+    assert run.result(PATIENCE) == bytes(6)
+    replayed = simulate(run.plan, Recorded(run))
+    assert replayed.placements == run.timeline.placements
+    assert begun(replayed, "execute") == begun(run.timeline, "execute")
+    for kind in ("fetch", "save"):
+        for worker, moved in begun(replayed, kind).items():
+            assert sorted(moved) == sorted(begun(run.timeline, kind)[worker])
+    assert begun(replayed, "execute")[WorkerId("w1")] == ["b#0", "x#0", "sink#0"]
+
+
+def begun(timeline: Timeline, kind: str) -> dict[WorkerId, list[str]]:
+    """What each worker was busy with, in the order of its beginnings."""
+    found: dict[WorkerId, list[str]] = {}
+    for span in timeline.of_kind(kind):
+        found.setdefault(span.worker, []).append(span.task or "")
+    return found
