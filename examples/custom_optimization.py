@@ -1,14 +1,13 @@
 """An optimization of your own: the first task warms a sandbox for every worker that comes later."""
 
 import time
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import replace
 
 from shoal import UniformPlanner, task
 from shoal.execution.costs import Costs
 from shoal.execution.plan import Plan, Prewarm
 from shoal.planning.base import Conditions
-from shoal.types import TaskId
 
 
 class WarmEverything:
@@ -20,11 +19,9 @@ class WarmEverything:
         first = next(name for name, sources in upstream.items() if not sources)
         early = {plan.placements[name].worker for name, sources in upstream.items() if not sources}
         later = [resources for worker, resources in plan.workers.items() if worker not in early]
-        return self._warming(plan, first, [Prewarm(resources) for resources in later])
-
-    def _warming(self, plan: Plan, name: TaskId, wanted: Sequence[Prewarm]) -> Plan:
-        placement = replace(plan.placements[name], prewarm=tuple(wanted))
-        return replace(plan, placements={**plan.placements, name: placement})
+        wanted = [Prewarm(kind, count=count) for kind, count in Counter(later).items()]
+        placement = replace(plan.placements[first], prewarm=tuple(wanted))
+        return replace(plan, placements={**plan.placements, first: placement})
 
 
 @task

@@ -122,9 +122,12 @@ def test_a_worker_lingers_for_no_negative_time(linger: float) -> None:
 
 def test_a_sandbox_is_not_warmed_before_its_task_begins() -> None:
     flow = workflow(step())
-    placement = Placement(WorkerId("w0"), SMALL, prewarm=(Prewarm(SMALL, -0.1),))
-    said = broken(Plan(flow, {TaskId("step#0"): placement}), flow)
-    assert "'step#0' is to warm one after -0.1 s" in said
+    for prewarm, said in (
+        (Prewarm(SMALL, -0.1), "'step#0' is to warm 1 after -0.1 s"),
+        (Prewarm(SMALL, 0.5, 0), "'step#0' is to warm 0 after 0.5 s"),
+    ):
+        placement = Placement(WorkerId("w0"), SMALL, prewarm=(prewarm,))
+        assert said in broken(Plan(flow, {TaskId("step#0"): placement}), flow)
 
 
 def test_a_task_has_at_least_the_resources_that_it_asks_for() -> None:

@@ -191,6 +191,20 @@ def test_warm_up_that_is_still_to_come_when_its_worker_ends_is_not_lost(
     assert sorted(eventually(lambda: asked if len(asked) == 2 else [])) == [1833, 1844]
 
 
+def test_as_many_sandboxes_are_warmed_up_as_are_planned(
+    submit: Callable[..., Run], session: Session
+) -> None:
+    assert isinstance(session.platform, LocalGateway)
+    gateway = session.platform
+
+    def special(name: str, placement: Placement) -> Placement:
+        return replace(placement, prewarm=(Prewarm(Resources(1855), count=3),))
+
+    one = Task(lambda: 1, name="one")()
+    assert submit(one, Given({"one": "w0"}, special)).result(PATIENCE) == 1
+    assert eventually(lambda: [k.memory_mb for k in kinds(gateway)].count(1855) == 3)
+
+
 def copying(folder: Path, nbytes: int, expected: tuple[float, float]) -> tuple[Output[Any], Given]:
     """w0 can't run `shared` before `target`, which takes it, has run on w1."""
 

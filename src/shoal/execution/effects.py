@@ -78,9 +78,10 @@ class SetTimer:
 
 @dataclass(slots=True)
 class WarmUp:
-    """Have an idle sandbox ready; not answered."""
+    """Have so many idle sandboxes ready; not answered."""
 
     resources: Resources
+    count: int = 1
 
 
 @dataclass(slots=True)

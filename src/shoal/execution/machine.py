@@ -57,7 +57,7 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.plan import Copy, Part
-from shoal.types import Resources, TaskId
+from shoal.types import TaskId
 
 INLINE_NBYTES = 8 * 1024
 """Outputs up to this size travel inside the messages that need them."""
@@ -121,7 +121,7 @@ class WorkerMachine:
         """Tasks that wait for their next try."""
         self._prewarms = dict(part.prewarms)
         """Those of tasks that haven't begun."""
-        self._cold: dict[str, Resources] = {}
+        self._cold: dict[str, WarmUp] = {}
         """What is still to be warmed up, by the timers' numbers."""
         self._timers = 0
         """Counts the timers of warm-ups."""
@@ -480,7 +480,7 @@ class WorkerMachine:
             self._pausing.remove(task)
             heappush(self._ready, self._rank[task])
         elif kind == "prewarm" and name in self._cold:
-            effects.append(WarmUp(self._cold.pop(name)))
+            effects.append(self._cold.pop(name))
         elif kind == "copy":
             self._copies.grow_late(task)
         elif kind == "linger" and name == str(self._idle_since) and self._idle:
@@ -545,15 +545,16 @@ class WorkerMachine:
 
     def _warm_up(self, task: TaskId, effects: list[Effect]) -> None:
         for prewarm in self._prewarms.pop(task):
+            warm_up = WarmUp(prewarm.resources, prewarm.count)
             if prewarm.delay > 0:
                 self._timers += 1
-                self._cold[str(self._timers)] = prewarm.resources
+                self._cold[str(self._timers)] = warm_up
                 effects.append(SetTimer(f"prewarm {self._timers}", prewarm.delay))
             else:
-                effects.append(WarmUp(prewarm.resources))
+                effects.append(warm_up)
 
     def _warm_up_the_rest(self, effects: list[Effect]) -> None:
-        effects.extend([WarmUp(resources) for resources in self._cold.values()])
+        effects.extend(self._cold.values())
         self._cold.clear()
 
     def _wait(self, effects: list[Effect]) -> None:

@@ -21,10 +21,12 @@ DUPLICATION_GAIN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Prewarm:
-    """Have a sandbox ready, some seconds after a task began."""
+    """Have sandboxes ready, some seconds after a task began."""
 
     resources: Resources
     delay: float = 0.0
+    count: int = 1
+    """How many are to be idle then, those counted that already are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,8 +232,8 @@ class Simulation:
                 self._announce(worker, task, owner)
             case HandIn(task, saved):
                 self._hand_in(worker, task, saved=saved)
-            case WarmUp(resources):
-                self._after(self._costs.coordination(), lambda: self._warm_up(resources))
+            case WarmUp(resources, count):
+                self._after(self._costs.coordination(), lambda: self._warm_up(resources, count))
 
     def _answer(self, worker: _Worker, seconds: float, callback: Callable[[], Event]) -> None:
         epoch = worker.epoch
@@ -318,16 +318,20 @@ class Simulation:
         worker.given.append(given)
         self._read_mail(worker)
 
-    def _warm_up(self, resources: Resources) -> None:
+    def _warm_up(self, resources: Resources, count: int) -> None:
         now = self._clock.now()
         self._pool.expire(now)
-        acquired = self._pool.acquire(resources, now)
-        if acquired is None:
-            return
-        if acquired.start == "cold":
-            self.warmed.append(resources)
-            self._up[acquired.sandbox] = now + self._costs.startup(resources, warm=False)
-        self._pool.release(acquired.sandbox, now)
+        ready: list[int] = []
+        for _ in range(count):
+            acquired = self._pool.acquire(resources, now)
+            if acquired is None:
+                break
+            if acquired.start == "cold":
+                self.warmed.append(resources)
+                self._up[acquired.sandbox] = now + self._costs.startup(resources, warm=False)
+            ready.append(acquired.sandbox)
+        for sandbox in ready:
+            self._pool.release(sandbox, now)
 
     def _hand_in(self, worker: _Worker, task: TaskId, *, saved: bool) -> None:
         value = self._saved[task] if saved else worker.values.get(task)

@@ -113,10 +113,10 @@ def _check_placement(plan: Plan, task: TaskId) -> None:
             f"{task!r} asks for {asked}, and {placement.worker} has {has}",
         )
     for prewarm in placement.prewarm:
-        if not prewarm.delay >= 0:
+        if not (prewarm.delay >= 0 and prewarm.count >= 1):
             raise PlanError(
-                "a sandbox is warmed after its task began",
-                f"{task!r} is to warm one after {prewarm.delay!r} s",
+                "one sandbox or more is warmed after its task began",
+                f"{task!r} is to warm {prewarm.count!r} after {prewarm.delay!r} s",
             )
 
 

@@ -19,7 +19,7 @@ from shoal.execution.timeline import Span, Timeline
 from shoal.planning.base import Conditions, Optimization, Stopwatch
 from shoal.planning.critical import critical_path
 from shoal.planning.estimates import Estimates
-from shoal.types import TaskId
+from shoal.types import Resources, TaskId
 
 _LONGER = 1 + 1e-6
 """What a makespan may be multiplied by and still count as no longer."""
@@ -85,26 +85,31 @@ class PreWarmOptimization:
                 plan.placements[taker].worker: plan.placements[taker].resources
                 for taker in plan.workflow.downstream(task)
             }
-            known = plan.placements[task].prewarm
-            warmed = Counter(Prewarm(r) for worker, r in others.items() if worker != here)
-            changes[task] = {"prewarm": (*known, *(warmed - Counter(known)).elements())}
+            counts = Counter(r for worker, r in others.items() if worker != here)
+            wanted = [Prewarm(resources, 0.0, count) for resources, count in counts.items()]
+            changes[task] = {"prewarm": _with(plan.placements[task].prewarm, wanted)}
         return _changed(plan, changes)
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
         """The plan with triggers for the cold starts that they can hide."""
         timeline = conditions.simulate(plan, costs)
         idle = conditions.pool().idle_seconds
+        kept: Counter[Resources] = Counter()
         for start in self._cold(plan, timeline):
             found = self._trigger(start, timeline, idle, costs.coordination())
             if found is None:
                 continue
             task, delay = found
-            wanted = Prewarm(plan.workers[start.worker], delay)
-            warmed = (*plan.placements[task].prewarm, wanted)
-            trial = _changed(plan, {task: {"prewarm": warmed}})
-            tried = conditions.simulate(trial, costs)
-            if tried.makespan <= timeline.makespan * _LONGER and _colds(tried) < _colds(timeline):
-                plan, timeline = trial, tried
+            kind = plan.workers[start.worker]
+            for count in dict.fromkeys((1, 1 + kept[kind])):  # those of other triggers may be idle
+                wanted = _with(plan.placements[task].prewarm, [Prewarm(kind, delay, count)])
+                trial = _changed(plan, {task: {"prewarm": wanted}})
+                tried = conditions.simulate(trial, costs)
+                fewer = _colds(tried) < _colds(timeline)
+                if fewer and tried.makespan <= timeline.makespan * _LONGER:
+                    plan, timeline = trial, tried
+                    kept[kind] += 1
+                    break
         return plan
 
     def _cold(self, plan: Plan, timeline: Timeline) -> Iterable[Span]:
@@ -192,6 +197,15 @@ class TaskDupOptimization:
             expected[task] = (seconds, runs[task].end + under_way)
         changed = _changed(plan, {task: {"duplicable": True} for task in tasks})
         return replace(changed, expected=expected, duplication_gain=self.gain)
+
+
+def _with(known: Sequence[Prewarm], wanted: Sequence[Prewarm]) -> tuple[Prewarm, ...]:
+    """Warm-ups with some more; of those for the same thing at the same time the largest."""
+    counts: dict[tuple[Resources, float], int] = {}
+    for prewarm in (*known, *wanted):
+        key = (prewarm.resources, prewarm.delay)
+        counts[key] = max(prewarm.count, counts.get(key, 0))
+    return tuple(Prewarm(*key, count) for key, count in counts.items())
 
 
 def _preloaded(plan: Plan, tasks: Sequence[TaskId]) -> Plan:

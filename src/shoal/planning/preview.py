@@ -294,7 +294,8 @@ class _Explanation:
         if placement.preload:
             notes.append("its inputs are fetched as they are saved")
         if placement.prewarm:
-            notes.append(f"it warms {_counted(len(placement.prewarm), 'sandbox', 'es')} for others")
+            count = sum(prewarm.count for prewarm in placement.prewarm)
+            notes.append(f"it warms {_counted(count, 'sandbox', 'es')} for others")
         if placement.duplicable:
             notes.append("workers that wait for it may run it too")
         return f" {'; '.join(notes).capitalize()}." if notes else ""

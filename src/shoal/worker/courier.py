@@ -158,15 +158,15 @@ class Courier:
 
         self._orders.append(order)
 
-    def warm_up(self, resources: Resources) -> None:
-        """Have a sandbox made ready; slots don't wait for it, nor does anything depend on it."""
+    def warm_up(self, resources: Resources, count: int) -> None:
+        """Have sandboxes made ready; slots don't wait for it, nor does anything depend on it."""
         invocation = replace(
             self._invocation, memory_mb=resources.memory_mb, cpus=resources.cpu_share, part=None
         )
 
         def prewarm() -> None:
             try:
-                self._platform.prewarm(invocation, 1)
+                self._platform.prewarm(invocation, count)
             except PlatformError as error:
                 log.warning("no sandbox with %s could be warmed up: %s", resources, error)
 

@@ -435,8 +435,8 @@ class WorkerRuntime:
                 courier.announce(task, owner)
             case HandIn(task, saved):
                 courier.hand_in(task, self._values.get(task), self._blobs.get(task), saved=saved)
-            case WarmUp(resources):
-                courier.warm_up(resources)
+            case WarmUp(resources, count):
+                courier.warm_up(resources, count)
 
     def _finish(self) -> None:
         self._courier.finish()

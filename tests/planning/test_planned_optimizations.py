@@ -172,6 +172,20 @@ def test_the_task_nearest_to_the_aim_warms() -> None:
     assert found == {"1": (Prewarm(LARGE, pytest.approx(3.5)),)}
 
 
+def test_workers_that_start_together_have_a_sandbox_each() -> None:
+    """An idle one that was warmed for another doesn't count."""
+    first = step()
+    plan = placed(step(*[step(first) for _ in range(3)]), "01230", dict.fromkeys("123", LARGE))
+    costs = Table({"step#0": 10.0}, start=1.0)
+    under = conditions(costs)
+    found = PreWarmOptimization().apply(plan, under, costs)
+    assert found.placements[TaskId("step#0")].prewarm == (Prewarm(LARGE, pytest.approx(7.5), 3),)
+    before, after = under.simulate(plan, costs), under.simulate(found, costs)
+    assert len(before.of_kind("cold start")) == 4
+    assert len(after.of_kind("cold start")) == 1
+    assert before.makespan - after.makespan == pytest.approx(1.0)
+
+
 def test_a_cold_start_that_nothing_runs_before_is_left() -> None:
     plan, under = late(first=0.5)
     assert warmed(plan, under) == {}
@@ -302,9 +316,12 @@ def test_a_task_gets_what_it_insists_on_and_others_do_not(
 def test_a_task_that_insists_warms_a_sandbox_for_each_worker_behind_it() -> None:
     first = step()
     flow = step(*[step(first) for _ in range(4)])
-    plan = placed(flow, "011203", {"1": LARGE})
-    found = PreWarmOptimization().force(plan, [TaskId("step#0")], conditions(Table()), Table())
-    assert found.placements[TaskId("step#0")].prewarm == (Prewarm(LARGE), Prewarm(SMALL))
+    plan = placed(flow, "011230", {"1": LARGE})
+    first = [TaskId("step#0")]
+    found = PreWarmOptimization().force(plan, first, conditions(Table()), Table())
+    warmed = (Prewarm(LARGE), Prewarm(SMALL, count=2))
+    assert found.placements[first[0]].prewarm == warmed
+    assert PreWarmOptimization().force(found, first, conditions(Table()), Table()) == found
 
 
 def test_a_copy_of_a_task_that_insists_is_expected_as_predicted() -> None:
