@@ -33,6 +33,7 @@ from shoal.execution.effects import (
     Finish,
     Forget,
     HandIn,
+    Invoke,
     Mark,
     Park,
     Save,
@@ -49,6 +50,7 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
+from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
 from shoal.platform.base import Invocation, Platform
 from shoal.storage.base import Letter, Store
@@ -120,7 +122,7 @@ class WorkerRuntime:
         self._numbers = part.numbered()
         self.recorder = Recorder(part.worker, self._numbers)
         self.recorder.started(start, invocation.sent, self._clock.now())
-        self._machine = WorkerMachine(part)
+        self._machine = FlexibleMachine(part) if part.flexible else WorkerMachine(part)
         self._wanted = part.feeds.keys() | part.sinks
         self._values: dict[TaskId, Any] = {}
         self._blobs: dict[TaskId, Blob] = {}
@@ -155,11 +157,11 @@ class WorkerRuntime:
     def run(self) -> bool:
         """Do everything there is to do; whether this process can run another worker."""
         mail = None
-        if not self._part.shared.keys().isdisjoint(self._part.tasks):
+        if self._part.waits:
             mail = threading.Thread(target=self._receive, name="shoal-mail", daemon=True)
         self._courier.start()
         try:
-            self._tell(Started(self._resumed))
+            self._tell(self._beginning())
             if mail is not None:
                 mail.start()
             self._run_slots()
@@ -178,6 +180,12 @@ class WorkerRuntime:
         if self._broken is not None and not isinstance(self._broken, RunOver):
             raise self._broken
         return not self._abandoned and not self._slots
+
+    def _beginning(self) -> Event:
+        if not self._part.flexible:
+            return Started(self._resumed)
+        self._values = self._courier.inputs()
+        return Arrived(TaskId(self._part.worker), tuple(self._values))
 
     def _run_slots(self) -> None:
         """Run tasks in this thread; in another one where a timeout may have to give it up."""
@@ -350,7 +358,8 @@ class WorkerRuntime:
     def keep(self, outputs: dict[TaskId, Any]) -> None:
         """Outputs of others came in."""
         with self._lock:
-            self._values.update(outputs)
+            for output, value in outputs.items():
+                self._values.setdefault(output, value)
 
     def parked(self, *, left: bool) -> None:
         """Whether the store let us go; if it didn't, a message is there and told first."""
@@ -404,7 +413,7 @@ class WorkerRuntime:
                 courier.fetch(outputs)
             case Save(task):
                 courier.save(task)
-            case Mark() | Announce() | HandIn() | WarmUp():
+            case Mark() | Invoke() | Announce() | HandIn() | WarmUp():
                 self._send(effect)
             case SetTimer(timer, seconds):
                 courier.after(seconds, lambda: self._tell(TimerFired(timer)))
@@ -422,20 +431,25 @@ class WorkerRuntime:
             case _:
                 assert_never(effect)
 
-    def _send(self, effect: Mark | Announce | HandIn | WarmUp) -> None:
+    def _send(self, effect: Mark | Invoke | Announce | HandIn | WarmUp) -> None:
         courier = self._courier
         match effect:
             case Mark():
-                blobs, values = self._blobs, self._values
-                pickled = {output: blobs[output] for output in effect.inline if output in blobs}
-                plain = {output: values[output] for output in effect.inline if output not in blobs}
-                courier.mark(effect, plain, pickled)
+                courier.mark(effect, *self._inline(effect.inline))
+            case Invoke(task, inline):
+                courier.invoke(task, *self._inline(inline))
             case Announce(task, owner):
                 courier.announce(task, owner)
             case HandIn(task, saved):
                 courier.hand_in(task, self._values.get(task), self._blobs.get(task), saved=saved)
             case WarmUp(resources):
                 courier.warm_up(resources)
+
+    def _inline(self, outputs: tuple[TaskId, ...]) -> tuple[dict[TaskId, Any], dict[TaskId, Blob]]:
+        """Outputs that are to travel along: those that aren't pickled, and those that are."""
+        blobs, values = self._blobs, self._values
+        pickled = {output: blobs[output] for output in outputs if output in blobs}
+        return {o: values[o] for o in outputs if o not in blobs}, pickled
 
     def _finish(self) -> None:
         self._courier.finish()
