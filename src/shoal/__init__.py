@@ -18,6 +18,7 @@ from shoal.planning.optimizations import (
 )
 from shoal.planning.preview import Preview
 from shoal.planning.uniform import UniformPlanner
+from shoal.planning.wukong import WukongPlanner
 from shoal.run import Run
 from shoal.session import Session, compute, plan, submit
 from shoal.settings import Settings
@@ -47,6 +48,7 @@ __all__ = [
     "TaskDupOptimization",
     "UniformPlanner",
     "Workflow",
+    "WukongPlanner",
     "compute",
     "plan",
     "submit",

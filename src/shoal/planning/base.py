@@ -52,6 +52,12 @@ def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
         raise PlanError(
             "each task has one placement", f"{len(missing)} have none, {missing[0]!r} among them"
         )
+    free = [task for task, placement in plan.placements.items() if placement.worker is None]
+    if free and not plan.flexible:
+        raise PlanError(
+            "either every task has a worker or none has",
+            f"{len(free)} of {len(plan.placements)} have none, {free[0]!r} among them",
+        )
     capacity = conditions.pool().capacity
     if plan.linger is None and len(plan.workers) > capacity:
         raise PlanError(

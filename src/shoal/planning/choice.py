@@ -18,6 +18,7 @@ from shoal.planning.preview import Preview
 from shoal.planning.prices import prices_of
 from shoal.planning.spread import SpreadPlanner
 from shoal.planning.uniform import UniformPlanner
+from shoal.planning.wukong import WukongPlanner
 from shoal.types import SLA
 from shoal.workflow import Workflow
 
@@ -28,6 +29,7 @@ PLANNERS: Mapping[str, Callable[..., Planner]] = {
     "uniform": UniformPlanner,
     "nonuniform": NonUniformPlanner,
     "spread": SpreadPlanner,
+    "wukong": WukongPlanner,
 }
 
 

@@ -196,10 +196,16 @@ def optimized(
     costs: Costs,
     optimizations: Sequence[Optimization | type[Optimization]],
 ) -> Plan:
-    """The plan refined by optimizations, and with what its tasks insist on."""
+    """The plan refined by optimizations, and with what its tasks insist on.
+
+    Those that need to know workers beforehand are left out of a flexible plan, which says so.
+    """
     for given in optimizations:
         optimization = given() if isinstance(given, type) else given
-        plan = optimization.apply(plan, conditions, costs)
+        if plan.flexible and isinstance(optimization, _FOR_PLACED):
+            plan = _without(plan, optimization)
+        else:
+            plan = optimization.apply(plan, conditions, costs)
     return forced(plan, conditions, costs)
 
 
@@ -211,8 +217,20 @@ def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
             optimization = cast(Optimization, given() if isinstance(given, type) else given)
             wanted.setdefault(optimization, []).append(task)
     for optimization, tasks in wanted.items():
-        plan = optimization.force(plan, tasks, conditions, costs)
+        if plan.flexible and isinstance(optimization, _FOR_PLACED):
+            plan = _without(plan, optimization)
+        else:
+            plan = optimization.force(plan, tasks, conditions, costs)
     return plan
+
+
+_FOR_PLACED = (PreLoadOptimization, PreWarmOptimization, TaskDupOptimization)
+"""What is decided for workers that are known beforehand."""
+
+
+def _without(plan: Plan, optimization: Optimization) -> Plan:
+    note = f"{type(optimization).__name__} is left out: no worker is known beforehand."
+    return plan if note in plan.notes else replace(plan, notes=(*plan.notes, note))
 
 
 def _elsewhere(plan: Plan) -> dict[TaskId, int]:
