@@ -15,8 +15,9 @@ class WukongPlanner:
     """Leaves placement to flexible workers (see `execution/flexible.py`), all of one configuration.
 
     At a fan-out a worker becomes one branch and invokes others for the rest; at a fan-in the worker
-    whose output was the last goes on. This is WUKONG's basic form: its clustering, its delayed I/O
-    and its fan-out invoker are still to come.
+    whose output was the last goes on. How many are at work at once is up to the platform: the
+    setting `workers` doesn't bound them. This is WUKONG's basic form: its clustering, its delayed
+    I/O and its fan-out invoker are still to come.
     """
 
     def __init__(

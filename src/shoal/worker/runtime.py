@@ -358,8 +358,7 @@ class WorkerRuntime:
     def keep(self, outputs: dict[TaskId, Any]) -> None:
         """Outputs of others came in."""
         with self._lock:
-            for output, value in outputs.items():
-                self._values.setdefault(output, value)
+            self._values.update(outputs)
 
     def parked(self, *, left: bool) -> None:
         """Whether the store let us go; if it didn't, a message is there and told first."""
