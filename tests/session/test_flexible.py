@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from observing import PATIENCE
 from shoal import Output, Resources, Run, Session, WukongPlanner, task
 from shoal.errors import RunCancelled, TaskError, TaskTimeout, WorkerDied
+from shoal.storage.base import Letter
 from shoal.storage.redis import RedisStore
 from shoal.types import MB_PER_CPU, TaskId, WorkerId
 
@@ -284,6 +285,19 @@ def test_cancel_leaves_nothing(session: Session) -> None:
 
 
 # Afterwards.
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+def test_timelines_are_awaited_of_all_who_were_invoked(session: Session, order: str) -> None:
+    """`a` has invoked `b`, which has invoked `c`; their last messages come in any order."""
+    run = session.submit(add(1), planner=WUKONG)
+    run.result(PATIENCE)
+    run._unfinished = {WorkerId("a")}
+    invoked = {"a": b'["b"]', "b": b'["c"]', "c": b"[]"}
+    for worker in order:
+        assert run._unfinished
+        run._take(Letter("finished", worker, (b"", invoked[worker])), set())
+    assert not run._unfinished
 
 
 def test_the_next_plan_learns_from_the_run(session: Session) -> None:
