@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import ProtocolViolation, WorkflowError
+from shoal.execution import flexible as flexible_module
 from shoal.execution import simulator
 from shoal.execution.effects import (
     Abort,
@@ -307,6 +308,15 @@ def assert_right(scenario: Scenario, outcome: Outcome) -> None:
 @given(flexible_scenarios)
 def test_every_task_runs_once_rightly_and_every_worker_ends(scenario: Scenario) -> None:
     assert_right(scenario, scenario.run())
+
+
+@many
+@given(flexible_scenarios)
+def test_all_is_well_too_if_nothing_may_travel_with_invocations(scenario: Scenario) -> None:
+    """What a worker holds of others' small outputs is saved by it, should it give a task away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flexible_module, "INVOKED_NBYTES", -1)
+        assert_right(scenario, scenario.run())
 
 
 @pytest.mark.parametrize("seed", range(8))
