@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from shoal.planning.preview import Preview
     from shoal.planning.uniform import UniformPlanner
+    from shoal.planning.wukong import WukongPlanner
     from shoal.run import Run
     from shoal.session import Session, compute, plan, submit
     from shoal.settings import Settings
@@ -52,6 +53,7 @@ __all__ = [
     "TaskDupOptimization",
     "UniformPlanner",
     "Workflow",
+    "WukongPlanner",
     "compute",
     "plan",
     "submit",
@@ -68,6 +70,7 @@ _WHERE = {
     ),
     "planning.preview": ("Preview",),
     "planning.uniform": ("UniformPlanner",),
+    "planning.wukong": ("WukongPlanner",),
     "run": ("Run",),
     "session": ("Session", "compute", "plan", "submit"),
     "settings": ("Settings",),

@@ -37,7 +37,7 @@ from shoal.storage.base import Letter, Opening, Store
 from shoal.storage.codec import Blob, blob_nbytes, decode
 from shoal.storage.keys import CLIENT
 from shoal.storage.shared import SharedFolder, worthwhile
-from shoal.types import RunId, TaskId, WorkerId
+from shoal.types import Resources, RunId, TaskId, WorkerId
 from shoal.worker.failure import failure_error
 from shoal.worker.package import Packed, pack
 
@@ -123,7 +123,9 @@ class Run:
         self._shared: SharedFolder | None = None
         self._state: State = "running"
         self._outputs: dict[TaskId, Any] = {}
-        self._unfinished = set(plan.workers)
+        self._unfinished: set[WorkerId] = set(plan.workers)
+        """Workers known of that haven't handed in their timelines."""
+        self._finished: set[WorkerId] = set()
         self._error: BaseException | None = None
         self._cancelled = threading.Event()
         self._ended = threading.Event()
@@ -138,8 +140,9 @@ class Run:
             self._shared = SharedFolder.create(self.id, environment.retired())
         try:
             environment.store.open(self.id, self._opening(packed))
-            rooted = [part for part in packed.parts if part.rooted]
-            environment.platform.invoke([self._invocation(part, packed) for part in rooted])
+            first = _first(packed)
+            self._unfinished.update([part.worker for part in first])
+            environment.platform.invoke([self._invocation(part, packed) for part in first])
         except BaseException:
             self._clean_up()
             self._ended.set()
@@ -150,19 +153,21 @@ class Run:
         for name, blob in packed.constants.items():
             if not (self._shared and worthwhile(blob) and self._shared.write(name, blob)):
                 constants[name] = blob
+        if packed.common is not None:
+            return Opening((), outputs=constants, common=packed.common)
         parts = {
             part.worker: packed.packages[part.worker]
             for part in packed.parts
             if not self._travels(part, packed)
         }
-        rooted = [part.worker for part in packed.parts if part.rooted]
-        return Opening(rooted, parts, constants)
+        return Opening([part.worker for part in _first(packed)], parts, constants)
 
     def _travels(self, part: Part, packed: Packed) -> bool:
         """Whether a part goes with the invocation and is never needed again."""
-        waits = not part.shared.keys().isdisjoint(part.tasks)
+        if part.flexible:
+            return False
         small = blob_nbytes(packed.packages[part.worker]) <= INLINE_PART
-        return part.rooted and small and not waits
+        return part.rooted and small and not part.waits
 
     def _invocation(self, part: Part, packed: Packed) -> Invocation:
         environment, inline = self._environment, None
@@ -252,7 +257,10 @@ class Run:
         elif letter.kind in ("finished", "parked"):
             self.records.append(bytes(letter.parts[0]))
             if letter.kind == "finished":
-                self._unfinished.discard(WorkerId(letter.name))
+                self._finished.add(WorkerId(letter.name))
+                for invoked in letter.parts[1:]:
+                    self._unfinished.update(json.loads(bytes(invoked)))
+                self._unfinished -= self._finished
 
     def _output(self, task: TaskId, letter: Letter) -> Any:
         if letter.parts:
@@ -364,25 +372,27 @@ class Run:
         from shoal.metadata.samples import distilled, undistilled
 
         tasks = list(self.workflow.calls)
-        samples = distilled(self.workflow, self.plan.workers, self.timeline, self.preview.constants)
+        timeline = self.timeline
+        workers = self.plan.workers_of(timeline.workers)
+        samples = distilled(self.workflow, workers, timeline, self.preview.constants)
         predicted: float | None = None
         quality: Mapping[str, float] = {}
         if outcome == "done" and self.preview.learnt:
             predicted = self.preview.predicted(max(0.05, self.makespan / 10))
             costs = self.preview.conditions.predictions.at("median")
             quality = prediction_errors(costs, undistilled(samples).samples, tasks)
-        record = replace(self._record(outcome), predicted=predicted, quality=quality)
+        record = replace(self._record(outcome, workers), predicted=predicted, quality=quality)
         return FiledRun(record, tasks, self.records, samples)
 
-    def _record(self, outcome: str) -> RunRecord:
-        resources = {str(resources) for resources in self.plan.workers.values()}
+    def _record(self, outcome: str, workers: Mapping[WorkerId, Resources]) -> RunRecord:
+        resources = {str(resources) for resources in workers.values()}
         return RunRecord(
             run=self.id,
             name=self.name,
             fingerprint=self.workflow.fingerprint(),
             planner=self.plan.planner,
             tasks=len(self.workflow),
-            workers=len(self.plan.workers),
+            workers=len(workers),
             started=self.started,
             makespan=self.makespan,
             outcome=outcome,
@@ -393,3 +403,12 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.name}: {self._state}>"
+
+
+def _first(packed: Packed) -> list[Part]:
+    """What the workers need that have something to do before anyone else has done anything."""
+    if packed.common is None:
+        return [part for part in packed.parts if part.rooted]
+    (part,) = packed.parts
+    roots = [t for t, sources in zip(part.tasks, part.upstream, strict=True) if not sources]
+    return [part.begun_with(task) for task in roots]

@@ -34,7 +34,7 @@ def test_plan_takes_parameters_and_settings(shoal: Shoal) -> None:
     assert "no charge" in said.out
 
 
-@pytest.mark.parametrize("planner", ["auto", "uniform", "nonuniform", "spread"])
+@pytest.mark.parametrize("planner", ["auto", "uniform", "nonuniform", "spread", "wukong"])
 @pytest.mark.parametrize("level", ["median", "95", "99.5%"])
 def test_plan_takes_a_planner_and_a_service_level(shoal: Shoal, planner: str, level: str) -> None:
     said = shoal("plan", "pipeline.py:output", "--planner", planner, "--sla", level)

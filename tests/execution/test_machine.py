@@ -25,7 +25,8 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES, REMEMBERED
+from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES
+from shoal.execution.story import REMEMBERED
 from shoal.types import Resources, TaskId
 
 SMALL = INLINE_NBYTES

@@ -14,7 +14,9 @@ def configure_planning(parser: argparse.ArgumentParser) -> None:
     """Let a command take what concerns the plan."""
     group = parser.add_argument_group("plan")
     group.add_argument(
-        "--planner", metavar="NAME", help="auto (the default), uniform, nonuniform, spread, …"
+        "--planner",
+        metavar="NAME",
+        help="auto (the default), uniform, nonuniform, spread, wukong, …",
     )
     group.add_argument(
         "--deadline", metavar="SECONDS", help="the cheapest plan that is predicted to take no more"

@@ -31,16 +31,26 @@ class Mark:
     """Tell the store that this worker has done its share for a task."""
 
     task: TaskId
-    owner: WorkerId
-    """Who runs the task, and is told when this mark is the last one."""
-    producers: tuple[WorkerId, ...]
-    """Whose marks it needs."""
+    owner: WorkerId | None
+    """Who runs the task, and is told when this mark is the last one; None: whoever sets the last
+    one gets the task. A mark without an owner is answered by `Marked`."""
+    producers: tuple[str, ...]
+    """Whose marks it needs: workers', or upstream tasks' if there is no owner."""
     inline: tuple[TaskId, ...]
     """This worker's outputs for it that travel with the mark."""
     saved: tuple[TaskId, ...]
     """This worker's outputs for it that are to be fetched."""
-    producer: WorkerId | None = None
-    """Whose share it is, if this worker has done another one's; the first of the two counts."""
+    producer: str | None = None
+    """Whose share it is, if it isn't this worker's own; the first mark of a share counts."""
+
+
+@dataclass(slots=True)
+class Invoke:
+    """Start a flexible worker that begins with a task; not answered."""
+
+    task: TaskId
+    inline: tuple[TaskId, ...]
+    """Its inputs that travel with the invocation; the others are to be fetched."""
 
 
 @dataclass(slots=True)
@@ -109,6 +119,7 @@ Effect = (
     | Execute
     | Save
     | Mark
+    | Invoke
     | Announce
     | HandIn
     | Forget

@@ -60,6 +60,19 @@ class Saved:
 
 
 @dataclass(slots=True)
+class Marked:
+    """A mark of a task without an owner is set."""
+
+    task: TaskId
+    producer: TaskId
+    """The upstream task whose mark it was."""
+    claimed: bool
+    """It was the last: the task is this worker's, and nobody else's."""
+    held: tuple[TaskId, ...] = ()
+    """The task's inputs that came with the answer; the others are saved."""
+
+
+@dataclass(slots=True)
 class TimerFired:
     """The time of a `SetTimer` has come."""
 
@@ -71,4 +84,15 @@ class MailCame:
     """Parking was refused: a message had just come, and will be reported."""
 
 
-Event = Started | Arrived | Announced | Fetched | Executed | Failed | Saved | TimerFired | MailCame
+Event = (
+    Started
+    | Arrived
+    | Announced
+    | Fetched
+    | Executed
+    | Failed
+    | Saved
+    | Marked
+    | TimerFired
+    | MailCame
+)

@@ -22,8 +22,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -57,6 +56,7 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.plan import Copy, Part
+from shoal.execution.story import new_log, story_of
 from shoal.types import TaskId
 
 INLINE_NBYTES = 8 * 1024
@@ -64,9 +64,6 @@ INLINE_NBYTES = 8 * 1024
 
 FIRST_RETRY = 0.1
 """Seconds before the first retry; each further pause is twice as long."""
-
-REMEMBERED = 10_000
-"""How many events back a story goes, so that a long life doesn't fill the memory."""
 
 
 class WorkerMachine:
@@ -132,7 +129,7 @@ class WorkerMachine:
         """The driver was told that there is nothing to do: by a timer or by Park."""
         self._parking = False
         """About to park, once what is in memory is saved."""
-        self._log: deque[tuple[float, Event, list[Effect]]] = deque(maxlen=REMEMBERED)
+        self._log = new_log()
         self._handlers: dict[type, Callable[[Any, list[Effect]], None]] = {
             Started: self._on_started,
             Arrived: self._on_arrived,
@@ -196,13 +193,7 @@ class WorkerMachine:
 
     def story(self, task: TaskId) -> list[str]:
         """What happened to a task here, a line for each event and effect that names it."""
-        return list(self._told(task))
-
-    def _told(self, task: TaskId) -> Iterator[str]:
-        for now, event, effects in self._log:
-            for step in (event, *effects):
-                if _names(step, task):
-                    yield f"{now:.6f} {step}"
+        return story_of(task, self._log)
 
     def _violation(self, task: TaskId, what: str) -> ProtocolViolation:
         lines = "\n".join(self.story(task))
@@ -574,11 +565,3 @@ def _ordered(part: Part) -> list[TaskId]:
         ranks = dict(zip(part.tasks, part.ranks, strict=True))
         return [*sorted(part.tasks, key=ranks.__getitem__), *part.copies]
     return [*sorted(part.tasks, key=lambda task: task not in part.feeds), *part.copies]
-
-
-def _names(step: Event | Effect, task: TaskId) -> bool:
-    for name in ("task", "outputs", "executed", "held", "inline", "saved"):
-        value = getattr(step, name, None)
-        if value == task or (isinstance(value, tuple) and task in value):
-            return True
-    return False

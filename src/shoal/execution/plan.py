@@ -1,15 +1,17 @@
 """`Plan`: which worker runs which task, and with what; `Part`: what one worker needs of it.
 
 A plan is data only. A part is all that travels to a worker: its own tasks, and of its neighbours
-just enough to mark what they wait for.
+just enough to mark what they wait for. In a flexible plan no task has a worker: there is one part
+with all tasks, the same for all workers, each of which is named after the task it begins with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import cast
 
 from shoal.errors import PlanError
 from shoal.types import Resources, TaskId, WorkerId
@@ -33,7 +35,8 @@ class Prewarm:
 class Placement:
     """Where a task runs, and how."""
 
-    worker: WorkerId
+    worker: WorkerId | None
+    """None: whoever readies the task runs it, or has a new worker run it."""
     resources: Resources
     preload: bool = False
     """Its inputs are fetched one by one as they are saved, not when all are."""
@@ -73,15 +76,16 @@ class Part:
     """Each one's place in the workflow: the short name that timelines use."""
     upstream: tuple[tuple[TaskId, ...], ...]
     """Each one's upstream tasks, wherever they run."""
-    shared: Mapping[TaskId, tuple[WorkerId, ...]]
+    shared: Mapping[TaskId, tuple[str, ...]]
     """Tasks that wait for more than one worker or for another one, and the workers they wait for.
-    A task here becomes ready by marks in the store, one for each of those workers."""
+    A task here becomes ready by marks in the store, one for each of those workers. In a flexible
+    part: tasks with several upstream tasks, and these."""
     owners: Mapping[TaskId, WorkerId]
     """Who runs each task in `shared`."""
     neighbours: Mapping[WorkerId, Resources]
     """The owners that this worker may have to start, and what each needs."""
     feeds: Mapping[TaskId, tuple[TaskId, ...]]
-    """Own outputs that tasks elsewhere take, and those tasks."""
+    """Own outputs that tasks elsewhere take, and those tasks; in a flexible part any tasks."""
     sinks: frozenset[TaskId] = frozenset()
     """Own outputs that the client takes."""
     constants: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
@@ -102,6 +106,12 @@ class Part:
     """Tasks of others that this worker may run too."""
     duplication_gain: float = DUPLICATION_GAIN
     """Seconds that a copy must be predicted to save."""
+    flexible: bool = False
+    """Whether the tasks are everybody's, and the worker begins with the one it is named after."""
+
+    def begun_with(self, task: TaskId) -> Part:
+        """A flexible part as the worker has it that begins with a task."""
+        return replace(self, worker=WorkerId(task))
 
     def numbered(self) -> dict[TaskId, int]:
         """The numbers of own tasks and of copies."""
@@ -112,6 +122,18 @@ class Part:
     def rooted(self) -> bool:
         """Whether the worker has something to do before anyone else has done anything."""
         return any(not sources for sources in self.upstream)
+
+    def travels(self, task: TaskId) -> bool:
+        """Whether an own output may have to leave the worker."""
+        takers = self.feeds.get(task, ())
+        if self.flexible and len(takers) == 1 and takers[0] not in self.shared:
+            takers = ()
+        return bool(takers) or task in self.sinks
+
+    @property
+    def waits(self) -> bool:
+        """Whether the worker is told by others, through its mailbox, what is ready."""
+        return not self.flexible and not self.shared.keys().isdisjoint(self.tasks)
 
 
 @dataclass(frozen=True)
@@ -144,17 +166,22 @@ class Plan:
             )
         for task in self.workflow.calls:
             placement = self.placements[task]
-            known = self.workers.setdefault(placement.worker, placement.resources)
+            worker, known = placement.worker, placement.resources
+            if worker is not None:
+                known = self.workers.setdefault(worker, known)
+            elif not self.workers:
+                known = self._anyone
             if known != placement.resources:
+                who = "its flexible workers" if worker is None else f"worker {worker}"
                 raise PlanError(
                     "a worker has one configuration",
-                    f"it gives worker {placement.worker} two configurations: {known} and, for "
-                    f"task {task!r}, {placement.resources}",
+                    f"it gives {who} two configurations: {known} and, for task {task!r}, "
+                    f"{placement.resources}",
                 )
 
     @cached_property
     def workers(self) -> dict[WorkerId, Resources]:
-        """Every worker and what it has, in the order of their first tasks."""
+        """Every worker and what it has, in the order of their first tasks; none if flexible."""
         return {}
 
     def of(self, workflow: Workflow) -> Plan:
@@ -163,9 +190,50 @@ class Plan:
         object.__setattr__(plan, "workflow", workflow)
         return plan
 
+    @property
+    def flexible(self) -> bool:
+        """Whether no task has a worker."""
+        return not self.workers
+
+    @cached_property
+    def _anyone(self) -> Resources:
+        return self.placements[next(iter(self.workflow.calls))].resources
+
+    def resources_of(self, worker: WorkerId) -> Resources | None:
+        """What a worker has; None if the plan doesn't know it."""
+        return self._anyone if self.flexible else self.workers.get(worker)
+
+    def workers_of(self, seen: Iterable[WorkerId]) -> dict[WorkerId, Resources]:
+        """Every worker and what it has; those that a timeline has seen if the plan is flexible."""
+        return dict.fromkeys(seen, self._anyone) if self.flexible else self.workers
+
     def parts(self, constants: Mapping[TaskId, tuple[TaskId, ...]] | None = None) -> list[Part]:
-        """What each worker needs, in the order of `workers`."""
+        """What each worker needs, in the order of `workers`; the one part of all if flexible."""
+        if self.flexible:
+            return [_flexible_part(self, self._anyone, constants or {})]
         return _Cut(self, constants or {}).parts()
+
+
+def _flexible_part(
+    plan: Plan, resources: Resources, constants: Mapping[TaskId, tuple[TaskId, ...]]
+) -> Part:
+    workflow = plan.workflow
+    calls, upstream = workflow.calls, workflow.upstream
+    return Part(
+        worker=WorkerId(""),
+        resources=resources,
+        tasks=tuple(calls),
+        numbers=tuple(range(len(calls))),
+        upstream=tuple([upstream[task] for task in calls]),
+        shared={task: sources for task, sources in upstream.items() if len(sources) > 1},
+        owners={},
+        neighbours={},
+        feeds={task: found for task in calls if (found := workflow.downstream(task))},
+        sinks=frozenset(workflow.sinks),
+        constants={task: tuple(dict.fromkeys(names)) for task, names in constants.items()},
+        retries={task: call.task.retries for task, call in calls.items() if call.task.retries},
+        flexible=True,
+    )
 
 
 class _Cut:
@@ -174,7 +242,9 @@ class _Cut:
     def __init__(self, plan: Plan, constants: Mapping[TaskId, tuple[TaskId, ...]]) -> None:
         self.plan = plan
         self.constants = constants
-        self.home = {task: placement.worker for task, placement in plan.placements.items()}
+        self.home = {
+            task: cast(WorkerId, placement.worker) for task, placement in plan.placements.items()
+        }
         workers = plan.workers
         self.tasks: dict[WorkerId, list[TaskId]] = {worker: [] for worker in workers}
         self.numbers: dict[WorkerId, list[int]] = {worker: [] for worker in workers}

@@ -28,6 +28,7 @@ from shoal.execution.effects import (
     Finish,
     Forget,
     HandIn,
+    Invoke,
     Mark,
     Park,
     Save,
@@ -41,10 +42,12 @@ from shoal.execution.events import (
     Executed,
     Fetched,
     MailCame,
+    Marked,
     Saved,
     Started,
     TimerFired,
 )
+from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
 from shoal.execution.plan import Part, Plan
 from shoal.execution.pool import WarmPool
@@ -59,7 +62,7 @@ Perform = Callable[[TaskId, Mapping[TaskId, Any]], Any]
 class _Worker:
     part: Part
     epoch: int = 0
-    machine: WorkerMachine | None = None
+    machine: WorkerMachine | FlexibleMachine | None = None
     """None: not started, or parked."""
     first: WorkerMachine | None = None
     """The one of an earlier start."""
@@ -114,11 +117,14 @@ class Simulation:
         self._clock = VirtualClock()
         self._constants = costs.constants
         named = {task: tuple(sizes) for task, sizes in self._constants.items()}
-        self._workers = {part.worker: _Worker(part) for part in plan.parts(named)}
+        parts = plan.parts(named)
+        self._common = parts[0]
+        """In a flexible plan, the part of all workers."""
+        self._workers = {} if plan.flexible else {part.worker: _Worker(part) for part in parts}
         self._queue: deque[WorkerId] = deque()
         self._up: dict[int, float] = {}
         """When each sandbox that is being warmed up could have a worker's first event."""
-        self._marks: dict[TaskId, dict[WorkerId, tuple[dict[TaskId, Any], tuple[TaskId, ...]]]] = {}
+        self._marks: dict[TaskId, dict[str, tuple[dict[TaskId, Any], tuple[TaskId, ...]]]] = {}
         self._saved: dict[TaskId, Any] = {}
         self._nbytes: dict[TaskId, int] = {}
         for sizes in self._constants.values():
@@ -141,12 +147,24 @@ class Simulation:
         return Timeline(tuple(self._spans), self._makespan)
 
     def _launch(self) -> None:
+        if self.plan.flexible:
+            for task, sources in self.plan.workflow.upstream.items():
+                if not sources:
+                    self._invoke(task, {})
+            return
         for worker in self._workers.values():
             if worker.part.rooted:
                 self._start(worker)
 
     def _after(self, seconds: float, callback: Callable[[], None]) -> None:
         self._clock.call_at(self._clock.now() + seconds, callback)
+
+    def _invoke(self, task: TaskId, given: dict[TaskId, Any]) -> None:
+        """Start a flexible worker with a task and some of its inputs."""
+        worker = _Worker(self._common.begun_with(task), given=[given])
+        self._workers[worker.part.worker] = worker
+        self._unfinished += 1
+        self._start(worker)
 
     def _start(self, worker: _Worker) -> None:
         worker.started = True
@@ -172,6 +190,11 @@ class Simulation:
             self._after(seconds, lambda w=worker: self._begin(w))  # type: ignore[misc]
 
     def _begin(self, worker: _Worker) -> None:
+        if worker.part.flexible:
+            worker.machine = FlexibleMachine(worker.part, self.plan.workflow.upstream)
+            worker.values = worker.given.pop()
+            self._tell(worker, Arrived(TaskId(worker.part.worker), tuple(worker.values)))
+            return
         worker.machine = worker.first = WorkerMachine(worker.part, worker.first)
         worker.read = 0
         worker.moving = worker.saving = 0.0
@@ -205,7 +228,7 @@ class Simulation:
                 value = worker.values.get(task)
                 self._move("save", worker, (task,), lambda: self._save(worker, task, value))
                 worker.saving = worker.moving
-            case Mark() | Announce() | HandIn() | WarmUp():
+            case Mark() | Invoke() | Announce() | HandIn() | WarmUp():
                 self._send(worker, effect)
             case Forget(outputs):
                 for output in outputs:
@@ -224,10 +247,14 @@ class Simulation:
             case _:
                 assert_never(effect)
 
-    def _send(self, worker: _Worker, effect: Mark | Announce | HandIn | WarmUp) -> None:
+    def _send(self, worker: _Worker, effect: Mark | Invoke | Announce | HandIn | WarmUp) -> None:
         match effect:
             case Mark():
                 self._mark(worker, effect)
+            case Invoke(task, inline):
+                given = {output: worker.values.get(output) for output in inline}
+                waiting = max(0.0, worker.moving - self._clock.now())
+                self._after(waiting, lambda: self._invoke(task, given))
             case Announce(task, owner):
                 self._announce(worker, task, owner)
             case HandIn(task, saved):
@@ -286,22 +313,33 @@ class Simulation:
 
     def _mark(self, worker: _Worker, mark: Mark) -> None:
         values = {output: worker.values.get(output) for output in mark.inline}
+        owner = mark.owner
 
         def marked() -> None:
             done = self._marks.setdefault(mark.task, {})
             before = len(done)
             done.setdefault(mark.producer or worker.part.worker, (values, mark.saved))
-            if before < len(mark.producers) == len(done):
+            last = before < len(mark.producers) == len(done)
+            given: dict[TaskId, Any] = {}
+            if last:
                 given = {o: value for values, _ in done.values() for o, value in values.items()}
+            if owner is None:
+                event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given))
+                self._after(min(self._repeats()), lambda: self._answer_mark(worker, event, given))
+            elif last:
                 for delay in self._repeats():
-                    self._after(delay, lambda: self._deliver(mark, given))
+                    self._after(delay, lambda: self._deliver(owner, mark.task, given))
 
         waiting = max(0.0, worker.moving - self._clock.now())
         self._after(waiting + self._costs.coordination(), marked)
 
-    def _deliver(self, mark: Mark, given: dict[TaskId, Any]) -> None:
-        worker = self._workers[mark.owner]
-        self._put(worker, Arrived(mark.task, tuple(given)), given)
+    def _answer_mark(self, worker: _Worker, event: Marked, given: dict[TaskId, Any]) -> None:
+        worker.values.update(given)
+        self._tell(worker, event)
+
+    def _deliver(self, owner: WorkerId, task: TaskId, given: dict[TaskId, Any]) -> None:
+        worker = self._workers[owner]
+        self._put(worker, Arrived(task, tuple(given)), given)
         if worker.machine is None and not worker.started:
             self._start(worker)
 

@@ -96,6 +96,12 @@ def _check_workers(plan: Plan, conditions: Conditions) -> None:
             )
     if plan.linger is not None and not plan.linger >= 0:
         raise PlanError("a worker lingers for 0 s or more", f"`linger` is {plan.linger!r}")
+    free = [task for task, placement in plan.placements.items() if placement.worker is None]
+    if free and not plan.flexible:
+        raise PlanError(
+            "either every task has a worker or none has",
+            f"{len(free)} of {len(plan.placements)} have none, {free[0]!r} among them",
+        )
     capacity = conditions.pool().capacity
     if plan.linger is None and len(plan.workers) > capacity:
         raise PlanError(

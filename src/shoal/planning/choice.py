@@ -24,6 +24,7 @@ PLANNERS: Mapping[str, str] = {
     "uniform": "shoal.planning.uniform:UniformPlanner",
     "nonuniform": "shoal.planning.nonuniform:NonUniformPlanner",
     "spread": "shoal.planning.spread:SpreadPlanner",
+    "wukong": "shoal.planning.wukong:WukongPlanner",
 }
 """Where each is, so that only what is used is loaded."""
 

@@ -218,9 +218,16 @@ def optimized(
     costs: Costs,
     optimizations: Sequence[Optimization | type[Optimization]],
 ) -> Plan:
-    """The plan refined by optimizations, and with what its tasks insist on."""
+    """The plan refined by optimizations, and with what its tasks insist on.
+
+    Those that need to know workers beforehand are left out of a flexible plan, which says so.
+    """
     for given in optimizations:
-        plan = optimization_of(given).apply(plan, conditions, costs)
+        optimization = optimization_of(given)
+        if plan.flexible and isinstance(optimization, _FOR_PLACED):
+            plan = _without(plan, optimization)
+        else:
+            plan = optimization.apply(plan, conditions, costs)
     return forced(plan, conditions, costs)
 
 
@@ -251,11 +258,22 @@ def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
                 wanted.append((given, [task]))
     for given, tasks in wanted:
         optimization = optimization_of(given, f"forced_optimizations of task {tasks[0]!r}")
-        if callable(getattr(optimization, "force", None)):
+        if plan.flexible and isinstance(optimization, _FOR_PLACED):
+            plan = _without(plan, optimization)
+        elif callable(getattr(optimization, "force", None)):
             plan = optimization.force(plan, tasks, conditions, costs)
         else:
             plan = optimization.apply(plan, conditions, costs)
     return plan
+
+
+_FOR_PLACED = (PreLoadOptimization, PreWarmOptimization, TaskDupOptimization)
+"""What is decided for workers that are known beforehand."""
+
+
+def _without(plan: Plan, optimization: Optimization) -> Plan:
+    note = f"{type(optimization).__name__} is left out: no worker is known beforehand."
+    return plan if note in plan.notes else replace(plan, notes=(*plan.notes, note))
 
 
 def _elsewhere(plan: Plan) -> dict[TaskId, int]:

@@ -21,7 +21,7 @@ from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
 from shoal.planning.base import Conditions
-from shoal.types import SLA, Resources, TaskId
+from shoal.types import SLA, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -97,6 +97,11 @@ class Preview:
         return self.conditions.simulate(self.plan, self._costs)
 
     @cached_property
+    def workers(self) -> Mapping[WorkerId, Resources]:
+        """Every worker and what it has; of a flexible plan, those that it is predicted to have."""
+        return self.plan.workers or self.plan.workers_of(self.timeline.workers)
+
+    @cached_property
     def makespans(self) -> list[float]:
         """The makespans of runs with drawn costs, the shortest first."""
         return self._drawn(DRAWING_SECONDS)
@@ -170,7 +175,7 @@ class Preview:
     def __str__(self) -> str:
         plan, cost = self.plan, self.cost
         shapes: dict[str, int] = {}
-        for resources in plan.workers.values():
+        for resources in self.workers.values():
             shapes[str(resources)] = shapes.get(str(resources), 0) + 1
         workers = ", ".join(f"{count} of {shape}" for shape, count in shapes.items())
         helped = {
@@ -184,7 +189,7 @@ class Preview:
             f"from {self.basis}, made in {_seconds(self.planning)}",
             f"makespan   {_seconds(self.makespan)} at {_named(self.sla)} "
             f"({_seconds(self.timeline.makespan)} if every cost were that of {_named(self.sla)})",
-            f"workers    {len(plan.workers)}: {workers}; "
+            f"workers    {len(self.workers)}: {workers}; "
             f"{_counted(cost.cold_starts, 'cold start')}",
             f"cost       {cost.gb_seconds:.3g} GB-seconds, "
             f"{_counted(cost.invocations, 'invocation')}: "
@@ -193,6 +198,8 @@ class Preview:
         ]
         if notes:
             lines.append(f"tasks      {', '.join(notes)}")
+        if plan.flexible:
+            lines.append("placement  none: whoever readies a task runs it, or has a new worker do")
         lines += [f"note       {note}" for note in plan.notes]
         return "\n".join(lines)
 
@@ -203,17 +210,12 @@ class Preview:
             ("makespan", self.makespan, other.makespan, _seconds),
             ("GB-seconds", self.cost.gb_seconds, other.cost.gb_seconds, "{:.3g}".format),
             ("price", self.cost.price, other.cost.price, "${:.3g}".format),
-            ("workers", len(self.plan.workers), len(other.plan.workers), "{:,}".format),
+            ("workers", len(self.workers), len(other.workers), "{:,}".format),
             ("cold starts", self.cost.cold_starts, other.cost.cold_starts, "{:,}".format),
             ("bytes moved", self.cost.nbytes, other.cost.nbytes, _bytes),
         ):
             change = f"{its / mine - 1:+.0%}" if mine else ""
             rows.append((what, shown(mine), shown(its), change))
-        moved = sum(
-            placement.worker != other.plan.placements[task].worker
-            for task, placement in self.plan.placements.items()
-            if task in other.plan.placements
-        )
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = [
             "  ".join(
@@ -222,8 +224,18 @@ class Preview:
             ).rstrip()
             for row in rows
         ]
-        lines.append(f"{moved:,} of {len(self.plan.placements):,} tasks run on another worker")
-        return "\n".join(lines)
+        return "\n".join([*lines, self._moved(other)])
+
+    def _moved(self, other: Preview) -> str:
+        flexible = [p.plan.planner or "it" for p in (self, other) if p.plan.flexible]
+        if flexible:
+            return f"{' and '.join(flexible)}: whoever readies a task runs it"
+        moved = sum(
+            placement.worker != other.plan.placements[task].worker
+            for task, placement in self.plan.placements.items()
+            if task in other.plan.placements
+        )
+        return f"{moved:,} of {len(self.plan.placements):,} tasks run on another worker"
 
     def explain(self, task: str) -> str:
         """Why a task is where it is, in a sentence or two."""
@@ -246,8 +258,27 @@ class _Explanation:
 
     def text(self) -> str:
         worker = self.placement.worker
+        if worker is None:
+            return f"{self._whoever()} {self._when()}"
         where = f"{self.task} runs on {worker} ({self.placement.resources})"
         return f"{where} {self._reason()}. {self._when()}{self._extras()}"
+
+    def _whoever(self) -> str:
+        """How a task of a flexible plan gets its worker."""
+        sources = self.plan.workflow.upstream[self.task]
+        worker = self.preview.timeline.placements[self.task]
+        own = worker == WorkerId(self.task)
+        how = "the client invokes a worker for it"
+        if len(sources) == 1:
+            how = f"it is ready after {sources[0]}, whose worker runs it"
+            how += " if it has a free slot, or invokes one" if own else " too"
+        elif sources:
+            how = f"whoever is the last to finish one of its {len(sources)} upstream tasks has it"
+        predicted = "a worker of its own" if own else f"worker {worker}"
+        return (
+            f"{self.task} runs on whichever worker readies it ({self.placement.resources}): {how}. "
+            f"It is predicted to run on {predicted}."
+        )
 
     def _reason(self) -> str:
         workflow, homes = self.plan.workflow, self.plan.placements
@@ -261,7 +292,7 @@ class _Explanation:
         if not sources:
             beside = sum(p.worker == worker for p in homes.values()) - 1
             return f"to share the first tasks out; {_counted(beside, 'other task')} there"
-        nbytes: dict[str, int] = {}
+        nbytes: dict[WorkerId | None, int] = {}
         for source in sources:
             home = homes[source].worker
             nbytes[home] = nbytes.get(home, 0) + self.estimates.output_nbytes[source]
@@ -302,7 +333,7 @@ class _Explanation:
 
 
 def _title(preview: Preview) -> str:
-    return f"{preview.plan.planner or 'plan'} ({len(preview.plan.workers)})"
+    return f"{preview.plan.planner or 'plan'} ({len(preview.workers)})"
 
 
 def _named(sla: SLA) -> str:

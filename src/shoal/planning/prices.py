@@ -51,9 +51,9 @@ def prices_of(name: str | Prices) -> Prices:
 def gb_seconds(plan: Plan, timeline: Timeline) -> float:
     """Memory held for a time, from each invocation of a worker until it left."""
     return sum(
-        plan.workers[worker].memory_mb / 1024 * (end - begin)
+        resources.memory_mb / 1024 * (end - begin)
         for worker, lives in timeline.lives.items()
-        if worker in plan.workers
+        if (resources := plan.resources_of(worker)) is not None
         for begin, end in lives
     )
 

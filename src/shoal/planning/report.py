@@ -38,7 +38,7 @@ def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: boo
     moved = [
         task
         for task, worker in recorded.placements.items()
-        if preview.plan.placements[task].worker != worker
+        if preview.plan.placements[task].worker not in (worker, None)
     ]
     if moved:
         tasks = "1 task was" if len(moved) == 1 else f"{len(moved)} tasks were"

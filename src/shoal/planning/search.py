@@ -259,7 +259,7 @@ class Search:
         plan = scored.plan
         path = critical_path(self.workflow, scored.timeline)
         homes = dict(plan.placements)
-        known = {placement.worker: placement for placement in homes.values()}
+        known = {p.worker: p for p in homes.values() if p.worker is not None}
         crossings = [
             i for i in range(1, len(path)) if homes[path[i]].worker != homes[path[i - 1]].worker
         ]

@@ -43,6 +43,8 @@ class Invocation:
     """The run's folder in the machine's shared memory."""
     part: str | None = None
     """The worker's part of the plan, in base64; None: it is in the store."""
+    inputs: str | None = None
+    """Inputs of a flexible worker's first task, signed, in base64; the others are in the store."""
     preload: tuple[str, ...] = ()
     """Installed packages that are worth importing once for all sandboxes."""
     latency: float = 0.0
@@ -104,7 +106,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **{name: (int,) for name in ("epoch", "memory_mb")},
     **{name: (int, float) for name in ("cpus", "latency", "sent", "started")},
     **{name: (list,) for name in ("path", "preload")},
-    **{name: (str, type(None)) for name in ("shared", "part")},
+    **{name: (str, type(None)) for name in ("shared", "part", "inputs")},
 }
 _REQUIRED = frozenset(("run", "worker", "epoch", "memory_mb", "cpus", "store", "key", "session"))
 assert _TYPES.keys() == {field.name for field in fields(Invocation)}

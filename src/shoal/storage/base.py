@@ -6,6 +6,9 @@
 3. Within one `complete`, outputs are saved before they are announced and tasks are marked.
 4. Marks are idempotent: a set of those who have done their share, not a counter.
 5. A mailbox keeps its messages until the run ends: reading takes nothing out.
+6. A task without an owner goes to whoever sets its last mark: only the answer to that mark says so.
+7. In a run with a common part the first start of any worker may enter: who it is becomes known
+   then. Otherwise only a start that somebody has claimed may.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ class MarkRequest:
     """A worker has done its share for a task."""
 
     task: TaskId
-    owner: WorkerId
-    """Is told when the last of the producers has marked."""
-    producers: tuple[WorkerId, ...]
+    owner: WorkerId | None
+    """Is told when the last of the producers has marked; None: the sender of that mark is."""
+    producers: tuple[str, ...]
     payload: bytes
-    """What the owner is to get from this worker."""
-    producer: WorkerId | None = None
+    """What whoever runs the task is to get from this worker."""
+    producer: str | None = None
     """Whose share it is; None: the sender's. The first mark of a share counts."""
 
 
@@ -81,10 +84,20 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """A task without an owner whose last mark was the sender's: the task is the sender's now."""
+
+    task: TaskId
+    payloads: tuple[Buffer, ...]
+    """Those of its marks, in the order of the producers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """What a worker finds when it begins."""
 
     part: Buffer | None
+    """Its own, else the common one."""
     executed: bytes | None
     """What it left when it parked."""
 
@@ -99,6 +112,8 @@ class Opening:
     outputs: Mapping[str, Blob] = field(default_factory=dict)
     """Large constants."""
     ttl: int = DEFAULT_TTL
+    common: Blob | None = None
+    """The part of all workers, in a run whose workers aren't known in advance."""
 
 
 class Store(Protocol):
@@ -119,8 +134,8 @@ class Store(Protocol):
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
-    ) -> Sequence[Claim]:
-        """Save, mark, deliver; the answer names the workers that the caller has to start."""
+    ) -> Sequence[Claim | Ready]:
+        """Save, mark, deliver; the answer says whom to start, and which tasks are the caller's."""
         ...
 
     def post(self, run: RunId, letter: Letter) -> None:

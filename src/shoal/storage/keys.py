@@ -42,7 +42,7 @@ def staged(run: RunId, token: str) -> str:
 
 
 def parts(run: RunId) -> str:
-    """Hash: the plan, a part for each worker."""
+    """Hash: the plan, a part for each worker, or a common one without a name."""
     return f"shoal:{{{run}}}:parts"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.errors import RunOver
-from shoal.storage.base import Claim, Completion, Entry, Letter, MarkRequest, Opening
+from shoal.storage.base import Claim, Completion, Entry, Letter, MarkRequest, Opening, Ready
 from shoal.storage.codec import Blob, Buffer
 from shoal.storage.keys import CLIENT
 from shoal.types import RunId, TaskId, WorkerId
@@ -18,11 +18,12 @@ from shoal.types import RunId, TaskId, WorkerId
 class _Run:
     parts: dict[WorkerId, bytes]
     outputs: dict[str, bytes]
+    common: bytes | None
     epochs: dict[WorkerId, int] = field(default_factory=dict)
     claimed: set[WorkerId] = field(default_factory=set)
     entered: set[tuple[WorkerId, int]] = field(default_factory=set)
     executed: dict[WorkerId, bytes] = field(default_factory=dict)
-    marks: dict[TaskId, dict[WorkerId, bytes]] = field(default_factory=dict)
+    marks: dict[TaskId, dict[str, bytes]] = field(default_factory=dict)
     mailboxes: dict[str, list[Letter]] = field(default_factory=dict)
     progress: dict[tuple[WorkerId, int], int] = field(default_factory=dict)
 
@@ -48,6 +49,7 @@ class MemoryStore:
             state = _Run(
                 {worker: _flat(blob) for worker, blob in opening.parts.items()},
                 {name: _flat(blob) for name, blob in opening.outputs.items()},
+                None if opening.common is None else _flat(opening.common),
             )
             state.claimed.update(opening.started)
             state.epochs.update(dict.fromkeys(opening.started, 1))
@@ -64,17 +66,20 @@ class MemoryStore:
     def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
         """Begin a start of a worker."""
         with self._changed:
-            state = self._run(run, worker, epoch)
+            state = self._run(run)
+            if state.common is not None and epoch == 1:
+                state.epochs.setdefault(worker, 1)
+            self._run(run, worker, epoch)
             if (worker, epoch) in state.entered:
                 raise RunOver(f"Start {epoch} of worker {worker} in run {run} is under way.")
             state.entered.add((worker, epoch))
-            return Entry(state.parts.get(worker), state.executed.get(worker))
+            return Entry(state.parts.get(worker, state.common), state.executed.get(worker))
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
-    ) -> Sequence[Claim]:
+    ) -> Sequence[Claim | Ready]:
         """Save, mark, deliver."""
-        claims: list[Claim] = []
+        answers: list[Claim | Ready] = []
         with self._changed:
             state = self._run(run, worker, epoch)
             for name, blob in completion.saves:
@@ -82,28 +87,33 @@ class MemoryStore:
             for found in completion.announcements:
                 self._append(state, found.owner, Letter("saved", found.task, (found.payload,)))
             for mark in completion.marks:
-                if self._mark(state, mark, worker) and mark.owner not in state.claimed:
+                payloads = self._mark(state, mark, worker)
+                if payloads is None:
+                    continue
+                if mark.owner is None:
+                    answers.append(Ready(mark.task, payloads))
+                    continue
+                self._append(state, mark.owner, Letter("ready", mark.task, payloads))
+                if mark.owner not in state.claimed:
                     state.claimed.add(mark.owner)
                     state.epochs[mark.owner] = state.epochs.get(mark.owner, 0) + 1
-                    claims.append(Claim(mark.owner, state.epochs[mark.owner]))
+                    answers.append(Claim(mark.owner, state.epochs[mark.owner]))
             for letter in completion.letters:
                 self._append(state, CLIENT, letter)
             state.progress[worker, epoch] = completion.executed
             self._changed.notify_all()
-        return claims
+        return answers
 
-    def _mark(self, state: _Run, mark: MarkRequest, worker: WorkerId) -> bool:
-        """Whether that made the task ready."""
+    def _mark(self, state: _Run, mark: MarkRequest, worker: WorkerId) -> tuple[bytes, ...] | None:
+        """The payloads of all marks if that made the task ready."""
         done = state.marks.setdefault(mark.task, {})
         producer = mark.producer or worker
         if producer in done:
-            return False
+            return None
         done[producer] = mark.payload
         if len(done) < len(mark.producers):
-            return False
-        payloads = tuple(done[producer] for producer in mark.producers)
-        self._append(state, mark.owner, Letter("ready", mark.task, payloads))
-        return True
+            return None
+        return tuple(done[producer] for producer in mark.producers)
 
     def _append(self, state: _Run, mailbox: str, letter: Letter) -> None:
         letters = state.mailboxes.setdefault(mailbox, [])

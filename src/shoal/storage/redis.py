@@ -8,12 +8,12 @@ from typing import Any
 
 from shoal.errors import RunOver, StoreUnavailable
 from shoal.storage import keys
-from shoal.storage.base import Claim, Completion, Entry, Letter, Opening
+from shoal.storage.base import Claim, Completion, Entry, Letter, MarkRequest, Opening, Ready
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
 from shoal.storage.receivers import Receivers
 from shoal.storage.resp import Arg, Connection
 from shoal.storage.server import Script, ServerClient, checked
-from shoal.types import RunId, WorkerId
+from shoal.types import RunId, TaskId, WorkerId
 
 _LARGE = 64 * 1024
 """Larger outputs are staged by a command of their own, because a script copies what it is given;
@@ -39,6 +39,7 @@ _COMPLETE = (
     + """
 -- KEYS: state, marks, outputs, progress, the client's mailbox, names of large outputs, then the
 -- staged ones. ARGV[1] and ARGV[2] say how the keys of mailboxes and of large outputs begin.
+-- A mark without an owner has the number of its producer instead of all producers' names.
 -- The first to write is a command that a full memory refuses: after any other all are let through.
 local mailboxes, larges, worker, epoch, executed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local gone = over(worker, epoch)
@@ -52,7 +53,7 @@ local function take()
   at = at + 1
   return value
 end
-local claims = {}
+local claims, owned = {}, {}
 for i = 7, #KEYS do
   local name = take()
   redis.call('SADD', KEYS[6], name)
@@ -73,18 +74,26 @@ end
 for _ = 1, tonumber(take()) do
   local task, owner, producer, payload, count = take(), take(), take(), take(), tonumber(take())
   local fields = {}
-  for i = 1, count do fields[i] = task .. '\\n' .. take() end
+  if owner ~= '' then
+    for i = 1, count do fields[i] = task .. '\\n' .. take() end
+  end
   if redis.call('HSETNX', KEYS[2], task .. '\\n' .. producer, payload) == 1
       and redis.call('HINCRBY', KEYS[2], task, 1) == count then
-    local letter = {'kind', 'ready', 'name', task}
-    for i, part in ipairs(redis.call('HMGET', KEYS[2], unpack(fields))) do
-      letter[#letter + 1] = i
-      letter[#letter + 1] = part
-    end
-    append(mailboxes .. owner, unpack(letter))
-    if redis.call('HSETNX', KEYS[1], 'claim:' .. owner, 1) == 1 then
-      claims[#claims + 1] = owner
-      claims[#claims + 1] = redis.call('HINCRBY', KEYS[1], 'epoch:' .. owner, 1)
+    if owner == '' then
+      local ready = {task}
+      for i = 1, count do ready[i + 1] = redis.call('HGET', KEYS[2], task .. '\\n' .. i) end
+      owned[#owned + 1] = ready
+    else
+      local letter = {'kind', 'ready', 'name', task}
+      for i, part in ipairs(redis.call('HMGET', KEYS[2], unpack(fields))) do
+        letter[#letter + 1] = i
+        letter[#letter + 1] = part
+      end
+      append(mailboxes .. owner, unpack(letter))
+      if redis.call('HSETNX', KEYS[1], 'claim:' .. owner, 1) == 1 then
+        claims[#claims + 1] = owner
+        claims[#claims + 1] = redis.call('HINCRBY', KEYS[1], 'epoch:' .. owner, 1)
+      end
     end
   end
 end
@@ -99,20 +108,25 @@ for _ = 1, tonumber(take()) do
 end
 redis.call('HSET', KEYS[4], worker .. '\\n' .. epoch, executed)
 redis.call('PEXPIRE', KEYS[4], ttl)
-return claims
+return {claims, owned}
 """
 )
 
 _ENTER = (
     _GUARD
     + """
--- KEYS: state, parts. ARGV: worker, epoch.
+-- KEYS: state, parts. ARGV: worker, epoch. The common part has no worker's name.
+local common = redis.call('HGET', KEYS[2], '')
+if common and ttl ~= -2 and ARGV[2] == '1' then
+  redis.call('HSETNX', KEYS[1], 'epoch:' .. ARGV[1], 1)
+end
 local gone = over(ARGV[1], ARGV[2])
 if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
 if redis.call('HSETNX', KEYS[1], 'entered:' .. ARGV[1] .. ':' .. ARGV[2], 1) == 0 then
   return redis.error_reply('RUNOVER this start of worker ' .. ARGV[1] .. ' is under way')
 end
-return {redis.call('HGET', KEYS[2], ARGV[1]), redis.call('HGET', KEYS[1], 'parked:' .. ARGV[1])}
+local part = redis.call('HGET', KEYS[2], ARGV[1]) or common
+return {part, redis.call('HGET', KEYS[1], 'parked:' .. ARGV[1])}
 """
 )
 
@@ -179,6 +193,8 @@ class RedisStore(ServerClient):
             state += [f"claim:{worker}", 1, f"epoch:{worker}", 1]
         commands: list[list[Arg]] = [["HSET", keys.state(run), *state]]
         parts: list[Arg] = [item for pair in opening.parts.items() for item in pair]
+        if opening.common is not None:
+            parts += ["", opening.common]
         small: list[Arg] = []
         large: list[Arg] = []
         for name, blob in opening.outputs.items():
@@ -207,7 +223,7 @@ class RedisStore(ServerClient):
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
-    ) -> Sequence[Claim]:
+    ) -> Sequence[Claim | Ready]:
         """Save, mark, deliver."""
         staging: list[list[Arg]] = []
         staged: list[str] = []
@@ -231,8 +247,7 @@ class RedisStore(ServerClient):
             args += [announcement.owner, announcement.task, announcement.payload]
         args.append(len(completion.marks))
         for mark in completion.marks:
-            args += [mark.task, mark.owner, mark.producer or worker, mark.payload]
-            args += [len(mark.producers), *mark.producers]
+            args += _mark_args(mark, worker)
         args.append(len(completion.letters))
         for letter in completion.letters:
             args += [letter.kind, letter.name, len(letter.parts), *letter.parts]
@@ -245,11 +260,13 @@ class RedisStore(ServerClient):
             keys.large_outputs(run),
             *staged,
         )
-        flat = self._script("complete", touched, args, staging)
-        return [
+        claims, owned = self._script("complete", touched, args, staging)
+        answers: list[Claim | Ready] = [
             Claim(WorkerId(str(owner, "utf-8")), int(start))
-            for owner, start in zip(flat[::2], flat[1::2], strict=True)
+            for owner, start in zip(claims[::2], claims[1::2], strict=True)
         ]
+        answers += [Ready(TaskId(str(task, "utf-8")), tuple(rest)) for task, *rest in owned]
+        return answers
 
     def post(self, run: RunId, letter: Letter) -> None:
         """Put a message into the client's mailbox."""
@@ -336,6 +353,13 @@ def _read_mail(
         raise RunOver(f"Run {run} is over.")
     mail: list[Any] | None = checked([connection.reply(patience=timeout)])[0]
     return mail
+
+
+def _mark_args(mark: MarkRequest, worker: WorkerId) -> list[Arg]:
+    producer, count = mark.producer or worker, len(mark.producers)
+    if mark.owner is None:
+        return [mark.task, "", mark.producers.index(producer) + 1, mark.payload, count]
+    return [mark.task, mark.owner, producer, mark.payload, count, *mark.producers]
 
 
 def _letter(id_: str, fields: list[Buffer]) -> Letter:

@@ -3,16 +3,19 @@
 1. Orders are carried out in the order given, by one thread at a time: a slot that has nothing else
    to do, or the courier's own thread while the slots are busy.
 2. Everything that is ready to go travels in one round trip. Within it the store saves before it
-   marks, so an output counts as saved as soon as it stands in line.
+   marks, so an output counts as saved as soon as it stands in line. Flexible workers are invoked
+   after it.
 3. Large outputs for this machine go through shared memory, and nothing of them to the store.
 """
 
 from __future__ import annotations
 
 import heapq
+import json
 import logging
 import threading
 import time
+from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +24,18 @@ from typing import Any, Protocol
 from shoal.clock import RealClock
 from shoal.errors import PlatformError, StoreError
 from shoal.execution.effects import Mark
-from shoal.execution.events import Event, Fetched, Saved
+from shoal.execution.events import Event, Fetched, Marked, Saved
 from shoal.execution.plan import Part
 from shoal.platform.base import Invocation, Platform
-from shoal.storage.base import Announcement, Claim, Completion, Letter, MarkRequest, Store
+from shoal.storage.base import (
+    Announcement,
+    Claim,
+    Completion,
+    Letter,
+    MarkRequest,
+    Ready,
+    Store,
+)
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode, encode
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, TaskId, WorkerId
@@ -104,6 +115,10 @@ class Courier:
         self._marks: list[MarkRequest] = []
         self._announcements: list[Announcement] = []
         self._letters: list[Letter] = []
+        self._invocations: list[Invocation] = []
+        """Flexible workers to be started after the next round trip."""
+        self._invoked: list[TaskId] = []
+        """The first tasks of all flexible workers that this one has started."""
         self._parking: _Parking | None = None
         self._finishing = False
         self._told = 0
@@ -140,11 +155,25 @@ class Courier:
         sent = self._clock.now()
 
         def order() -> None:
-            joined = {task: b"".join(blob) for task, blob in pickled.items()}
             saved = self._worker.recorder.numbered(mark.saved)
-            payload = b"".join(encode((sent, plain, joined, saved), self._key))
+            payload = b"".join(encode((sent, plain, _joined(pickled), saved), self._key))
             self._marks.append(
                 MarkRequest(mark.task, mark.owner, mark.producers, payload, mark.producer)
+            )
+
+        self._orders.append(order)
+
+    def invoke(self, task: TaskId, plain: dict[TaskId, Any], pickled: dict[TaskId, Blob]) -> None:
+        """Start a flexible worker with a task; small inputs travel along."""
+        self._invoked.append(task)
+
+        def order() -> None:
+            inputs: str | None = None
+            if plain or pickled:
+                blob = encode((plain, _joined(pickled)), self._key)
+                inputs = b64encode(b"".join(blob)).decode()
+            self._invocations.append(
+                replace(self._invocation, worker=WorkerId(task), epoch=1, inputs=inputs)
             )
 
         self._orders.append(order)
@@ -256,7 +285,7 @@ class Courier:
         if self._finishing or parking:
             kind = "finished" if self._finishing else "parked"
             record = self._worker.recorder.taken(self._clock.now())
-            self._letters.append(Letter(kind, self._part.worker, (record,)))
+            self._letters.append(Letter(kind, self._part.worker, (record, *self._told_of())))
         if self._saves or self._marks or self._announcements or self._letters:
             executed = self._worker.executed
             completion = Completion(
@@ -267,20 +296,42 @@ class Courier:
             for task, start, nbytes in self._sending:
                 self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
             self._sending.clear()
+        if self._invocations:
+            now = self._clock.now()
+            invocations = [replace(invocation, sent=now) for invocation in self._invocations]
+            self._invocations = []
+            self._platform.invoke(invocations)
         if parking:
             run, epoch = self._invocation.run, self._invocation.epoch
             worker = self._part.worker
             left = self._store.park(run, worker, epoch, parking.read, parking.executed)
             self._worker.parked(left=left)
 
+    def _told_of(self) -> tuple[bytes, ...]:
+        """What the client has to know of the workers that a flexible one has started."""
+        return (json.dumps(self._invoked).encode(),) if self._part.flexible else ()
+
     def _complete(self, completion: Completion) -> None:
         self._told = completion.executed
         invocation = self._invocation
-        claims = self._store.complete(
+        answers = self._store.complete(
             invocation.run, self._part.worker, invocation.epoch, completion
         )
+        claims = [answer for answer in answers if isinstance(answer, Claim)]
         if claims:
             self._platform.invoke([self._invocation_of(claim) for claim in claims])
+        if self._part.flexible:
+            ready = {answer.task: answer for answer in answers if isinstance(answer, Ready)}
+            for mark in completion.marks:
+                self._tell_marked(mark, ready.pop(mark.task, None))
+
+    def _tell_marked(self, mark: MarkRequest, ready: Ready | None) -> None:
+        held: dict[TaskId, Any] = {}
+        if ready is not None:
+            held = self.opened(Letter("ready", mark.task, ready.payloads))
+            self._worker.keep(held)
+        producer = TaskId(mark.producer or "")
+        self._worker.tell(Marked(mark.task, producer, ready is not None, tuple(held)))
 
     def _invocation_of(self, claim: Claim) -> Invocation:
         resources = self._part.neighbours[claim.worker]
@@ -352,6 +403,13 @@ class Courier:
         self._worker.recorder.delivered(TaskId(letter.name), latest, self._clock.now())
         return held
 
+    def inputs(self) -> dict[TaskId, Any]:
+        """The inputs of a flexible worker's first task that came with its invocation."""
+        if self._invocation.inputs is None:
+            return {}
+        plain, pickled = decode(b64decode(self._invocation.inputs), self._key)
+        return {**plain, **{task: decode(blob, self._key) for task, blob in pickled.items()}}
+
     def _run(self) -> None:
         try:
             while not self._stopped:
@@ -381,3 +439,7 @@ class Courier:
             while self._timers and self._timers[0][0] <= time.monotonic():
                 due.append(heapq.heappop(self._timers)[2])
         return due
+
+
+def _joined(pickled: dict[TaskId, Blob]) -> dict[TaskId, bytes]:
+    return {task: b"".join(blob) for task, blob in pickled.items()}

@@ -14,6 +14,7 @@ from shoal.platform.base import Invocation
 from shoal.platform.http import HttpPlatform
 from shoal.storage.base import Store
 from shoal.storage.redis import RedisStore
+from shoal.types import TaskId
 from shoal.worker.package import unpack
 from shoal.worker.runtime import Running, WorkerRuntime
 
@@ -54,6 +55,8 @@ def run_worker(
         return True
     data = b64decode(invocation.part) if invocation.part is not None else entry.part
     unpacked = unpack(data, bytes.fromhex(invocation.key))
+    if unpacked.part.flexible:
+        unpacked.part = unpacked.part.begun_with(TaskId(invocation.worker))
     numbers = frozenset(json.loads(entry.executed)) if entry.executed else frozenset()
     executed = [task for task, n in unpacked.part.numbered().items() if n in numbers]
     runtime = WorkerRuntime(

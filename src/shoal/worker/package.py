@@ -1,6 +1,7 @@
 """What travels to a worker: its part of the plan, its calls, its functions, each once.
 
-1. A function that any process can import travels as its name, any other by value.
+1. A function that any process can import travels as its name, any other by value. Flexible workers
+   all get the same, so it is sent once for the run.
 2. A large constant is saved once for the run, under a name made from its content; the calls that
    take it only name it.
 3. What can't be pickled is found here, before anything runs, and named.
@@ -51,6 +52,8 @@ class Packed:
 
     parts: list[Part]
     packages: dict[WorkerId, Blob] = field(default_factory=dict)
+    common: Blob | None = None
+    """The package of all workers, if they are flexible."""
     constants: dict[str, Blob] = field(default_factory=dict)
     """Large constants by the names under which they are to be saved."""
 
@@ -64,10 +67,14 @@ def pack(plan: Plan, key: bytes) -> Packed:
     for part in parts:
         package = _package(part, plan.workflow, constants, functions)
         try:
-            packed.packages[part.worker] = encode(package, key, what="a plan")
+            blob = encode(package, key, what="a plan")
         except NotPicklable:
             _blame(part, plan.workflow, key)
             raise
+        if part.flexible:
+            packed.common = blob
+        else:
+            packed.packages[part.worker] = blob
     return packed
 
 

@@ -33,6 +33,7 @@ from shoal.execution.effects import (
     Finish,
     Forget,
     HandIn,
+    Invoke,
     Mark,
     Park,
     Save,
@@ -49,6 +50,7 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
+from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
 from shoal.platform.base import Invocation, Platform
 from shoal.storage.base import Letter, Store
@@ -120,8 +122,7 @@ class WorkerRuntime:
         self._numbers = part.numbered()
         self.recorder = Recorder(part.worker, self._numbers)
         self._start = start
-        self._machine = WorkerMachine(part)
-        self._wanted = part.feeds.keys() | part.sinks
+        self._machine = FlexibleMachine(part) if part.flexible else WorkerMachine(part)
         self._values: dict[TaskId, Any] = {}
         self._blobs: dict[TaskId, Blob] = {}
         """Outputs that were pickled to learn their size."""
@@ -155,11 +156,11 @@ class WorkerRuntime:
     def run(self) -> bool:
         """Do everything there is to do; whether this process can run another worker."""
         mail = None
-        if not self._part.shared.keys().isdisjoint(self._part.tasks):
+        if self._part.waits:
             mail = threading.Thread(target=self._receive, name="shoal-mail", daemon=True)
         self._courier.start()
         try:
-            self._tell(Started(self._resumed))
+            self._tell(self._beginning())
             self.recorder.started(self._start, self._invocation.sent, self._clock.now())
             if mail is not None:
                 mail.start()
@@ -179,6 +180,12 @@ class WorkerRuntime:
         if self._broken is not None and not isinstance(self._broken, RunOver):
             raise self._broken
         return not self._abandoned and not self._slots
+
+    def _beginning(self) -> Event:
+        if not self._part.flexible:
+            return Started(self._resumed)
+        self._values = self._courier.inputs()
+        return Arrived(TaskId(self._part.worker), tuple(self._values))
 
     def _run_slots(self) -> None:
         """Run tasks in this thread; in another one where a timeout may have to give it up."""
@@ -319,7 +326,7 @@ class WorkerRuntime:
 
     def _measure(self, task: TaskId, value: Any) -> int:
         """The size of an output; it is pickled right away if it may have to travel."""
-        if task not in self._wanted:
+        if not self._part.travels(task):
             return estimated_nbytes(value)
         nbytes = quick_nbytes(value)
         if nbytes is not None:
@@ -405,7 +412,7 @@ class WorkerRuntime:
                 courier.fetch(outputs)
             case Save(task):
                 courier.save(task)
-            case Mark() | Announce() | HandIn() | WarmUp():
+            case Mark() | Invoke() | Announce() | HandIn() | WarmUp():
                 self._send(effect)
             case SetTimer(timer, seconds):
                 courier.after(seconds, lambda: self._tell(TimerFired(timer)))
@@ -423,20 +430,25 @@ class WorkerRuntime:
             case _:
                 assert_never(effect)
 
-    def _send(self, effect: Mark | Announce | HandIn | WarmUp) -> None:
+    def _send(self, effect: Mark | Invoke | Announce | HandIn | WarmUp) -> None:
         courier = self._courier
         match effect:
             case Mark():
-                blobs, values = self._blobs, self._values
-                pickled = {output: blobs[output] for output in effect.inline if output in blobs}
-                plain = {output: values[output] for output in effect.inline if output not in blobs}
-                courier.mark(effect, plain, pickled)
+                courier.mark(effect, *self._inline(effect.inline))
+            case Invoke(task, inline):
+                courier.invoke(task, *self._inline(inline))
             case Announce(task, owner):
                 courier.announce(task, owner)
             case HandIn(task, saved):
                 courier.hand_in(task, self._values.get(task), self._blobs.get(task), saved=saved)
             case WarmUp(resources, count):
                 courier.warm_up(resources, count)
+
+    def _inline(self, outputs: tuple[TaskId, ...]) -> tuple[dict[TaskId, Any], dict[TaskId, Blob]]:
+        """Outputs that are to travel along: those that aren't pickled, and those that are."""
+        blobs, values = self._blobs, self._values
+        pickled = {output: blobs[output] for output in outputs if output in blobs}
+        return {o: values[o] for o in outputs if o not in blobs}, pickled
 
     def _finish(self) -> None:
         self._courier.finish()

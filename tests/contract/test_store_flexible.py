@@ -1,0 +1,145 @@
+"""Marks without an owner, and workers that nobody names in advance: see `storage/base.py`."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from store_examples import BINARY, LARGE, Connect, flat, keys_of, t, u, w0, w1, w2
+
+from shoal.errors import RunOver
+from shoal.storage.base import Completion, MarkRequest, Opening, Ready, Store
+from shoal.storage.resp import Connection
+from shoal.types import RunId, TaskId, WorkerId
+
+PACKAGE = Opening((), common=[b"common"])
+THREE = ("x#0", "ü#1", "x#10")
+
+
+def marking(producer: str, payload: bytes = b"", task: TaskId = t) -> Completion:
+    return Completion((), [MarkRequest(task, None, THREE, payload, producer)])
+
+
+def ready(answers: object) -> list[tuple[str, list[bytes]]]:
+    assert isinstance(answers, list)
+    assert all(isinstance(answer, Ready) for answer in answers)
+    return [(answer.task, [bytes(each) for each in answer.payloads]) for answer in answers]
+
+
+def begun(store: Store, run: RunId, *workers: WorkerId) -> None:
+    store.open(run, PACKAGE)
+    for worker in workers:
+        store.enter(run, worker, 1)
+
+
+def test_the_last_mark_is_answered_with_the_task_and_all_payloads(store: Store, run: RunId) -> None:
+    begun(store, run, w0, w1)
+    assert store.complete(run, w0, 1, marking("x#10", b"10")) == []
+    assert store.complete(run, w1, 1, marking("x#0", BINARY)) == []
+    assert ready(store.complete(run, w0, 1, marking("ü#1", b""))) == [(t, [BINARY, b"", b"10"])]
+
+
+def test_nobody_else_is_told(store: Store, run: RunId) -> None:
+    begun(store, run, w0)
+    for producer in THREE:
+        store.complete(run, w0, 1, marking(producer))
+    for mailbox in ("", w0, t, "client"):
+        assert store.receive(run, mailbox, "", 0) == []
+
+
+def test_a_repeated_mark_gives_the_task_to_nobody_again(store: Store, run: RunId) -> None:
+    begun(store, run, w0, w1)
+    for producer in ("x#0", "x#0", "ü#1"):
+        assert store.complete(run, w0, 1, marking(producer)) == []
+    assert ready(store.complete(run, w0, 1, marking("x#10", b"first"))) == [
+        (t, [b"", b"", b"first"])
+    ]
+    assert store.complete(run, w1, 1, marking("x#10", b"second")) == []
+
+
+def test_marks_of_several_tasks_travel_together(store: Store, run: RunId) -> None:
+    begun(store, run, w0)
+    marks = [
+        MarkRequest(task, None, THREE, producer.encode(), producer)
+        for task in (t, u)
+        for producer in THREE
+    ]
+    payloads = [producer.encode() for producer in THREE]
+    answer = store.complete(run, w0, 1, Completion((), marks))
+    assert ready(answer) == [(t, payloads), (u, payloads)]
+
+
+def test_whoever_gets_the_task_finds_what_was_saved_for_it(store: Store, run: RunId) -> None:
+    begun(store, run, w0, w1)
+    saves = [("a", [b"a"]), ("A", [b"A" * LARGE])]
+    store.complete(run, w0, 1, Completion(saves, marking("x#0").marks))
+    store.complete(run, w1, 1, marking("x#10"))
+    assert ready(store.complete(run, w1, 1, marking("ü#1")))
+    assert [flat(data) for data in store.fetch(run, ["a", "A"])] == [b"a", b"A" * LARGE]
+
+
+def test_of_many_who_mark_at_once_exactly_one_gets_the_task(connect: Connect, run: RunId) -> None:
+    count = 12
+    producers = tuple(f"p#{number}" for number in range(count))
+    stores = [connect() for _ in range(4)]
+    stores[0].open(run, PACKAGE)
+    workers = [WorkerId(producer) for producer in producers]
+    for worker in workers:
+        stores[0].enter(run, worker, 1)
+
+    def mark(number: int) -> list[tuple[str, list[bytes]]]:
+        request = MarkRequest(t, None, producers, b"%d" % number, producers[number])
+        store = stores[number % len(stores)]
+        return ready(store.complete(run, workers[number], 1, Completion((), [request])))
+
+    with ThreadPoolExecutor(count) as pool:
+        answers = [each for found in pool.map(mark, range(count)) for each in found]
+    assert answers == [(t, [b"%d" % number for number in range(count)])]
+
+
+def test_a_very_wide_fan_in_becomes_ready(store: Store, run: RunId) -> None:
+    begun(store, run, w0)
+    producers = tuple(f"p#{number}" for number in range(10_000))
+    answer: list[tuple[str, list[bytes]]] = []
+    for at in range(0, len(producers), 500):
+        marks = [MarkRequest(t, None, producers, b"", p) for p in producers[at : at + 500]]
+        answer += ready(store.complete(run, w0, 1, Completion((), marks)))
+    assert answer == [(t, [b""] * 10_000)]
+
+
+def test_every_worker_finds_the_common_part(store: Store, run: RunId) -> None:
+    begun(store, run)
+    assert [flat(store.enter(run, worker, 1).part) for worker in (w0, w1)] == [b"common"] * 2
+
+
+def test_a_worker_is_begun_once_however_often_it_is_invoked(store: Store, run: RunId) -> None:
+    begun(store, run, w0)
+    with pytest.raises(RunOver):
+        store.enter(run, w0, 1)
+    with pytest.raises(RunOver):
+        store.enter(run, w1, 2)
+
+
+def test_without_a_common_part_nobody_enters_unclaimed(store: Store, run: RunId) -> None:
+    store.open(run, Opening([w0]))
+    with pytest.raises(RunOver):
+        store.enter(run, w2, 1)
+
+
+def test_nobody_enters_a_flexible_run_that_is_over(store: Store, run: RunId) -> None:
+    begun(store, run, w0)
+    store.close(run, [])
+    with pytest.raises(RunOver):
+        store.enter(run, w1, 1)
+    with pytest.raises(RunOver):
+        store.complete(run, w0, 1, marking("x#0"))
+
+
+def test_nothing_is_left_though_nobody_names_the_workers(
+    server: Connection, on_server: Store, run: RunId
+) -> None:
+    begun(on_server, run, w0, w1)
+    saves = [("a", [b"a"]), ("A", [b"A" * LARGE])]
+    on_server.complete(run, w0, 1, Completion(saves, marking("x#0").marks, executed=1))
+    on_server.close(run, [])
+    assert keys_of(server, run) == set()

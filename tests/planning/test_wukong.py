@@ -1,0 +1,153 @@
+"""`WukongPlanner`, and what is shown of plans without workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from planning_examples import LARGE, SMALL, Table, chain, conditions, fan, step, tree, workflow
+
+from shoal import (
+    Percentile,
+    PreLoadOptimization,
+    PreWarmOptimization,
+    Resources,
+    TaskDupOptimization,
+    UniformPlanner,
+    WukongPlanner,
+    task,
+)
+from shoal.errors import PlanError
+from shoal.execution.plan import Placement, Plan
+from shoal.planning.base import validated
+from shoal.planning.choice import named_planner
+from shoal.planning.preview import Preview
+from shoal.planning.report import report
+from shoal.types import TaskId, WorkerId
+
+
+def previewed(output: Any, **costs: Any) -> Preview:
+    known = conditions(Table(**costs), workers=4)
+    return Preview(WukongPlanner(SMALL).plan(workflow(output), known), known)
+
+
+def test_no_task_has_a_worker() -> None:
+    known = conditions(Table(), workers=4)
+    plan = WukongPlanner().plan(workflow(tree(8)), known)
+    assert plan.flexible
+    assert plan.planner == "wukong"
+    assert {placement.worker for placement in plan.placements.values()} == {None}
+    assert {placement.resources for placement in plan.placements.values()} == {known.resources}
+    assert validated(plan, plan.workflow, known) is plan
+
+
+def test_it_has_a_name_and_a_service_level() -> None:
+    planner = named_planner("wukong", Percentile(90))
+    assert isinstance(planner, WukongPlanner)
+    assert planner.sla == Percentile(90)
+
+
+def test_all_workers_have_what_the_task_that_asks_for_most_asks_for() -> None:
+    @task(resources=LARGE)
+    def hungry(*sources: Any) -> None: ...
+
+    @task(resources=Resources(256, 6))
+    def busy(*sources: Any) -> None: ...
+
+    flow = workflow(hungry(step(), busy()))
+    plan = WukongPlanner(SMALL).plan(flow, conditions(Table(), workers=4))
+    assert {placement.resources for placement in plan.placements.values()} == {Resources(8192, 6)}
+    assert plan.notes == ("All workers have 8192 MB, 6 CPUs: a task asks so.",)
+
+
+def test_optimizations_that_need_workers_are_left_out_and_named() -> None:
+    @task(forced_optimizations=[PreLoadOptimization(), TaskDupOptimization])
+    def insistent(*sources: Any) -> None: ...
+
+    planner = WukongPlanner(optimizations=[PreWarmOptimization, PreLoadOptimization])
+    flow = workflow(insistent(step(), insistent(step())))
+    plan = planner.plan(flow, conditions(Table(), workers=4))
+    assert not any(p.preload or p.prewarm or p.duplicable for p in plan.placements.values())
+    assert [note.partition(" ")[0] for note in plan.notes] == [
+        "PreWarmOptimization",
+        "PreLoadOptimization",
+        "TaskDupOptimization",
+    ]
+
+
+def test_other_optimizations_are_applied() -> None:
+    class Named:
+        def apply(self, plan: Plan, *_: Any) -> Plan:
+            return replace(plan, planner="refined")
+
+    planner = WukongPlanner(optimizations=[Named])  # type: ignore[list-item]
+    known = conditions(Table(), workers=4)
+    assert planner.plan(workflow(chain(3)), known).planner == "refined"
+
+
+def test_a_plan_that_leaves_only_some_tasks_open_is_refused() -> None:
+    flow = workflow(chain(2))
+    first, second = flow.calls
+    placed = {first: Placement(WorkerId("w0"), SMALL), second: Placement(None, SMALL)}
+    with pytest.raises(PlanError, match="either every task has a worker or none has"):
+        validated(Plan(flow, placed), flow, conditions(Table(), workers=4))
+
+
+def test_a_chain_is_predicted_to_stay_on_one_worker() -> None:
+    preview = previewed(chain(5), start=1.0)
+    assert preview.timeline.workers == ("step#0",)
+    assert preview.timeline.makespan == 6.0
+    assert preview.cost.gb_seconds == pytest.approx(6.0 * 2)
+    assert preview.cost.nbytes == 0
+
+
+def test_each_branch_beyond_the_first_is_predicted_to_have_a_worker() -> None:
+    preview = previewed(fan(6), start=1.0)
+    assert len(preview.workers) == 6
+    assert preview.cost.invocations == 6
+    assert set(preview.workers.values()) == {SMALL}
+
+
+def test_the_preview_says_that_there_is_no_placement() -> None:
+    preview = previewed(tree(8))
+    assert "workers    8: 8 of 2048 MB" in str(preview)
+    assert "whoever readies a task runs it" in str(preview)
+    assert preview.show(color=False)
+    assert preview.critical_path
+
+
+def test_comparison_with_a_placed_plan_counts_predicted_workers() -> None:
+    preview = previewed(fan(6))
+    known = preview.conditions
+    placed = Preview(UniformPlanner(SMALL).plan(preview.plan.workflow, known), known)
+    for text in (preview.compare(placed), placed.compare(preview)):
+        assert "wukong (6)" in text
+        assert text.endswith("wukong: whoever readies a task runs it")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("step#0", "the client invokes a worker for it. It is predicted to run on a worker of its"),
+        ("step#1", "ready after step#0, whose worker runs it too. It is predicted to run on worker "
+         "step#0."),
+        ("step#2", "ready after step#0, whose worker runs it if it has a free slot"),
+        ("step#7", "whoever is the last to finish one of its 6 upstream tasks has it"),
+    ],
+)  # fmt: skip
+def test_explain_tells_who_readies_a_task(name: str, said: str) -> None:
+    assert said in previewed(fan(6)).explain(name)
+
+
+def test_a_report_has_no_tasks_that_ran_elsewhere() -> None:
+    preview = previewed(fan(6))
+    text = report(preview, preview.timeline)
+    assert "another worker" not in text
+    assert "GB-seconds" in text
+
+
+def test_the_predicted_placement_is_that_of_the_timeline() -> None:
+    placements = previewed(fan(3)).timeline.placements
+    assert placements[TaskId("step#1")] == "step#0"
+    assert placements[TaskId("step#2")] == "step#2"

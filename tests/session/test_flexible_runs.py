@@ -1,0 +1,319 @@
+"""Runs with flexible workers, on the embedded default."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from observing import PATIENCE
+from shoal import Output, Resources, Run, Session, WukongPlanner, task
+from shoal.errors import RunCancelled, TaskError, TaskTimeout, WorkerDied
+from shoal.storage.base import Letter
+from shoal.storage.redis import RedisStore
+from shoal.types import MB_PER_CPU, TaskId, WorkerId
+
+pytestmark = pytest.mark.real
+
+WUKONG = WukongPlanner(Resources(MB_PER_CPU))
+TWO_SLOTS = WukongPlanner(Resources(2 * MB_PER_CPU))
+planners = pytest.mark.parametrize("planner", [WUKONG, TWO_SLOTS], ids=["one slot", "two slots"])
+
+
+@task
+def add(*numbers: Any) -> Any:
+    return sum(numbers)
+
+
+@task
+def full(number: int, *sources: Any) -> Any:
+    return np.full(50_000, number + sum(source[0] for source in sources))
+
+
+@task
+def total(*arrays: Any) -> int:
+    return int(sum(array.sum() for array in arrays))
+
+
+@pytest.fixture(scope="module")
+def session(private_folder: Path) -> Iterator[Session]:
+    """A session with a few sandboxes, for each has to import this module."""
+    with Session(sandboxes=4, workers=2) as session:
+        yield session
+
+
+def left_of(session: Session, run: Run) -> list[bytes]:
+    """What a run has left in the store."""
+    store = session.store
+    assert isinstance(store, RedisStore)
+    found: list[bytes] = store._call([["KEYS", f"shoal:{{{run.id}}}*"]])[0]
+    return found
+
+
+def ended(session: Session, run: Run) -> Any:
+    """The result of a run that left nothing, executed everything once and has all timelines."""
+    result = run.result(PATIENCE)
+    assert left_of(session, run) == []
+    executed = Counter(span.task for span in run.timeline.of_kind("execute"))
+    assert executed == dict.fromkeys(run.workflow.calls, 1)
+    timeline = run.timeline
+    starts = Counter(span.worker for span in timeline.of_kind("cold start", "warm start"))
+    assert starts == dict.fromkeys(timeline.workers, 1)
+    first: dict[WorkerId, TaskId | None] = {}
+    for span in sorted(timeline.of_kind("execute"), key=lambda span: span.start):
+        first.setdefault(span.worker, span.task)
+    assert all(worker == task for worker, task in first.items())
+    return result
+
+
+def reduced(leaves: int) -> Output[Any]:
+    level = [add(number) for number in range(leaves)]
+    while len(level) > 1:
+        level = [add(*level[i : i + 2]) for i in range(0, len(level), 2)]
+    return level[0]
+
+
+@planners
+def test_a_tree_reduction_gives_the_sum(session: Session, planner: WukongPlanner) -> None:
+    run = session.submit(reduced(32), planner=planner)
+    assert ended(session, run) == sum(range(32))
+    assert len(run.timeline.workers) == 32
+    assert run.filed("done").record.workers == 32
+
+
+@planners
+def test_a_wide_fan_out_with_large_outputs_comes_together(
+    session: Session, planner: WukongPlanner
+) -> None:
+    source = full(1)
+    output = total(*[full(number, source) for number in range(25)])
+    run = session.submit(output, planner=planner)
+    assert ended(session, run) == 50_000 * sum(range(1, 26))
+    saved = [span.task for span in run.timeline.of_kind("save")]
+    assert len(saved) == len(set(saved)) == 26
+
+
+def test_nothing_is_moved_along_a_chain(session: Session) -> None:
+    output = full(0)
+    for _ in range(10):
+        output = full(1, output)
+    run = session.submit(total(output), planner=WUKONG)
+    assert ended(session, run) == 500_000
+    assert run.timeline.workers == ("full#0",)
+    assert not run.timeline.of_kind("fetch", "save")
+
+
+def test_small_and_large_sinks_arrive_also_if_others_take_them(session: Session) -> None:
+    a = add(1)
+    b, c = full(1), full(2)
+    d = total(b, c)
+    run = session.submit(a, b, d, add(a, d), planner="wukong")
+    one, array, whole, last = ended(session, run)
+    assert (one, array.sum(), whole, last) == (1, 50_000, 150_000, 150_001)
+
+
+def test_a_large_constant_and_nested_outputs_arrive(session: Session) -> None:
+    constant = np.arange(50_000)
+
+    @task
+    def dig(given: dict[str, list[Any]], array: Any) -> int:
+        return int(sum(given["inside"]) + array[-1])
+
+    outputs = [dig({"inside": [add(number), add(1)]}, constant) for number in range(4)]
+    run = session.submit(*outputs, planner=WUKONG)
+    assert ended(session, run) == [number + 1 + 49_999 for number in range(4)]
+
+
+def test_none_is_an_output_like_any_other(session: Session) -> None:
+    @task
+    def nothing(*given: Any) -> None:
+        assert all(each is None for each in given)
+
+    first = nothing()
+    output = nothing(nothing(first), nothing(first), nothing())
+    assert ended(session, session.submit(output, planner=WUKONG)) is None
+
+
+@task
+def value(number: int, *inputs: Any) -> tuple[int, int]:
+    """Tells which task it is of, and of what inputs; not small if 3 divides it."""
+    padding = "x" * 9000 if number % 3 == 0 else ""
+    return number, hash((number, *(given[1] for given in inputs), len(padding)))
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> list[list[int]]:
+    """Each task's upstream tasks."""
+    count = draw(st.integers(1, 20))
+    return [
+        sorted(draw(st.sets(st.integers(0, number - 1), max_size=3))) if number else []
+        for number in range(count)
+    ]
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(graph=graphs(), planner=st.sampled_from([WUKONG, TWO_SLOTS]))
+def test_a_run_gives_what_a_sequential_evaluation_gives(
+    session: Session, graph: list[list[int]], planner: WukongPlanner
+) -> None:
+    outputs: list[Output[Any]] = []
+    expected: list[Any] = []
+    for number, sources in enumerate(graph):
+        outputs.append(value(number, *[outputs[i] for i in sources]))
+        expected.append(value.function(number, *[expected[i] for i in sources]))
+    run = session.submit(*outputs, planner=planner)
+    assert ended(session, run) == (expected if len(expected) > 1 else expected[0])
+
+
+@pytest.fixture(params=[1, 2])
+def cramped(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A session with fewer sandboxes than workers."""
+    with Session(sandboxes=request.param, workers=6) as session:
+        yield session
+
+
+def test_more_workers_than_sandboxes_end_all_the_same(cramped: Session) -> None:
+    layer = [add(number) for number in range(6)]
+    expected = list(range(6))
+    for _ in range(3):
+        layer = [add(layer[i], layer[(i + 1) % 6], layer[(i + 5) % 6]) for i in range(6)]
+        expected = [expected[i] + expected[(i + 1) % 6] + expected[(i + 5) % 6] for i in range(6)]
+    assert ended(cramped, cramped.submit(*layer, planner=WUKONG)) == expected
+
+
+# Something goes wrong.
+
+
+@task
+def fail(*given: Any) -> None:
+    raise ValueError("bad")
+
+
+def test_a_failing_task_ends_the_run_and_is_named(session: Session) -> None:
+    first = add(1)
+    run = session.submit(add(fail(add(first), add(2)), add(first)), planner=WUKONG)
+    with pytest.raises(TaskError, match="fail#0") as caught:
+        run.result(PATIENCE)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert left_of(session, run) == []
+    assert session.compute(reduced(8), planner=WUKONG) == [28]
+
+
+@task(retries=2)
+def fail_twice(folder: str, *given: Any) -> int:
+    tries = len(os.listdir(folder))
+    (Path(folder) / str(tries)).touch()
+    if tries < 2:
+        raise ValueError("not yet")
+    return tries
+
+
+def test_a_task_that_fails_twice_is_tried_again(session: Session, tmp_path: Path) -> None:
+    first = add(1)
+    output = add(fail_twice(str(tmp_path), first), add(first), add(first))
+    run = session.submit(output, planner=WUKONG)
+    assert run.result(PATIENCE) == 4
+    executed = Counter(span.task for span in run.timeline.of_kind("execute"))
+    assert executed[TaskId("fail_twice#0")] == 3
+    assert left_of(session, run) == []
+
+
+@task(timeout=0.2)
+def linger(*given: Any) -> None:
+    time.sleep(30)
+
+
+def test_a_task_that_takes_too_long_is_given_up(session: Session) -> None:
+    first = add(1)
+    with pytest.raises(TaskTimeout, match="linger#0"):
+        session.compute(add(linger(first), add(first)), planner=WUKONG)
+
+
+@task
+def end_process(*given: Any) -> None:
+    os._exit(3)
+
+
+def test_a_worker_that_dies_ends_the_run(session: Session) -> None:
+    first = add(1)
+    run = session.submit(add(add(first), end_process(first)), planner=WUKONG)
+    with pytest.raises(WorkerDied, match="exit code 3"):
+        run.result(PATIENCE)
+    assert left_of(session, run) == []
+
+
+def test_an_output_that_cannot_travel_is_named(session: Session) -> None:
+    @task
+    def made(*given: Any) -> Any:
+        return (number for number in range(3))
+
+    assert session.compute(total_of(made()), planner=WUKONG) == [3]
+    generator = made()
+    with pytest.raises(TaskError, match="made#0"):
+        session.compute(total_of(generator), total_of(generator), planner=WUKONG)
+
+
+@task
+def total_of(numbers: Any) -> int:
+    return sum(numbers)
+
+
+def test_cancel_leaves_nothing(session: Session) -> None:
+    @task
+    def sleep(*given: Any) -> None:
+        time.sleep(60)
+
+    first = add(1)
+    run = session.submit(add(sleep(first), sleep(first), sleep()), planner=WUKONG)
+    time.sleep(0.3)
+    run.cancel()
+    with pytest.raises(RunCancelled):
+        run.result()
+    assert left_of(session, run) == []
+
+
+# Afterwards.
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+def test_timelines_are_awaited_of_all_who_were_invoked(session: Session, order: str) -> None:
+    """`a` has invoked `b`, which has invoked `c`; their last messages come in any order."""
+    run = session.submit(add(1), planner=WUKONG)
+    run.result(PATIENCE)
+    run._unfinished = {WorkerId("a")}
+    invoked = {"a": b'["b"]', "b": b'["c"]', "c": b"[]"}
+    for worker in order:
+        assert run._unfinished
+        run._take(Letter("finished", worker, (b"", invoked[worker])), set())
+    assert not run._unfinished
+
+
+def test_the_next_plan_learns_from_the_run(session: Session) -> None:
+    output = reduced(16)
+    for _ in range(2):
+        session.compute(output, planner=WUKONG, name="flexible")
+    session.settle()
+    assert [record.workers for record in session.history.runs(name="flexible")] == [16, 16]
+    preview = session.plan(output, planner=WUKONG, name="flexible")
+    assert preview.learnt
+    assert len(preview.workers) == 16
+    assert 0 < preview.makespan < 30
+
+
+def test_a_report_sets_plan_and_reality_side_by_side(session: Session) -> None:
+    run = session.submit(reduced(8), planner=WUKONG)
+    text = run.report()
+    assert "planned by wukong" in text
+    assert "another worker" not in text
