@@ -69,7 +69,7 @@ class CheckedFlexible(FlexibleMachine):
         return effects
 
     def _check_invoked(self, invoke: Invoke) -> None:
-        rest = set(self._routes.upstream[invoke.task]).difference(invoke.inline)
+        rest = set(self._upstream[invoke.task]).difference(invoke.inline)
         assert not rest & self._nbytes.keys() - self.stored, "a small output is lost"
 
     def check(self) -> None:
@@ -80,7 +80,7 @@ class CheckedFlexible(FlexibleMachine):
             assert set().union(*stages) == self._taken
         assert len(self._taken) <= self._slots
         for task in (*self._running, *self._pausing):
-            assert self._held.issuperset(self._routes.inputs[task])
+            assert self._held.issuperset(self._inputs(task))
         assert self._held | self._fetching.keys() == self._uses.keys()
         assert all(count > 0 for count in self._uses.values())
         assert self._saved <= self._held

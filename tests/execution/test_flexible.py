@@ -267,7 +267,8 @@ def test_a_flexible_plan_has_no_workers_and_one_configuration() -> None:
 def test_a_flexible_part_says_which_outputs_may_travel() -> None:
     plan = flexible_plan({"a": "", "b": "a", "c": "b", "d": "b", "e": "cd"})
     (part,) = plan.parts()
-    assert part.feeds == {b: (c, d), c: (e,), d: (e,)}
+    assert [task for task in part.tasks if part.travels(task)] == [b, c, d, e]
+    assert part.feeds == {a: (b,), b: (c, d), c: (e,), d: (e,)}
     assert part.shared == {e: (c, d)}
     assert not part.waits
 

@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shoal.errors import ProtocolViolation
@@ -53,34 +53,17 @@ INVOKED_NBYTES = 128 * 1024
 """What may travel with the invocations of one moment; if it is more, it is saved once instead."""
 
 
-class Routes:
-    """The ways through a flexible part; the same for all workers of a run."""
-
-    def __init__(self, part: Part) -> None:
-        self.upstream = dict(zip(part.tasks, part.upstream, strict=True))
-        self.inputs = {
-            task: sources + part.constants.get(task, ()) for task, sources in self.upstream.items()
-        }
-        """What must be in memory for a task: upstream outputs and constants."""
-        self.branches: dict[TaskId, list[TaskId]] = {}
-        """The tasks that take only this output, in the workflow's order."""
-        self.joins: dict[TaskId, list[TaskId]] = {}
-        """Those that take others too."""
-        for task, sources in self.upstream.items():
-            kind = self.joins if len(sources) > 1 else self.branches
-            for source in sources:
-                kind.setdefault(source, []).append(task)
-
-
 class FlexibleMachine:
     """The state of one flexible worker."""
 
-    def __init__(self, part: Part, routes: Routes | None = None) -> None:
-        """Begin with nothing done; `routes` are those of another worker, to save time."""
+    def __init__(
+        self, part: Part, upstream: Mapping[TaskId, tuple[TaskId, ...]] | None = None
+    ) -> None:
+        """Begin with nothing done; `upstream` says the same as the part's, to save time."""
         self.part = part
         self.finished = False
         """Nothing more will be asked of the driver."""
-        self._routes = routes or Routes(part)
+        self._upstream = upstream or dict(zip(part.tasks, part.upstream, strict=True))
         self._slots = part.resources.slots
         self._taken: set[TaskId] = set()
         """Tasks that have a slot: they gather inputs, run, or wait for their next try."""
@@ -184,7 +167,7 @@ class FlexibleMachine:
     def _take(self, task: TaskId, effects: list[Effect]) -> None:
         self._taken.add(task)
         missing: list[TaskId] = []
-        for source in self._routes.inputs[task]:
+        for source in self._inputs(task):
             self._use(source)
             if source not in self._held:
                 missing.append(source)
@@ -198,6 +181,10 @@ class FlexibleMachine:
         if wanted:
             effects.append(Fetch(wanted))
 
+    def _inputs(self, task: TaskId) -> tuple[TaskId, ...]:
+        """What must be in memory for a task: upstream outputs and constants."""
+        return self._upstream[task] + self.part.constants.get(task, ())
+
     def _execute(self, task: TaskId, effects: list[Effect]) -> None:
         self._running.add(task)
         effects.append(Execute(task))
@@ -206,7 +193,7 @@ class FlexibleMachine:
         """Invoke a worker for each task, once those of its inputs are saved that aren't sent."""
         held, saved, nbytes = self._held, self._saved, self._nbytes
         unsaved = {
-            task: [s for s in self._routes.upstream[task] if s in held and s not in saved]
+            task: [s for s in self._upstream[task] if s in held and s not in saved]
             for task in tasks
         }
         sizes = [nbytes.get(s, INVOKED_NBYTES + 1) for found in unsaved.values() for s in found]
@@ -250,8 +237,9 @@ class FlexibleMachine:
         small = event.nbytes <= INLINE_NBYTES
         if small:
             self._nbytes[task] = event.nbytes
-        self._settle(self._routes.branches.get(task, ()), effects)
-        for target in self._routes.joins.get(task, ()):
+        takers, joins = self.part.feeds.get(task, ()), self.part.shared
+        self._settle([taker for taker in takers if taker not in joins], effects)
+        for target in [taker for taker in takers if taker in joins]:
             if small:
                 self._mark(target, task, effects)
             else:
@@ -262,7 +250,7 @@ class FlexibleMachine:
             else:
                 self._save(task, task, effects)
         self._used(task, unneeded)
-        for source in self._routes.inputs[task]:
+        for source in self._inputs(task):
             self._used(source, unneeded)
 
     def _mark(self, target: TaskId, output: TaskId, effects: list[Effect]) -> None:

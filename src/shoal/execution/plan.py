@@ -82,7 +82,7 @@ class Part:
     neighbours: Mapping[WorkerId, Resources]
     """The owners that this worker may have to start, and what each needs."""
     feeds: Mapping[TaskId, tuple[TaskId, ...]]
-    """Own outputs that tasks elsewhere take, or in a flexible part may take, and those tasks."""
+    """Own outputs that tasks elsewhere take, and those tasks; in a flexible part any tasks."""
     sinks: frozenset[TaskId] = frozenset()
     """Own outputs that the client takes."""
     constants: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
@@ -119,6 +119,13 @@ class Part:
     def rooted(self) -> bool:
         """Whether the worker has something to do before anyone else has done anything."""
         return any(not sources for sources in self.upstream)
+
+    def travels(self, task: TaskId) -> bool:
+        """Whether an own output may have to leave the worker."""
+        takers = self.feeds.get(task, ())
+        if self.flexible and len(takers) == 1 and takers[0] not in self.shared:
+            takers = ()
+        return bool(takers) or task in self.sinks
 
     @property
     def waits(self) -> bool:
@@ -201,7 +208,6 @@ def _flexible_part(
 ) -> Part:
     workflow = plan.workflow
     calls, upstream = workflow.calls, workflow.upstream
-    takers = {task: workflow.downstream(task) for task in calls}
     return Part(
         worker=WorkerId(""),
         resources=resources,
@@ -211,11 +217,7 @@ def _flexible_part(
         shared={task: sources for task, sources in upstream.items() if len(sources) > 1},
         owners={},
         neighbours={},
-        feeds={
-            task: found
-            for task, found in takers.items()
-            if len(found) > 1 or (found and len(upstream[found[0]]) > 1)
-        },
+        feeds={task: found for task in calls if (found := workflow.downstream(task))},
         sinks=frozenset(workflow.sinks),
         constants={task: tuple(dict.fromkeys(names)) for task, names in constants.items()},
         retries={task: call.task.retries for task, call in calls.items() if call.task.retries},

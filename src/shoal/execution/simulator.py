@@ -47,7 +47,7 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.flexible import FlexibleMachine, Routes
+from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
 from shoal.execution.plan import Part, Plan
 from shoal.execution.pool import WarmPool
@@ -120,7 +120,6 @@ class Simulation:
         parts = plan.parts(named)
         self._common = parts[0]
         """In a flexible plan, the part of all workers."""
-        self._routes = Routes(parts[0]) if plan.flexible else None
         self._workers = {} if plan.flexible else {part.worker: _Worker(part) for part in parts}
         self._queue: deque[WorkerId] = deque()
         self._up: dict[int, float] = {}
@@ -148,8 +147,8 @@ class Simulation:
         return Timeline(tuple(self._spans), self._makespan)
 
     def _launch(self) -> None:
-        if self._routes is not None:
-            for task, sources in self._routes.upstream.items():
+        if self.plan.flexible:
+            for task, sources in self.plan.workflow.upstream.items():
                 if not sources:
                     self._invoke(task, {})
             return
@@ -191,8 +190,8 @@ class Simulation:
             self._after(seconds, lambda w=worker: self._begin(w))  # type: ignore[misc]
 
     def _begin(self, worker: _Worker) -> None:
-        if self._routes is not None:
-            worker.machine = FlexibleMachine(worker.part, self._routes)
+        if worker.part.flexible:
+            worker.machine = FlexibleMachine(worker.part, self.plan.workflow.upstream)
             worker.values = worker.given.pop()
             self._tell(worker, Arrived(TaskId(worker.part.worker), tuple(worker.values)))
             return

@@ -123,7 +123,6 @@ class WorkerRuntime:
         self.recorder = Recorder(part.worker, self._numbers)
         self.recorder.started(start, invocation.sent, self._clock.now())
         self._machine = FlexibleMachine(part) if part.flexible else WorkerMachine(part)
-        self._wanted = part.feeds.keys() | part.sinks
         self._values: dict[TaskId, Any] = {}
         self._blobs: dict[TaskId, Blob] = {}
         """Outputs that were pickled to learn their size."""
@@ -326,7 +325,7 @@ class WorkerRuntime:
 
     def _measure(self, task: TaskId, value: Any) -> int:
         """The size of an output; it is pickled right away if it may have to travel."""
-        if task not in self._wanted:
+        if not self._part.travels(task):
             return estimated_nbytes(value)
         nbytes = quick_nbytes(value)
         if nbytes is not None:
