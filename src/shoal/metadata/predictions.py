@@ -31,7 +31,7 @@ ENOUGH = 6
 LEAST, MOST = 5, 100
 """How many samples a prediction rests on."""
 RECENT = 10
-_DECAY = 0.7
+_DECAY = 0.85
 """Of things that differ by nothing but the time, the latest count, and each run before it less."""
 OF_ITS_OWN = 3
 """Samples of the very same task that make its namesakes' needless."""
