@@ -112,7 +112,7 @@ class Search:
         if limit is None:
             limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
         self.limit = limit
-        self.watch = Stopwatch(limit - (time.monotonic() - begin))
+        self.watch = Stopwatch(0.9 * limit - (time.monotonic() - begin))
         self.conditions = replace(conditions, seconds=limit / 4)
         self.scored: list[_Scored] = []
         self.bound = float("inf")
