@@ -246,3 +246,12 @@ def test_drawn_costs_have_the_recorded_median() -> None:
     predictions = learnt([execution(float(s), number=9) for s in range(1, 100)])
     drawn = [predictions.sampled(seed).execution(FIRST, 0, SMALL) for seed in range(400)]
     assert median(drawn) == pytest.approx(50, rel=0.2)
+
+
+def test_after_a_few_runs_a_slower_one_is_still_to_be_expected() -> None:
+    runs = [[execution(s)] for s in (1.0, 1.1, 0.9, 1.05, 0.95)]
+    predictions = learnt(*runs)
+    drawn = [predictions.sampled(seed).execution(FIRST, 0, SMALL) for seed in range(400)]
+    slower = sum(seconds > 1.1 for seconds in drawn) / len(drawn)
+    assert 0.05 < slower < 0.3
+    assert median(drawn) == pytest.approx(1.0, rel=0.05)

@@ -18,7 +18,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from statistics import median
+from math import exp, log, sqrt
+from statistics import median, stdev
 from typing import NamedTuple
 
 from shoal.execution.costs import Costs, Direction
@@ -41,6 +42,8 @@ PARALLEL_GAIN = 0.3
 """Exponent: what a task that uses several CPUs gains from more of them."""
 _FIXED_NBYTES = 64 * 1024
 """A transfer's fixed cost, as so many bytes."""
+_LEAST_FREEDOM = 3
+"""Degrees of freedom, for fewer would allow any pace."""
 _BASELINE = 1.0
 """The CPU share that samples are normalised to."""
 
@@ -419,10 +422,25 @@ class _Paces:
             self._known = {run: max(median(found), 1e-3) for run, found in ratios.items()}
         return self._known
 
+    def _next(self, paces: list[float], rng: random.Random) -> float:
+        """The pace of a run to come.
+
+        Of a few runs none is likely to have been as slow as one in ten is. So the logarithm is
+        drawn from what these tell of the next: Student's distribution around their median.
+        """
+        count = len(paces)
+        if count < 2:
+            return paces[0] if paces else 1.0
+        logs = [log(pace) for pace in paces]
+        freedom = max(_LEAST_FREEDOM, count - 1)
+        student = rng.gauss(0.0, 1.0) / sqrt(rng.gammavariate(freedom / 2, 2.0) / freedom)
+        pace = exp(median(logs) + stdev(logs) * sqrt(1 + 1 / count) * student)
+        return min(max(pace, min(paces) / 2), 2 * max(paces))
+
     def drawn(self, rng: random.Random) -> _Choice:
         """Draws costs at the pace of one run."""
         paces = self._paces()
-        pace = rng.choice(list(paces.values())) if paces else 1.0
+        pace = self._next(list(paces.values()), rng)
 
         def choose(values: list[Value]) -> float:
             (value,) = rng.choices(values, [value.weight for value in values])
