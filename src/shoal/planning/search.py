@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,6 +44,8 @@ _SHARE = 0.05
 """Of the predicted makespan, what planning may take by default."""
 _LEAST_SECONDS = 0.05
 """That planning may always take."""
+_CHECKING_SECONDS = 0.2
+"""That it takes to see whether a plan meets a deadline."""
 _MOST_SECONDS = 10.0
 """That planning takes unless it is told otherwise."""
 _ROUNDS = 20_000
@@ -112,7 +115,11 @@ class Search:
         if limit is None:
             limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
         self.limit = limit
-        self.watch = Stopwatch(0.9 * limit - (time.monotonic() - begin))
+        spent = time.monotonic() - begin
+        self.watch = Stopwatch(0.9 * limit - spent)
+        self.improving = Stopwatch(0.75 * limit - spent)
+        """Over earlier, so that there is time for optimizations."""
+        self.optimizations = [optimization_of(given) for given in planner.optimizations]
         self.conditions = replace(conditions, seconds=limit / 4)
         self.scored: list[_Scored] = []
         self.bound = float("inf")
@@ -226,7 +233,7 @@ class Search:
         here = best = self._fastest()
         idle = 0
         for round_ in range(_ROUNDS):
-            if self.watch.over or idle > _FRUITLESS:
+            if self.improving.over or idle > _FRUITLESS:
                 return
             if round_ % 8 == 0:
                 style = replace(
@@ -337,19 +344,28 @@ class Search:
         return min(good, key=lambda s: (s.gb_seconds, s.makespan))
 
     def _in_time(self, deadline: float) -> _Scored:
-        """The cheapest plan whose makespan, at the service level, is within the deadline."""
+        """The cheapest plan whose makespan, at the service level, is within the deadline.
+
+        Of plans that cost more only those count that are faster; so the first that is in time is
+        found by halving.
+        """
+        front: list[_Scored] = []
         for scored in sorted(self.scored, key=lambda s: (s.price, s.makespan)):
-            if scored.makespan > 2 * deadline:
-                continue
-            preview = Preview(scored.plan, self.conditions, self.planner.sla)
-            if preview.makespan <= deadline:
-                return scored
+            if not front or scored.makespan < front[-1].makespan:
+                front.append(scored)
+        first = bisect_left(front, True, key=lambda scored: self._meets(scored, deadline))
+        if first < len(front):
+            return front[first]
         fastest = self._fastest()
         note = (
             f"no plan was found that meets the deadline of {deadline:g} s: this one is the "
             f"fastest, {fastest.makespan:.3g} s"
         )
         return replace(fastest, plan=replace(fastest.plan, notes=(note,)))
+
+    def _meets(self, scored: _Scored, deadline: float) -> bool:
+        preview = Preview(scored.plan, self.conditions, self.planner.sla)
+        return preview.predicted(_CHECKING_SECONDS) <= deadline
 
     def _refined(self, scored: _Scored) -> Plan:
         """The plan with the optimizations that shorten it, and without needless strength."""
@@ -358,11 +374,11 @@ class Search:
             parking = self._simulated(replace(plan, linger=0.5))
             if parking.makespan <= makespan and parking.gb_seconds < scored.gb_seconds:
                 plan = parking.plan
-        for given in self.planner.optimizations:
+        for optimization in self.optimizations:
             if self.watch.over:
                 break
-            trial = optimization_of(given).apply(plan, self.conditions, self.costs)
-            tried = self._score(trial)
+            trial = optimization.apply(plan, self.conditions, self.costs)
+            tried = self._simulated(trial)
             if tried.makespan < makespan * (1 - 1e-6):
                 plan, makespan = trial, tried.makespan
         if len(self.configurations) > 1 and not self.watch.over:
