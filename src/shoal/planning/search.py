@@ -115,10 +115,8 @@ class Search:
         if limit is None:
             limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
         self.limit = limit
-        spent = time.monotonic() - begin
-        self.watch = Stopwatch(0.9 * limit - spent)
-        self.improving = Stopwatch(0.75 * limit - spent)
-        """Over earlier, so that there is time for optimizations."""
+        self.begin = begin
+        self.watch = Stopwatch(0.9 * limit - (time.monotonic() - begin))
         self.optimizations = [optimization_of(given) for given in planner.optimizations]
         self.conditions = replace(conditions, seconds=limit / 4)
         self.scored: list[_Scored] = []
@@ -222,18 +220,19 @@ class Search:
         return min(self.scored, key=lambda s: (s.makespan, s.gb_seconds))
 
     def _improve(self) -> None:
-        """Disturb and move, while there is time.
+        """Disturb and move, while there is time; some is left for what comes afterwards.
 
         A move that makes the plan a little slower is kept for a while, less and less so.
         """
         if self.fixed or self.conditions.workers == 1:
             return
         rng = Random(len(self.workflow))
+        watch = Stopwatch(0.75 * self.limit - (time.monotonic() - self.begin))
         kind, workers = self.configurations[0], self.conditions.workers
         here = best = self._fastest()
         idle = 0
         for round_ in range(_ROUNDS):
-            if self.improving.over or idle > _FRUITLESS:
+            if watch.over or idle > _FRUITLESS:
                 return
             if round_ % 8 == 0:
                 style = replace(
