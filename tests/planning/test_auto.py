@@ -28,6 +28,9 @@ from shoal import (
     task,
 )
 from shoal.errors import UsageError
+from shoal.execution.costs import Costs
+from shoal.execution.plan import Plan
+from shoal.planning.base import Conditions
 from shoal.planning.preview import Preview
 from shoal.types import TaskId
 from shoal.workflow import Workflow
@@ -150,3 +153,18 @@ def test_what_a_task_insists_on_is_planned_by_every_planner() -> None:
             plan = planner.plan(flow, conditions(costs))
             assert plan.placements[TaskId("insisting#0")].preload, planner
             assert not plan.placements[TaskId("step#0")].preload
+
+
+def test_optimizations_are_tried_however_long_the_search_took() -> None:
+    tried = []
+
+    class Watched:
+        def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+            tried.append(plan)
+            return plan
+
+        def force(self, *_: object) -> Plan: ...  # type: ignore[empty-body]
+
+    costs = Table({f"step#{i}": 1.0 + i % 5 for i in range(40)}, 10**7)
+    AutoPlanner(seconds=1, optimizations=[Watched()]).plan(workflow(tree(16)), conditions(costs))
+    assert tried

@@ -142,6 +142,10 @@ class Stopwatch:
         self._until = None if seconds is None else self._looked + seconds
         self._longest = 0.0
 
+    def skip(self) -> None:
+        """What was done since the last look was no step like those to come."""
+        self._looked = time.monotonic()
+
     @property
     def over(self) -> bool:
         """Whether no time is left."""

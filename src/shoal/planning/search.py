@@ -142,6 +142,7 @@ class Search:
             if self.watch.over:
                 break
         self._improve()
+        self.watch.skip()
         return self._finished(self._refined(self._chosen()))
 
     def _unsimulated(self) -> Plan:
