@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from arguments import names_of, new_file, positive
 from engines import ENGINES, missing_packages
 from processes import adopt_orphans, end_all
 from remote import Remote, RunFailedError
@@ -114,35 +114,6 @@ def no_process_left() -> Iterator[None]:
         end_all()
 
 
-def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """The parser of a list of names, each once."""
-
-    def parse(text: str) -> list[str]:
-        names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            problem = f"no {', '.join(unknown)} here" if unknown else "no name given"
-            raise argparse.ArgumentTypeError(f"{problem}; choose from {', '.join(known)}")
-        return names
-
-    return parse
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number
-
-
-def _new_file(text: str) -> Path:
-    """A path that can be written; better told before the benchmark than after."""
-    path = Path(text)
-    if not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"no folder {path.parent}")
-    return path
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     width = max(map(len, WORKLOADS))
@@ -154,13 +125,13 @@ def parser() -> argparse.ArgumentParser:
     )
     engines, workloads = list(ENGINES), list(WORKLOADS)
     add = made.add_argument
-    add("--engines", type=_names(engines), default=engines, metavar="A,B", help=",".join(engines))
-    add("--workloads", type=_names(workloads), default=workloads, metavar="A,B", help="see below")
-    add("--repeats", type=_positive, default=5, metavar="N", help="runs that count (default 5)")
+    add("--engines", type=names_of(engines), default=engines, metavar="A,B", help=",".join(engines))
+    add("--workloads", type=names_of(workloads), default=workloads, metavar="A,B", help="see below")
+    add("--repeats", type=positive, default=5, metavar="N", help="runs that count (default 5)")
     add("--limit", type=float, default=120.0, metavar="S", help="seconds a run may take (120)")
     add(
         "--json",
-        type=_new_file,
+        type=new_file,
         metavar="FILE",
         help="write everything measured, each run included",
     )

@@ -15,7 +15,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
+
+from arguments import names_of, new_file, positive
 
 try:
     from quality.contest import Case, Contestant, Terms, contend
@@ -91,22 +92,8 @@ def _progress(case: Case) -> str:
     )
 
 
-def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """The parser of a list of names, each once."""
-
-    def parse(text: str) -> list[str]:
-        names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            problem = f"no {', '.join(unknown)} here" if unknown else "no name given"
-            raise argparse.ArgumentTypeError(f"{problem}; choose from {', '.join(known)}")
-        return names
-
-    return parse
-
-
 def _sizes(text: str) -> list[int]:
-    return [_positive(part) for part in text.split(",")]
+    return [positive(part) for part in text.split(",")]
 
 
 def _ratios(text: str) -> list[float]:
@@ -116,21 +103,6 @@ def _ratios(text: str) -> list[float]:
     return ratios
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number
-
-
-def _new_file(text: str) -> Path:
-    """A path that can be written; better told before the benchmark than after."""
-    path = Path(text)
-    if not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"no folder {path.parent}")
-    return path
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
@@ -138,22 +110,22 @@ def parser() -> argparse.ArgumentParser:
     )
     recipes, schedulers = list(RECIPES), list(SCHEDULERS)
     add = made.add_argument
-    add("--recipes", type=_names(recipes), default=recipes, metavar="A,B", help=",".join(recipes))
+    add("--recipes", type=names_of(recipes), default=recipes, metavar="A,B", help=",".join(recipes))
     add("--tasks", type=_sizes, default=[100, 300, 1000], metavar="N,M", help="100,300,1000")
     add("--ccr", type=_ratios, default=[0.1, 1.0, 10.0], metavar="R,S", help="0.1,1,10")
-    add("--workers", type=_positive, default=8, metavar="N", help="workers of one slot (8)")
+    add("--workers", type=positive, default=8, metavar="N", help="workers of one slot (8)")
     add("--seconds", type=float, metavar="S", help="planning limit that Shoal's planners are told")
     add("--limit", type=float, default=60.0, metavar="S", help="seconds any planning may take (60)")
     add(
         "--schedulers",
-        type=_names(schedulers),
+        type=names_of(schedulers),
         default=schedulers,
         metavar="A,B",
         help=f"of saga's: {','.join(schedulers)}",
     )
     add("--small", type=int, default=20, metavar="N", help="small workflows, 0 for none (20)")
-    add("--json", type=_new_file, metavar="FILE", help="write everything, each case included")
-    add("--jobs", type=_positive, default=1, metavar="N", help="recipes at a time (1)")
+    add("--json", type=new_file, metavar="FILE", help="write everything, each case included")
+    add("--jobs", type=positive, default=1, metavar="N", help="recipes at a time (1)")
     add("--quiet", action="store_true", help="print the tables only, no progress")
     return made
 

@@ -218,6 +218,11 @@ class Session:
         wanted = Wanted.taken(options)
         settings = self._with(options)
         self.settle()  # so that the latest runs count
+        return self._planned_now(workflow, name, wanted, settings)
+
+    def _planned_now(
+        self, workflow: Workflow, name: str, wanted: Wanted, settings: Settings
+    ) -> Preview:
         conditions = self._conditions(workflow, name, settings)
         return planned(workflow, conditions, wanted.planner(settings.planner), settings.prices)
 
@@ -225,27 +230,21 @@ class Session:
         self, workflow: Workflow, name: str, wanted: Wanted, settings: Settings
     ) -> tuple[Plan, Preview, Callable[[], None]]:
         """A plan, what it is predicted to do, and what to do once the run has been filed."""
-        planner = wanted.planner(settings.planner)
         if wanted.explicit(settings.planner):
-            preview = planned(
-                workflow, self._conditions(workflow, name, settings), planner, settings.prices
-            )
+            preview = self._planned_now(workflow, name, wanted, settings)
             return preview.plan, preview, _nothing
         constants = constant_sizes(workflow)
         workers = settings.workers or len(os.sched_getaffinity(0))
         key = key_of(workflow, name, constants, workers, settings.memory_mb, settings.cpus,
-                     settings.planning_seconds, settings.latency)  # fmt: skip
+                     settings.planning_seconds, settings.latency, settings.prices)  # fmt: skip
 
         def plan_anew() -> None:
             if self._book.due(key):
-                conditions = self._conditions(workflow, name, settings)
-                self._book.keep(key, planned(workflow, conditions, planner, settings.prices))
+                self._book.keep(key, self._planned_now(workflow, name, wanted, settings))
 
         known = self._book.find(key)
         if known is None:
-            known = planned(
-                workflow, self._conditions(workflow, name, settings), planner, settings.prices
-            )
+            known = self._planned_now(workflow, name, wanted, settings)
             self._book.keep(key, known)
         else:
             known = known.again(workflow, constants, self._pool())

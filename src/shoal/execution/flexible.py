@@ -46,7 +46,7 @@ from shoal.execution.events import (
 )
 from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES
 from shoal.execution.plan import Part
-from shoal.execution.story import new_log, story_of
+from shoal.execution.story import new_log, story_of, violation
 from shoal.types import TaskId, WorkerId
 
 INVOKED_NBYTES = 128 * 1024
@@ -123,8 +123,7 @@ class FlexibleMachine:
         return story_of(task, self._log)
 
     def _violation(self, task: TaskId, what: str) -> ProtocolViolation:
-        lines = "\n".join(self.story(task))
-        return ProtocolViolation(f"worker {self.part.worker}, task {task!r}: {what}\n{lines}")
+        return violation(self.part.worker, task, what, self._log)
 
     def _on_arrived(self, event: Arrived, effects: list[Effect], unneeded: list[TaskId]) -> None:
         if WorkerId(event.task) != self.part.worker or len(self._log) > 1:

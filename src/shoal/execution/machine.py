@@ -56,7 +56,7 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.plan import Copy, Part
-from shoal.execution.story import new_log, story_of
+from shoal.execution.story import new_log, story_of, violation
 from shoal.types import TaskId
 
 INLINE_NBYTES = 8 * 1024
@@ -196,8 +196,7 @@ class WorkerMachine:
         return story_of(task, self._log)
 
     def _violation(self, task: TaskId, what: str) -> ProtocolViolation:
-        lines = "\n".join(self.story(task))
-        return ProtocolViolation(f"worker {self.part.worker}, task {task!r}: {what}\n{lines}")
+        return violation(self.part.worker, task, what, self._log)
 
     def _on_started(self, event: Started, effects: list[Effect]) -> None:
         for task in event.executed:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
+from shoal.errors import ProtocolViolation
 from shoal.execution.effects import Effect
 from shoal.execution.events import Event
-from shoal.types import TaskId
+from shoal.types import TaskId, WorkerId
 
 REMEMBERED = 10_000
 """How many events back a story goes, so that a long life doesn't fill the memory."""
@@ -28,6 +29,12 @@ def story_of(task: TaskId, log: Log) -> list[str]:
         for step in (event, *effects)
         if _names(step, task)
     ]
+
+
+def violation(worker: WorkerId, task: TaskId, what: str, log: Log) -> ProtocolViolation:
+    """An event didn't fit the state of a worker; the task's story says how it came about."""
+    lines = "\n".join(story_of(task, log))
+    return ProtocolViolation(f"worker {worker}, task {task!r}: {what}\n{lines}")
 
 
 def _names(step: Event | Effect, task: TaskId) -> bool:

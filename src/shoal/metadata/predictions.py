@@ -1,7 +1,7 @@
 """What a workflow's tasks, transfers and starts will cost, learnt from the samples of earlier runs.
 
 1. Two paths: enough samples with the same resources, then only those; else the others' too, taken
-   to a baseline and back by how fast each configuration computes. Waiting is the same everywhere,
+   to one CPU and back by how fast each configuration computes. Waiting is the same everywhere,
    and so are starts: nothing says that memory slows them down.
 2. Of those, the ones whose size is near the size asked for: a window that widens until enough are
    in it, balanced between smaller, larger and equal ones, closest first; failing that the nearest
@@ -44,8 +44,6 @@ _FIXED_NBYTES = 64 * 1024
 """A transfer's fixed cost, as so many bytes."""
 _LEAST_FREEDOM = 3
 """Degrees of freedom, for fewer would allow any pace."""
-_BASELINE = 1.0
-"""The CPU share that samples are normalised to."""
 
 
 class Value(NamedTuple):
@@ -356,8 +354,8 @@ def _executed(sample: Sample, nbytes: int, resources: Resources | None, growth: 
         return seconds
     busy = min(1.0, sample.cpu / sample.seconds) if sample.seconds else 1.0
     parallel = sample.cpu > 1.05 * sample.seconds
-    baseline = _speed(sample.resources, parallel=parallel) / _BASELINE
-    return seconds * (1 - busy + busy * baseline / _speed(resources, parallel=parallel))
+    there, here = (_speed(r, parallel=parallel) for r in (sample.resources, resources))
+    return seconds * (1 - busy + busy * there / here)
 
 
 def _output(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:

@@ -96,28 +96,28 @@ class _Scored:
 class Search:
     """One search."""
 
-    def __init__(self, planner: Goal, workflow: Workflow, conditions: Conditions) -> None:
+    def __init__(self, goal: Goal, workflow: Workflow, conditions: Conditions) -> None:
         begin = time.monotonic()
-        self.planner = planner
+        self.goal = goal
         self.workflow = workflow
         self.conditions = conditions
         self.configurations = strongest_first(
-            conditions.offered(planner.resources or [conditions.resources])
+            conditions.offered(goal.resources or [conditions.resources])
         )
-        self.costs = conditions.predictions.at(planner.sla)
+        self.costs = conditions.predictions.at(goal.sla)
         self.estimates = Estimates(workflow, self.costs)
         self.fixed = fixed_resources(self.estimates)
         self.edges = sum(map(len, workflow.upstream.values()))
         about = self._about()
         self.patience = max(0.5, 2 * about)
         """How long a worker waits that rather waits than parks."""
-        limit = planner.seconds or conditions.seconds
+        limit = goal.seconds or conditions.seconds
         if limit is None:
             limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
         self.limit = limit
         self.begin = begin
         self.watch = Stopwatch(0.9 * limit - (time.monotonic() - begin))
-        self.optimizations = [optimization_of(given) for given in planner.optimizations]
+        self.optimizations = [optimization_of(given) for given in goal.optimizations]
         self.conditions = replace(conditions, seconds=limit / 4)
         self.scored: list[_Scored] = []
         self.bound = float("inf")
@@ -164,9 +164,9 @@ class Search:
             yield partial(self._try_list, kinds[0], workers, Style())
         yield partial(self._try_spread, workers, kinds[0])
         for kind in kinds:
-            yield partial(self._papers, UniformPlanner(kind, sla=self.planner.sla))
+            yield partial(self._papers, UniformPlanner(kind, sla=self.goal.sla))
         if len(kinds) > 1:
-            yield partial(self._papers, NonUniformPlanner(kinds, sla=self.planner.sla))
+            yield partial(self._papers, NonUniformPlanner(kinds, sla=self.goal.sla))
         for kind in kinds:
             yield partial(self._try_spread, 1, kind)
         if lists:
@@ -212,7 +212,7 @@ class Search:
 
     def _simulated(self, plan: Plan) -> _Scored:
         timeline = self.conditions.simulate(plan, self.costs)
-        cost = cost_of(plan, timeline, self.planner.prices)
+        cost = cost_of(plan, timeline, self.goal.prices)
         scored = _Scored(plan, timeline.makespan, cost.gb_seconds, cost.price, timeline)
         self.scored.append(scored)
         return scored
@@ -257,8 +257,8 @@ class Search:
 
     def _forget(self, tried: _Scored, best: _Scored) -> None:
         """Don't keep what can't be chosen."""
-        goal = self.planner.deadline is not None or self.planner.budget is not None
-        if not goal and tried.makespan > best.makespan * 1.1 and self.scored[-1] is tried:
+        limited = self.goal.deadline is not None or self.goal.budget is not None
+        if not limited and tried.makespan > best.makespan * 1.1 and self.scored[-1] is tried:
             self.scored.pop()
 
     def _moved(self, scored: _Scored, rng: Random) -> Plan:
@@ -325,21 +325,21 @@ class Search:
 
     def _chosen(self) -> _Scored:
         """The best for the goal."""
-        planner = self.planner
-        if planner.deadline is not None:
-            return self._in_time(planner.deadline)
-        if planner.budget is not None:
-            within = [s for s in self.scored if s.price <= planner.budget]
+        goal = self.goal
+        if goal.deadline is not None:
+            return self._in_time(goal.deadline)
+        if goal.budget is not None:
+            within = [s for s in self.scored if s.price <= goal.budget]
             if within:
                 return min(within, key=lambda s: (s.makespan, s.price))
             cheapest = min(self.scored, key=lambda s: (s.price, s.makespan))
             note = (
-                f"no plan was found within the budget of ${planner.budget:g}: this one is the "
+                f"no plan was found within the budget of ${goal.budget:g}: this one is the "
                 f"cheapest, ${cheapest.price:.3g}"
             )
             return replace(cheapest, plan=replace(cheapest.plan, notes=(note,)))
         fastest = self._fastest()
-        limit = max(fastest.makespan, min(fastest.makespan * (1 + planner.thrift), self.bound))
+        limit = max(fastest.makespan, min(fastest.makespan * (1 + goal.thrift), self.bound))
         good = [s for s in self.scored if s.makespan <= limit]
         return min(good, key=lambda s: (s.gb_seconds, s.makespan))
 
@@ -364,7 +364,7 @@ class Search:
         return replace(fastest, plan=replace(fastest.plan, notes=(note,)))
 
     def _meets(self, scored: _Scored, deadline: float) -> bool:
-        preview = Preview(scored.plan, self.conditions, self.planner.sla)
+        preview = Preview(scored.plan, self.conditions, self.goal.sla)
         return preview.predicted(_CHECKING_SECONDS) <= deadline
 
     def _refined(self, scored: _Scored) -> Plan:
