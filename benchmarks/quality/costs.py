@@ -31,7 +31,7 @@ class FixedCosts:
         """Nothing."""
         return 0.0
 
-    def startup(self, resources: Resources, *, warm: bool) -> float:
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         """Nothing."""
         return 0.0
 

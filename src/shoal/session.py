@@ -15,6 +15,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -190,7 +191,7 @@ class Session:
         name = options.pop("name", None) or workflow.name
         wanted = Wanted.taken(options)
         settings = self._with(options)
-        plan, preview, planned_anew = self._planned(workflow, name, wanted, settings)
+        plan, preview, learn = self._planned(workflow, name, wanted, settings)
         environment = Environment(
             store=self.store,
             platform=self.platform,
@@ -199,7 +200,7 @@ class Session:
             folder=os.getcwd(),
             preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
             latency=settings.latency,
-            file=self._filing(planned_anew) if settings.history else lambda run, outcome: None,
+            file=self._filing(learn) if settings.history else lambda run, outcome: None,
             retired=self._take_retired,
             retire=lambda folder: self._do_afterwards(lambda: self._retire(folder)),
         )
@@ -228,19 +229,22 @@ class Session:
 
     def _planned(
         self, workflow: Workflow, name: str, wanted: Wanted, settings: Settings
-    ) -> tuple[Plan, Preview, Callable[[], None]]:
+    ) -> tuple[Plan, Preview, Callable[[Run], None]]:
         """A plan, what it is predicted to do, and what to do once the run has been filed."""
         if wanted.explicit(settings.planner):
             preview = self._planned_now(workflow, name, wanted, settings)
-            return preview.plan, preview, _nothing
+            return preview.plan, preview, lambda run: None
         constants = constant_sizes(workflow)
         workers = settings.workers or len(os.sched_getaffinity(0))
         key = key_of(workflow, name, constants, workers, settings.memory_mb, settings.cpus,
                      settings.planning_seconds, settings.latency, settings.prices)  # fmt: skip
 
-        def plan_anew() -> None:
+        def learn(run: Run) -> None:
             if self._book.due(key):
                 self._book.keep(key, self._planned_now(workflow, name, wanted, settings))
+            else:
+                conditions = partial(self._conditions, workflow, name, settings)
+                self._book.inform(key, run.makespan, lambda known: known.informed(conditions()))
 
         known = self._book.find(key)
         if known is None:
@@ -248,7 +252,7 @@ class Session:
             self._book.keep(key, known)
         else:
             known = known.again(workflow, constants, self._pool())
-        return known.plan, known, plan_anew
+        return known.plan, known, learn
 
     def _conditions(self, workflow: Workflow, name: str, settings: Settings) -> Conditions:
         """What is known and allowed now."""
@@ -278,13 +282,13 @@ class Session:
         own = {name: getattr(self.settings, name) for name in NAMES}
         return resolve({**own, **options})
 
-    def _filing(self, then: Callable[[], None]) -> Callable[[Run, str], None]:
+    def _filing(self, then: Callable[[Run], None]) -> Callable[[Run, str], None]:
         """Keeps a run in history, when nobody waits for it any more."""
 
         def file(run: Run, outcome: str) -> None:
             def afterwards() -> None:
                 self.history.file(run.filed(outcome))
-                then()
+                then(run)
 
             self._do_afterwards(afterwards)
             log.info("run %s of %s: %s in %.3f s", run.id, run.name, outcome, run.makespan)
@@ -383,10 +387,6 @@ def open_history(settings: Settings) -> History:
     if settings.store is not None and settings.folder is None:
         return RedisHistory(settings.store, settings.history_runs, settings.latency)
     return SqliteHistory(settings.data_folder(), settings.history_runs)
-
-
-def _nothing() -> None:
-    """Nothing is left to do."""
 
 
 def _given(value: T | str | None) -> T | None:

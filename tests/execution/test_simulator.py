@@ -248,7 +248,7 @@ def test_message_that_comes_while_a_worker_leaves_keeps_it() -> None:
         def coordination(self) -> float:
             return 1.0
 
-        def startup(self, resources: Resources, *, warm: bool) -> float:
+        def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
             return 0.0
 
         def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
@@ -319,7 +319,7 @@ class SetCosts(DrawnCosts):
         self._executions = executions
         self._cold = cold
 
-    def startup(self, resources: Resources, *, warm: bool) -> float:
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         """A warm start takes no time."""
         return 0.0 if warm else self._cold
 

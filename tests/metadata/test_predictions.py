@@ -131,6 +131,15 @@ def test_a_start_is_not_predicted_slower_for_more_memory_without_evidence() -> N
     assert costs.startup(LARGE, warm=False) == pytest.approx(0.2)
 
 
+def test_starts_by_the_client_and_by_workers_are_predicted_from_their_own() -> None:
+    by_worker, by_client = other("warm start", 3.0), other("warm start", 1.0)._replace(name="first")
+    costs = learnt([by_worker, by_client]).at("median")
+    assert costs.startup(SMALL, warm=True) == 3.0
+    assert costs.startup(SMALL, warm=True, first=True) == 1.0
+    assert learnt([by_worker]).at("median").startup(SMALL, warm=True, first=True) == 3.0
+    assert learnt([by_client]).at("median").startup(SMALL, warm=True) == 1.0
+
+
 def test_samples_near_the_size_asked_for_count() -> None:
     samples = [execution(n / 10, n, number=9) for n in range(10, 1000, 10)]
     predictions = learnt(samples)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shoal import Resources, task
 from shoal.errors import ShoalError
-from shoal.execution.timeline import Span, Timeline
-from shoal.metadata.samples import MOST, Sample, distilled, undistilled
+from shoal.execution.timeline import STARTS, Span, Timeline
+from shoal.metadata.samples import FIRST, MOST, Sample, distilled, undistilled
 from shoal.types import TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -56,6 +58,12 @@ def test_an_execution_depends_on_its_inputs_and_large_constants() -> None:
 
 def test_a_start_takes_until_the_task_is_imported() -> None:
     assert one("cold start").seconds == 0.5
+
+
+def test_a_start_by_the_client_is_told_from_one_by_a_worker() -> None:
+    again = replace(TIMELINE, spans=(*TIMELINE.spans, Span("warm start", w0, None, 2.6, 2.7)))
+    starts = {sample.kind: sample.name for sample in samples(again) if sample.kind in STARTS}
+    assert starts == {"cold start": FIRST, "warm start": ""}
 
 
 def test_a_transfer_depends_on_what_was_moved() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,23 @@ def test_a_plan_is_due_when_it_has_been_run_twice_as_often() -> None:
             due.append(run)
             book.keep("key", preview())
     assert due == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_plan_is_told_of_a_long_run_and_not_of_a_short_one() -> None:
+    book, told = PlanBook(), preview()
+
+    def slowly(_: Preview) -> Preview:
+        time.sleep(0.001)
+        return told
+
+    book.keep("key", preview())
+    book.inform("key", 1000.0, slowly)
+    assert book.find("key") is told
+    book.inform("key", 0.001, lambda _: pytest.fail("it takes longer than that"))
+    book.inform("key", 1000.0, lambda known: preview() if known is told else known)
+    assert book.find("key") is not told
+    book.inform("other", 1000.0, slowly)
+    assert book.find("other") is None
 
 
 def test_what_is_not_kept_is_never_due() -> None:

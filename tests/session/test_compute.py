@@ -450,7 +450,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[int]]:
 class Free(Costs):
     """Everything costs the same."""
 
-    def startup(self, resources: Resources, *, warm: bool) -> float:
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         """A second."""
         return 1.0
 

@@ -279,7 +279,7 @@ class Recorded(Costs):
     def launch(self) -> float:
         return self._launch
 
-    def startup(self, resources: Resources, *, warm: bool) -> float:
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         return self._starts[resources]
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:

@@ -27,8 +27,14 @@ class Costs(Protocol):
         """From the start of a run until its first workers are invoked."""
         return 0.0
 
-    def startup(self, resources: Resources, *, warm: bool) -> float:
-        """From an invocation to the worker's first event."""
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+        """From an invocation to the worker's first event.
+
+        Args:
+            resources: What the worker has.
+            warm: Whether its sandbox is there already.
+            first: Whether the client starts it, with the run, rather than another worker.
+        """
         ...
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:

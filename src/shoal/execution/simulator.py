@@ -183,11 +183,19 @@ class Simulation:
             self._queue.popleft()
             worker.sandbox = acquired.sandbox
             warm = acquired.start == "warm"
-            seconds = self._costs.startup(worker.part.resources, warm=warm)
+            seconds = self._costs.startup(
+                worker.part.resources, warm=warm, first=self._is_first(worker)
+            )
             seconds = max(seconds, self._up.pop(acquired.sandbox, 0.0) - now)
             kind = "warm start" if warm else "cold start"
             self._span(kind, worker, None, seconds)
             self._after(seconds, lambda w=worker: self._begin(w))  # type: ignore[misc]
+
+    def _is_first(self, worker: _Worker) -> bool:
+        """Whether the client starts the worker, with the run."""
+        if worker.part.flexible:
+            return not self.plan.workflow.upstream[TaskId(worker.part.worker)]
+        return worker.epoch == 1 and worker.part.rooted
 
     def _begin(self, worker: _Worker) -> None:
         if worker.part.flexible:

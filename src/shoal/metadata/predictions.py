@@ -2,7 +2,8 @@
 
 1. Two paths: enough samples with the same resources, then only those; else the others' too, taken
    to one CPU and back by how fast each configuration computes. Waiting is the same everywhere,
-   and so are starts: nothing says that memory slows them down.
+   and so are starts: nothing says that memory slows them down. A worker that the client starts
+   has its part at once, one that another worker starts competes with it: each learns from its own.
 2. Of those, the ones whose size is near the size asked for: a window that widens until enough are
    in it, balanced between smaller, larger and equal ones, closest first; failing that the nearest
    of all. A task of the same workflow shape learns from itself before it learns from its namesakes,
@@ -23,7 +24,7 @@ from statistics import median, stdev
 from typing import NamedTuple
 
 from shoal.execution.costs import Costs, Direction
-from shoal.metadata.samples import Sample, Samples
+from shoal.metadata.samples import FIRST, Sample, Samples
 from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
 
@@ -68,7 +69,7 @@ class DefaultCosts:
         """Packing and sending the plan."""
         return 0.003 + self.latency
 
-    def startup(self, resources: Resources, *, warm: bool) -> float:
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         """A local sandbox's."""
         return (0.002 if warm else 0.03) + self.latency
 
@@ -172,9 +173,11 @@ class LearntPredictions:
         """How long such a transfer has taken, or would have."""
         return self._values(direction, "", -1, nbytes, resources)
 
-    def others(self, kind: str, nbytes: int = 0, resources: Resources | None = None) -> list[Value]:
+    def others(
+        self, kind: str, nbytes: int = 0, resources: Resources | None = None, name: str = ""
+    ) -> list[Value]:
         """How long starts, messages and launches have taken."""
-        return self._values(kind, "", -1, nbytes, resources)
+        return self._values(kind, name, -1, nbytes, resources)
 
     def _values(
         self, kind: str, name: str, number: int, nbytes: int, resources: Resources | None
@@ -214,10 +217,13 @@ class _CostsAt:
         values = self._predictions.others("launch", self._constant_nbytes)
         return self._choose(values) if values else self._defaults.launch()
 
-    def startup(self, resources: Resources, *, warm: bool) -> float:
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         kind = "warm start" if warm else "cold start"
-        values = self._predictions.others(kind, 0, resources)
-        return self._choose(values) if values else self._defaults.startup(resources, warm=warm)
+        for who in (FIRST, "") if first else ("", FIRST):
+            values = self._predictions.others(kind, 0, resources, who)
+            if values:
+                return self._choose(values)
+        return self._defaults.startup(resources, warm=warm)
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         values = self._predictions.transfers(direction, nbytes, resources)

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from shoal.execution.costs import Costs, Direction
-from shoal.metadata.samples import Sample
+from shoal.metadata.samples import FIRST, Sample
 from shoal.types import TaskId
 
 SHORTEST = 0.01
-"""Seconds: executions below that say little, and count only if there are no others."""
+"""Seconds: executions predicted below that say little, and count only if there are no others.
+
+Those that turned out to be longer are no more telling: among short ones they are the disturbed."""
 
 
 def prediction_errors(
@@ -31,7 +33,7 @@ def prediction_errors(
             continue
         kind, predicted = found
         error = abs(predicted - sample.seconds) / sample.seconds
-        if kind == "execute" and sample.seconds < SHORTEST:
+        if kind == "execute" and predicted < SHORTEST:
             short.append(error)
         else:
             errors.setdefault(kind, []).append(error)
@@ -48,5 +50,6 @@ def _predicted(costs: Costs, sample: Sample, tasks: Sequence[TaskId]) -> tuple[s
         direction: Direction = "fetch" if sample.kind == "fetch" else "save"
         return "transfer", costs.transfer(direction, sample.nbytes, sample.resources)
     if sample.kind in ("cold start", "warm start"):
-        return "start", costs.startup(sample.resources, warm=sample.kind == "warm start")
+        warm, first = sample.kind == "warm start", sample.name == FIRST
+        return "start", costs.startup(sample.resources, warm=warm, first=first)
     return None

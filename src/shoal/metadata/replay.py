@@ -9,7 +9,7 @@ from statistics import median
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.timeline import STARTS, Timeline
 from shoal.metadata.predictions import DefaultCosts
-from shoal.metadata.samples import distilled, undistilled
+from shoal.metadata.samples import FIRST, distilled, undistilled
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -30,13 +30,14 @@ class RecordedCosts(Costs):
         self._seconds = {span.task: span.seconds for span in executions}
         self._nbytes = {span.task: span.nbytes for span in executions}
         samples = undistilled(distilled(workflow, workers, timeline, constants)).samples
-        self._starts: dict[str, deque[float]] = {}
+        self._starts: dict[tuple[str, bool], deque[float]] = {}
         self._moves: dict[tuple[str, int], deque[float]] = {}
         self._rates: dict[str, list[float]] = {}
         self._others: dict[str, list[float]] = {}
         for sample in samples:
             if sample.kind in STARTS:
-                self._starts.setdefault(sample.kind, deque()).append(sample.seconds)
+                start = (sample.kind, sample.name == FIRST)
+                self._starts.setdefault(start, deque()).append(sample.seconds)
             elif sample.kind in ("fetch", "save"):
                 key = (sample.kind, sample.nbytes)
                 self._moves.setdefault(key, deque()).append(sample.seconds)
@@ -53,9 +54,9 @@ class RecordedCosts(Costs):
         """The run's."""
         return self._other("launch", self._defaults.launch())
 
-    def startup(self, resources: Resources, *, warm: bool) -> float:
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         """The next one."""
-        starts = self._starts.get("warm start" if warm else "cold start")
+        starts = self._starts.get(("warm start" if warm else "cold start", first))
         if not starts:
             return self._defaults.startup(resources, warm=warm)
         return starts.popleft() if len(starts) > 1 else starts[0]

@@ -26,6 +26,9 @@ from shoal.workflow import Workflow
 MOST = 200
 """Samples that a block keeps of each kind, task name and configuration."""
 
+FIRST = "first"
+"""The name of a start by the client, with the run."""
+
 KINDS = ("execute", "fetch", "save", "cold start", "warm start", "deliver", "launch", "hand in")
 _FIELDS = 8
 
@@ -35,7 +38,7 @@ class Sample(NamedTuple):
 
     kind: str
     name: str
-    """The task's name without its number; empty unless something was executed."""
+    """The task's name without its number, or `FIRST`; empty for anything else."""
     number: int
     """The task's place in its workflow; -1 if it isn't about a task."""
     resources: Resources
@@ -162,6 +165,8 @@ class _Distillery:
     def _of_starts(self) -> list[Sample]:
         """Starts, each with what was imported afterwards."""
         latest: dict[WorkerId, int] = {}
+        roots = {task for task, sources in self.workflow.upstream.items() if not sources}
+        rooted = {s.worker for s in self.timeline.of_kind("execute") if s.task in roots}
         samples: list[Sample] = []
         for span in self.timeline.of_kind(*STARTS, "load"):
             resources = self.workers.get(span.worker)
@@ -173,8 +178,9 @@ class _Distillery:
                     seconds = samples[at].seconds + span.seconds
                     samples[at] = samples[at]._replace(seconds=seconds)
                 continue
+            name = FIRST if span.worker in rooted and span.worker not in latest else ""
             latest[span.worker] = len(samples)
-            samples.append(Sample(span.kind, "", -1, resources, 0, span.seconds, 0.0, 0))
+            samples.append(Sample(span.kind, name, -1, resources, 0, span.seconds, 0.0, 0))
         return samples
 
     def _of_client(self) -> list[Sample]:

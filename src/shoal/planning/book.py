@@ -4,12 +4,15 @@
    constants are, and what it was planned for.
 2. It is made anew, when nobody waits, each time that the workflow has been run twice as often as
    when it was made, and never takes longer than the run that it is for.
+3. After the other runs it stays, and only what it is predicted to do is told anew, unless that
+   would take long against a run.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from shoal.planning.preview import Preview
@@ -18,6 +21,8 @@ from shoal.workflow import Workflow
 
 _MOST = 100
 """Plans that are kept; the oldest makes room."""
+_SHARE = 0.05
+"""Of a run's time, that may be spent on its predictions."""
 
 
 @dataclass
@@ -26,6 +31,8 @@ class _Entry:
     due: int
     """After so many runs it is made anew."""
     runs: int = 0
+    informing: float = 0.0
+    """Seconds that it took to tell anew what it is predicted to do."""
 
 
 class PlanBook:
@@ -51,6 +58,15 @@ class PlanBook:
             self._entries[key] = _Entry(preview, 1)
             if len(self._entries) > _MOST:
                 del self._entries[next(iter(self._entries))]
+
+    def inform(self, key: Hashable, makespan: float, inform: Callable[[Preview], Preview]) -> None:
+        """Tell a plan's predictions anew after a run, if that is quick against it."""
+        with self._lock:
+            entry = self._entries.get(key)
+        if entry is not None and entry.informing <= makespan * _SHARE:
+            begin = time.monotonic()
+            self.keep(key, inform(entry.preview))
+            entry.informing = time.monotonic() - begin
 
     def due(self, key: Hashable) -> bool:
         """Count a run; whether its plan is to be made anew."""

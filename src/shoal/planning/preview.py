@@ -72,6 +72,10 @@ class Preview:
         preview._known = self._known
         return preview
 
+    def informed(self, conditions: Conditions) -> Preview:
+        """The same plan, from what is known by now."""
+        return Preview(self.plan, conditions, self.sla, prices=self._prices)
+
     @property
     def basis(self) -> str:
         """What the predictions rest on."""

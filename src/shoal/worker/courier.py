@@ -140,7 +140,8 @@ class Courier:
         with self._wake:
             self._stopped = True
             self._wake.notify()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def save(self, task: TaskId) -> None:
         """Save an own output."""

@@ -158,10 +158,10 @@ class WorkerRuntime:
         mail = None
         if self._part.waits:
             mail = threading.Thread(target=self._receive, name="shoal-mail", daemon=True)
-        self._courier.start()
         try:
             self._tell(self._beginning())
             self.recorder.started(self._start, self._invocation.sent, self._clock.now())
+            self._courier.start()
             if mail is not None:
                 mail.start()
             self._run_slots()
