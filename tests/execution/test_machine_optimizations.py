@@ -365,7 +365,7 @@ def test_copy_takes_own_outputs_and_those_that_came_and_keeps_them_as_long_as_it
     assert machine.handle(Arrived(b, held=(x,))) == [Execute(b)]
     assert machine.handle(Executed(b, SMALL)) == [HandIn(b, saved=False), Forget((b,)), Execute(s)]
     assert machine.handle(Executed(s, SMALL)) == [
-        Mark(t, w1, (w0,), (), (), producer=w0),
+        Mark(t, w1, (w0,), (s,), (), producer=w0),
         Forget((a, x)),
     ]
 
@@ -407,7 +407,7 @@ def test_target_is_marked_only_when_all_that_the_other_worker_owes_it_is_here() 
     machine = machine_of(wiring, homes, "w1", duplicable="su", expected=expected)
     assert machine.handle(Started()) == [Execute(s)]
     assert machine.handle(Executed(s, SMALL)) == [Execute(u)]
-    assert machine.handle(Executed(u, SMALL)) == [Mark(t, w1, (w0,), (), (), producer=w0)]
+    assert machine.handle(Executed(u, SMALL)) == [Mark(t, w1, (w0,), (s, u), (), producer=w0)]
 
 
 def test_target_is_not_marked_if_the_other_worker_owes_it_more() -> None:
@@ -474,7 +474,7 @@ def test_output_of_a_copy_that_was_vouched_for_is_saved_before_the_worker_parks(
     machine = machine_of(STAND_IN, THREE, "w1", **options)
     machine.handle(Started())
     assert machine.handle(Executed(s, SMALL)) == [
-        Mark(t, w1, (w0, w2), (), (), producer=w0),
+        Mark(t, w1, (w0, w2), (s,), (), producer=w0),
         SetTimer("linger 1", 0.5),
     ]
     assert machine.handle(TimerFired("linger 1")) == [Save(s)]

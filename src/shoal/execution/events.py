@@ -2,15 +2,33 @@
 
 from dataclasses import dataclass
 
-from shoal.types import TaskId
+from shoal.types import TaskId, WorkerId
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a start of the worker that was lost had done, as far as the store knows."""
+
+    saved: frozenset[TaskId] = frozenset()
+    """Outputs that can be fetched."""
+    held: tuple[TaskId, ...] = ()
+    """Own outputs that had travelled with marks, and are in memory again."""
+    marked: frozenset[TaskId] = frozenset()
+    """Tasks that the worker has done its share for."""
+    handed_in: frozenset[TaskId] = frozenset()
+    """Sinks whose outputs the client has."""
+    started: frozenset[WorkerId] = frozenset()
+    """Flexible workers that were invoked."""
 
 
 @dataclass(slots=True)
 class Started:
-    """The worker began, for the first time or again after it parked."""
+    """The worker began: for the first time, again after it parked, or after a start was lost."""
 
     executed: tuple[TaskId, ...] = ()
     """What was executed before it parked, copies too; what is still needed of it is saved."""
+    recovered: Recovered | None = None
+    """After a start was lost; then this alone counts."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,10 @@
    mark or the invocation. It stays in memory until its marks are answered.
 5. Each Fetch, Execute, Save and Mark is answered by exactly one event.
 6. The worker finishes when nothing runs, moves or is marked. It never waits for another worker.
-7. An event that doesn't fit the state raises ProtocolViolation with the task's story.
+7. A worker that was lost begins again with its first task: it fetches what is saved instead of
+   executing it, and leaves tasks alone that it had invoked workers for. Whoever repeats a task
+   whose mark was the last is told so again.
+8. An event that doesn't fit the state raises ProtocolViolation with the task's story.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from shoal.execution.events import (
     Fetched,
     Marked,
     Saved,
+    Started,
     TimerFired,
 )
 from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES
@@ -88,10 +92,18 @@ class FlexibleMachine:
         """How many inputs of a task are being saved before a worker is invoked for it."""
         self._marking: set[tuple[TaskId, TaskId]] = set()
         """Marks without an answer: a task, and the upstream task whose mark it is."""
+        self._there: frozenset[TaskId] = frozenset()
+        """Outputs that were saved before an earlier start of the worker was lost."""
+        self._invoked: frozenset[WorkerId] = frozenset()
+        """Workers that were invoked before."""
+        self._recalled: set[TaskId] = set()
+        """Taken tasks whose outputs are fetched instead."""
+        self._begun = False
         self._tried: dict[TaskId, int] = {}
         """How often taken tasks have failed."""
         self._log = new_log()
         self._handlers: dict[type, Callable[[Any, list[Effect], list[TaskId]], None]] = {
+            Started: self._on_started,
             Arrived: self._on_arrived,
             Fetched: self._on_fetched,
             Executed: self._on_executed,
@@ -113,7 +125,7 @@ class FlexibleMachine:
         self._handlers[type(event)](event, effects, unneeded)
         if unneeded:
             effects.append(Forget(tuple(unneeded)))
-        if not (self.finished or self._taken or self._saving or self._marking):
+        if not (self.finished or self._taken or self._saving or self._marking) and self._begun:
             self.finished = True
             effects.append(Finish())
         return effects
@@ -125,9 +137,16 @@ class FlexibleMachine:
     def _violation(self, task: TaskId, what: str) -> ProtocolViolation:
         return violation(self.part.worker, task, what, self._log)
 
+    def _on_started(self, event: Started, effects: list[Effect], unneeded: list[TaskId]) -> None:
+        if self._begun or event.recovered is None:
+            raise ProtocolViolation(f"worker {self.part.worker} is flexible, and got {event}")
+        self._there = event.recovered.saved
+        self._invoked = event.recovered.started - {self.part.worker}
+
     def _on_arrived(self, event: Arrived, effects: list[Effect], unneeded: list[TaskId]) -> None:
-        if WorkerId(event.task) != self.part.worker or len(self._log) > 1:
+        if WorkerId(event.task) != self.part.worker or self._begun:
             raise self._violation(event.task, "arrived, but isn't what the worker begins with")
+        self._begun = True
         self._own(event.task, event.held, effects, unneeded)
 
     def _on_marked(self, event: Marked, effects: list[Effect], unneeded: list[TaskId]) -> None:
@@ -157,6 +176,8 @@ class FlexibleMachine:
 
     def _settle(self, ready: Sequence[TaskId], effects: list[Effect]) -> None:
         """Run as many ready tasks as there are free slots, and invoke workers for the others."""
+        if self._invoked:
+            ready = [task for task in ready if WorkerId(task) not in self._invoked]
         free = max(0, self._slots - len(self._taken))
         for task in ready[:free]:
             self._take(task, effects)
@@ -165,6 +186,11 @@ class FlexibleMachine:
 
     def _take(self, task: TaskId, effects: list[Effect]) -> None:
         self._taken.add(task)
+        if task in self._there:
+            self._recalled.add(task)
+            self._use(task)
+            effects.append(Fetch((task,)))
+            return
         missing: list[TaskId] = []
         for source in self._inputs(task):
             self._use(source)
@@ -215,6 +241,14 @@ class FlexibleMachine:
 
     def _on_fetched(self, event: Fetched, effects: list[Effect], unneeded: list[TaskId]) -> None:
         for output in event.outputs:
+            if output in self._recalled:
+                self._recalled.remove(output)
+                self._taken.remove(output)
+                self._held.add(output)
+                self._saved.add(output)
+                self._pass_on(output, effects)
+                self._used(output, unneeded)
+                continue
             if output not in self._fetching:
                 raise self._violation(output, "fetched, but nobody had asked for it")
             self._held.add(output)
@@ -233,24 +267,28 @@ class FlexibleMachine:
         self._taken.remove(task)
         self._held.add(task)
         self._use(task)
-        small = event.nbytes <= INLINE_NBYTES
-        if small:
+        if event.nbytes <= INLINE_NBYTES:
             self._nbytes[task] = event.nbytes
+        self._pass_on(task, effects)
+        self._used(task, unneeded)
+        for source in self._inputs(task):
+            self._used(source, unneeded)
+
+    def _pass_on(self, task: TaskId, effects: list[Effect]) -> None:
+        """An output is in memory: go on with those that take it."""
+        small = task in self._nbytes
         takers, joins = self.part.feeds.get(task, ()), self.part.shared
         self._settle([taker for taker in takers if taker not in joins], effects)
         for target in [taker for taker in takers if taker in joins]:
-            if small:
+            if small or task in self._saved:
                 self._mark(target, task, effects)
             else:
                 self._save(task, target, effects)
         if task in self.part.sinks:
-            if small:
-                effects.append(HandIn(task, saved=False))
+            if small or task in self._saved:
+                effects.append(HandIn(task, saved=task in self._saved))
             else:
                 self._save(task, task, effects)
-        self._used(task, unneeded)
-        for source in self._inputs(task):
-            self._used(source, unneeded)
 
     def _mark(self, target: TaskId, output: TaskId, effects: list[Effect]) -> None:
         saved = output in self._saved

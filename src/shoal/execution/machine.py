@@ -17,12 +17,15 @@
 8. A free slot with nothing ready may run a copy of another worker's task (see `copies`). When this
    worker thereby holds all that the other owes to an own task, it marks it in the other's name. A
    copy's failure is ignored, and whichever of two outputs is the later is dropped.
-9. An event that doesn't fit the state raises ProtocolViolation with the task's story.
+9. A worker that was lost begins again with what the store has of it. It repeats what somebody still
+   wants and nobody has, marks what was saved and not marked, and hands in what wasn't handed in.
+10. An event that doesn't fit the state raises ProtocolViolation with the task's story.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -51,6 +54,7 @@ from shoal.execution.events import (
     Failed,
     Fetched,
     MailCame,
+    Recovered,
     Saved,
     Started,
     TimerFired,
@@ -100,7 +104,9 @@ class WorkerMachine:
         self._saved: set[TaskId] = set()
         """Outputs that others are told to fetch."""
         self._spare: set[TaskId] = set()
-        """Outputs that were saved only so that the worker could park."""
+        """Outputs that were saved only so that a start to come finds them."""
+        self._stored: set[TaskId] = set()
+        """Outputs of others that were fetched."""
         self._saving: set[TaskId] = set()
         self._withheld: set[TaskId] = set()
         """Outputs that are released once they are saved."""
@@ -153,6 +159,8 @@ class WorkerMachine:
     def _prepare(self) -> None:
         part = self.part
         own = set(part.tasks)
+        self._inputs, self._takers, self._joins, self._given = {}, {}, {}, {}
+        self._lacks, self._uses, self._owes = {}, {}, {}
         uses, takers, owes = self._uses, self._takers, self._owes
         for task, sources in zip(part.tasks, part.upstream, strict=True):
             self._inputs[task] = sources + part.constants.get(task, ())
@@ -199,27 +207,74 @@ class WorkerMachine:
         return violation(self.part.worker, task, what, self._log)
 
     def _on_started(self, event: Started, effects: list[Effect]) -> None:
-        for task in event.executed:
+        if event.recovered is not None:
+            self._recover(event.recovered, effects)
+        for task in event.executed if event.recovered is None else ():
             if task in self.part.copies:
                 self._copies.vouched[task] = None
                 self._spare.add(task)
                 self._drop_copies((task,), effects)
-                continue
-            self._executed.add(task)
-            self._drop_copies(self._copies.taken.get(task, ()), effects)
-            self._saved.add(task)
-            for source in self._inputs[task]:
-                self._uses[source] -= 1
-            for taker in self._takers.get(task, ()):
-                self._lacks[taker] -= 1
-            feeds = self.part.feeds.get(task, ())
-            for target in (*feeds, *self._joins.get(task, ())):
-                self._owes[target] -= 1
-            if feeds or task in self.part.sinks:
-                self._uses[task] -= len(feeds) + (task in self.part.sinks)
+            else:
+                self._saved.add(task)
+                self._skip(task, effects)
         for task in self.part.tasks:
             if not self._lacks[task] and task not in self._executed:
                 self._gather(task, effects)
+
+    def _skip(self, task: TaskId, effects: list[Effect]) -> None:
+        """A task was executed by an earlier start, and released."""
+        self._executed.add(task)
+        self._drop_copies(self._copies.taken.get(task, ()), effects)
+        for source in self._inputs[task]:
+            self._uses[source] -= 1
+        for taker in self._takers.get(task, ()):
+            self._lacks[taker] -= 1
+        feeds = self.part.feeds.get(task, ())
+        for target in (*feeds, *self._joins.get(task, ())):
+            self._owes[target] -= 1
+        if feeds or task in self.part.sinks:
+            self._uses[task] -= len(feeds) + (task in self.part.sinks)
+
+    def _recover(self, found: Recovered, effects: list[Effect]) -> None:
+        """Skip what nobody wants or the store has, and make up for what nobody was told of."""
+        there = found.saved.union(found.held)
+        self.part = part = replace(
+            self.part,
+            feeds={
+                task: left
+                for task, takers in self.part.feeds.items()
+                if (left := tuple([taker for taker in takers if taker not in found.marked]))
+            },
+            sinks=self.part.sinks - found.handed_in,
+        )
+        self._prepare()
+        repeated: set[TaskId] = set()
+        for task in reversed(part.tasks):
+            wanted = task in part.sinks or task in part.feeds
+            wanted = wanted or any([taker in repeated for taker in self._takers.get(task, ())])
+            if wanted and task not in there:
+                repeated.add(task)
+        for task in part.tasks:
+            if task not in repeated:
+                if task in found.saved:
+                    self._saved.add(task)
+                self._skip(task, effects)
+        for task in part.tasks:
+            self._takers[task] = [t for t in self._takers.get(task, ()) if t in repeated]
+            if task in part.sinks and task not in repeated:
+                effects.append(HandIn(task, task in self._saved))
+        for target, owed in self._owes.items():
+            mine = part.worker in part.shared[target]
+            if mine and not owed and target not in found.marked | self._executed:
+                self._mark(target, effects)
+        for output in set(found.held) - found.saved - repeated:
+            owing = [target for target in part.feeds.get(output, ()) if self._owes[target]]
+            self._uses[output] = self._uses.get(output, 0) + len(owing)
+        needed = {output for output in found.held if self._uses.get(output)}
+        self._held |= needed - repeated
+        unneeded = tuple([output for output in found.held if output not in needed])
+        if unneeded:
+            effects.append(Forget(unneeded))
 
     def _on_arrived(self, event: Arrived, effects: list[Effect]) -> None:
         task = event.task
@@ -278,6 +333,7 @@ class WorkerMachine:
                 raise self._violation(output, "fetched, but nobody had asked for it")
             if self._uses[output]:
                 self._hold(output)
+                self._stored.add(output)
             else:
                 unneeded.append(output)
             del self._fetching[output]
@@ -299,7 +355,7 @@ class WorkerMachine:
             raise self._violation(task, "executed, but not running")
         self._running.remove(task)
         if task in self._copies.begun:
-            self._on_copied(task, effects)
+            self._on_copied(task, event.nbytes, effects)
             return
         self._executed.add(task)
         self._held.add(task)
@@ -323,13 +379,18 @@ class WorkerMachine:
         if forgotten:
             effects.append(Forget(tuple(forgotten)))
 
-    def _on_copied(self, task: TaskId, effects: list[Effect]) -> None:
+    def _on_copied(self, task: TaskId, nbytes: int, effects: list[Effect]) -> None:
         """A copy returned; its output may have come meanwhile, and even have been used up."""
         forgotten = self._end_copy(task)
         if self._uses[task]:
             self._hold(task)
             if task in self._fetching:
                 self._fetching[task] = []
+            if nbytes > INLINE_NBYTES:
+                self._saving.add(task)
+                self._spare.add(task)  # by the time that the mark behind it is set
+                self._uses[task] += 1
+                effects.append(Save(task))
             self._stand_in(self.part.copies[task], effects)
         else:
             forgotten.append(task)
@@ -345,13 +406,18 @@ class WorkerMachine:
         return forgotten
 
     def _stand_in(self, copy: Copy, effects: list[Effect]) -> None:
-        """Mark the own tasks for which the copy's worker owes nothing that isn't here."""
-        part = self.part
+        """Mark the own tasks for which the copy's worker owes nothing that isn't here.
+
+        Should this start be lost, the next one finds with the mark what it lost.
+        """
+        part, there = self.part, self._spare | self._stored
         for target, owed in copy.targets.items():
             if target not in self._arrived and self._held.issuperset(owed):
                 self._copies.vouched.update(dict.fromkeys(owed))
+                inline = tuple([output for output in owed if output not in there])
+                saved = tuple([output for output in owed if output in there])
                 producers = part.shared[target]
-                effects.append(Mark(target, part.worker, producers, (), (), copy.worker))
+                effects.append(Mark(target, part.worker, producers, inline, saved, copy.worker))
 
     def _drop_copies(self, tasks: Iterable[TaskId], effects: list[Effect]) -> None:
         """Don't begin copies whose outputs come, nor go on with those that don't run yet."""
@@ -427,15 +493,17 @@ class WorkerMachine:
     def _pay(self, target: TaskId, effects: list[Effect], forgotten: list[TaskId]) -> None:
         """One more output for a shared task is released: after the last one, mark it."""
         self._owes[target] -= 1
-        if self._owes[target]:
-            return
-        part = self.part
-        given = self._given.get(target, ())
+        if not self._owes[target]:
+            for output in self._mark(target, effects):
+                self._used(output, 1, forgotten)
+
+    def _mark(self, target: TaskId, effects: list[Effect]) -> tuple[TaskId, ...]:
+        """Mark a task; the outputs that travel along."""
+        part, given = self.part, self._given.get(target, ())
         inline = tuple([output for output in given if output not in self._saved])
         saved = tuple([output for output in given if output in self._saved])
         effects.append(Mark(target, part.owners[target], part.shared[target], inline, saved))
-        for output in inline:
-            self._used(output, 1, forgotten)
+        return inline
 
     def _used(self, output: TaskId, times: int, forgotten: list[TaskId]) -> None:
         self._uses[output] -= times

@@ -5,7 +5,8 @@ beside its executions; but its only slot sees to saves before it goes on. Sandbo
 `WarmPool` with the gateway's rules: one that is warmed up is idle from the request on, and who gets
 it early waits until it is up. Given `perform`, values flow along too, through the same saving,
 fetching and forgetting as in a real run, so that a test can compare them with a sequential
-evaluation.
+evaluation. Given `faults`, workers and invocations are lost, and start again a lease later with
+what the store has of them; what a lost start still had on its way counts until then.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import gc
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
 from shoal.clock import VirtualClock
 from shoal.errors import WorkflowError
@@ -43,6 +44,7 @@ from shoal.execution.events import (
     Fetched,
     MailCame,
     Marked,
+    Recovered,
     Saved,
     Started,
     TimerFired,
@@ -56,6 +58,24 @@ from shoal.types import Resources, TaskId, WorkerId
 
 Perform = Callable[[TaskId, Mapping[TaskId, Any]], Any]
 """Runs a task, given the outputs of its upstream tasks."""
+
+_AGAIN = 0.1
+"""Seconds after which what wasn't there yet is fetched once more."""
+
+
+class Faults(Protocol):
+    """What goes wrong in a simulated run."""
+
+    lease: float
+    """Seconds after which a worker that was lost is started again."""
+
+    def crashes(self, worker: WorkerId) -> bool:
+        """Whether a worker is lost, just before it is told of an event."""
+        ...
+
+    def invocations(self, worker: WorkerId) -> int:
+        """How often an invocation is carried out: once, never, or repeatedly."""
+        ...
 
 
 @dataclass
@@ -80,6 +100,12 @@ class _Worker:
     read: int = 0
     started: bool = False
     """Somebody has claimed its start."""
+    entered: int = 0
+    """The latest epoch that has begun: an invocation that is repeated does nothing."""
+    lost: bool = False
+    """A start was lost since it last parked."""
+    refused: int = 0
+    """The latest epoch that was lost: the store takes nothing more of it."""
     executed: tuple[TaskId, ...] = ()
 
 
@@ -94,6 +120,7 @@ class Simulation:
         *,
         perform: Perform | None = None,
         repeats: Callable[[], Sequence[float]] = lambda: (0.0,),
+        faults: Faults | None = None,
     ) -> None:
         """Prepare a simulation.
 
@@ -103,6 +130,7 @@ class Simulation:
             pool: The platform's sandboxes, warm ones among them.
             perform: Runs a task for real, so that `results` are there afterwards.
             repeats: For each message, after which extra delays it arrives: once or more.
+            faults: What goes wrong.
         """
         self.plan = plan
         self.results: dict[TaskId, Any] = {}
@@ -114,6 +142,7 @@ class Simulation:
         self._pool = pool
         self._perform = perform
         self._repeats = repeats
+        self._faults = faults
         self._clock = VirtualClock()
         self._constants = costs.constants
         named = {task: tuple(sizes) for task, sizes in self._constants.items()}
@@ -121,10 +150,14 @@ class Simulation:
         self._common = parts[0]
         """In a flexible plan, the part of all workers."""
         self._workers = {} if plan.flexible else {part.worker: _Worker(part) for part in parts}
-        self._queue: deque[WorkerId] = deque()
+        self._queue: deque[tuple[WorkerId, int]] = deque()
+        """Invocations: workers and their epochs."""
         self._up: dict[int, float] = {}
         """When each sandbox that is being warmed up could have a worker's first event."""
-        self._marks: dict[TaskId, dict[str, tuple[dict[TaskId, Any], tuple[TaskId, ...]]]] = {}
+        self._marks: dict[TaskId, dict[str, tuple[dict[TaskId, Any], WorkerId]]] = {}
+        """For each task and producer, the values that came with the mark, and who set it."""
+        self._last: dict[TaskId, str] = {}
+        """Of tasks that the plan gives to nobody: whose mark was the last."""
         self._saved: dict[TaskId, Any] = {}
         self._nbytes: dict[TaskId, int] = {}
         for sizes in self._constants.values():
@@ -160,7 +193,9 @@ class Simulation:
         self._clock.call_at(self._clock.now() + seconds, callback)
 
     def _invoke(self, task: TaskId, given: dict[TaskId, Any]) -> None:
-        """Start a flexible worker with a task and some of its inputs."""
+        """Start a flexible worker with a task and some of its inputs, once."""
+        if WorkerId(task) in self._workers:
+            return
         worker = _Worker(self._common.begun_with(task), given=[given])
         self._workers[worker.part.worker] = worker
         self._unfinished += 1
@@ -169,19 +204,46 @@ class Simulation:
     def _start(self, worker: _Worker) -> None:
         worker.started = True
         worker.epoch += 1
-        self._queue.append(worker.part.worker)
+        name, count = worker.part.worker, 1
+        if self._faults is not None:
+            count = self._faults.invocations(name)
+            if not count:
+                self._restart_later(worker)
+        self._queue.extend([(name, worker.epoch)] * count)
         self._serve_queue()
+
+    def _lose(self, worker: _Worker) -> None:
+        """The worker's process is gone, with all that it had in memory."""
+        worker.machine = None
+        worker.parking = False
+        worker.values = {}
+        self._pool.remove(worker.sandbox)
+        self._span("leave", worker, None, 0.0)
+        self._restart_later(worker)
+        self._serve_queue()
+
+    def _restart_later(self, worker: _Worker) -> None:
+        assert self._faults is not None
+        worker.lost = True
+        epoch = worker.epoch
+
+        def restart() -> None:
+            if worker.epoch == epoch:
+                worker.refused = epoch
+                self._start(worker)
+
+        self._after(self._faults.lease, restart)
 
     def _serve_queue(self) -> None:
         while self._queue:
-            worker = self._workers[self._queue[0]]
+            name, epoch = self._queue[0]
+            worker = self._workers[name]
             now = self._clock.now()
             self._pool.expire(now)
             acquired = self._pool.acquire(worker.part.resources, now)
             if acquired is None:
                 return
             self._queue.popleft()
-            worker.sandbox = acquired.sandbox
             warm = acquired.start == "warm"
             seconds = self._costs.startup(
                 worker.part.resources, warm=warm, first=self._is_first(worker)
@@ -189,7 +251,8 @@ class Simulation:
             seconds = max(seconds, self._up.pop(acquired.sandbox, 0.0) - now)
             kind = "warm start" if warm else "cold start"
             self._span(kind, worker, None, seconds)
-            self._after(seconds, lambda w=worker: self._begin(w))  # type: ignore[misc]
+            sandbox = acquired.sandbox
+            self._after(seconds, lambda w=worker, e=epoch, s=sandbox: self._begin(w, e, s))  # type: ignore[misc]
 
     def _is_first(self, worker: _Worker) -> bool:
         """Whether the client starts the worker, with the run."""
@@ -197,18 +260,46 @@ class Simulation:
             return not self.plan.workflow.upstream[TaskId(worker.part.worker)]
         return worker.epoch == 1 and worker.part.rooted
 
-    def _begin(self, worker: _Worker) -> None:
+    def _begin(self, worker: _Worker, epoch: int, sandbox: int) -> None:
+        if epoch != worker.epoch or worker.entered == epoch:
+            self._pool.release(sandbox, self._clock.now())
+            self._serve_queue()
+            return
+        worker.entered, worker.sandbox = epoch, sandbox
+        worker.moving = worker.saving = 0.0
+        recovered = self._recovered(worker) if worker.lost else None
         if worker.part.flexible:
             worker.machine = FlexibleMachine(worker.part, self.plan.workflow.upstream)
-            worker.values = worker.given.pop()
-            self._tell(worker, Arrived(TaskId(worker.part.worker), tuple(worker.values)))
+            worker.values = dict(worker.given[0])
+            if recovered is not None:
+                self._tell(worker, Started(recovered=recovered), epoch)
+            first = Arrived(TaskId(worker.part.worker), tuple(worker.values))
+            self._tell(worker, first, epoch)
             return
-        worker.machine = worker.first = WorkerMachine(worker.part, worker.first)
+        worker.machine = WorkerMachine(worker.part, worker.first)
+        if recovered is None:
+            worker.first = worker.machine
+            worker.values = {}
         worker.read = 0
-        worker.moving = worker.saving = 0.0
-        worker.values = {}
-        self._tell(worker, Started(worker.executed))
+        self._tell(worker, Started(worker.executed, recovered), epoch)
         self._read_mail(worker)
+
+    def _recovered(self, worker: _Worker) -> Recovered:
+        """What the store has of a worker that was lost."""
+        me = worker.part.worker
+        worker.values = {}
+        marked: set[TaskId] = set()
+        for target, done in self._marks.items():
+            if me in done and done[me][1] == me:
+                marked.add(target)
+                worker.values.update(done[me][0])
+        return Recovered(
+            frozenset(self._saved),
+            tuple(worker.values),
+            frozenset(marked),
+            frozenset(self.results),
+            frozenset(self._workers),
+        )
 
     def _read_mail(self, worker: _Worker) -> None:
         while self._reads(worker) and worker.read < len(worker.mailbox):
@@ -222,6 +313,10 @@ class Simulation:
 
     def _tell(self, worker: _Worker, event: Event, epoch: int | None = None) -> None:
         if worker.machine is None or (epoch is not None and epoch != worker.epoch):
+            return
+        faults = self._faults
+        if faults and not worker.machine.finished and faults.crashes(worker.part.worker):
+            self._lose(worker)
             return
         for effect in worker.machine.handle(event, self._clock.now()):
             self._carry_out(worker, effect)
@@ -246,7 +341,8 @@ class Simulation:
                 self._after(seconds, lambda: self._tell(worker, TimerFired(timer), epoch))
             case Park(executed):
                 worker.parking = True
-                self._after(self._costs.coordination(), lambda: self._park(worker, executed))
+                epoch = worker.epoch
+                self._after(self._costs.coordination(), lambda: self._park(worker, executed, epoch))
             case Abort(task):
                 raise WorkflowError(f"The simulated task {task!r} failed.")
             case Finish():
@@ -288,15 +384,31 @@ class Simulation:
             before = max(0.0, worker.saving - self._clock.now())
         self._span("execute", worker, task, seconds, nbytes, after=before)
         self.performed.append((task, worker.part.worker))
+        returned = None
         if self._perform is not None:
             inputs = {source: worker.values[source] for source in sources}
-            worker.values[task] = self._perform(task, inputs)
-        self._answer(worker, before + seconds, lambda: Executed(task, nbytes))
+            returned = self._perform(task, inputs)
+        epoch = worker.epoch
+
+        def executed() -> Event:
+            if worker.epoch == epoch:
+                worker.values[task] = returned
+            return Executed(task, nbytes)
+
+        self._answer(worker, before + seconds, executed)
 
     def _fetch(self, worker: _Worker, outputs: tuple[TaskId, ...]) -> None:
+        calls, epoch = self.plan.workflow.calls, worker.epoch
+        if any([o in calls and o not in self._saved for o in outputs]):
+            self._after(_AGAIN, lambda: self._fetch_again(worker, outputs, epoch))
+            return
         for output in outputs:
             worker.values[output] = self._saved.get(output)
         self._move("fetch", worker, outputs, lambda: Fetched(outputs))
+
+    def _fetch_again(self, worker: _Worker, outputs: tuple[TaskId, ...], epoch: int) -> None:
+        if worker.machine is not None and worker.epoch == epoch:
+            self._fetch(worker, outputs)
 
     def _move(
         self,
@@ -321,19 +433,26 @@ class Simulation:
 
     def _mark(self, worker: _Worker, mark: Mark) -> None:
         values = {output: worker.values.get(output) for output in mark.inline}
-        owner = mark.owner
+        owner, me, epoch = mark.owner, worker.part.worker, worker.epoch
 
         def marked() -> None:
+            if epoch <= worker.refused:
+                return
             done = self._marks.setdefault(mark.task, {})
             before = len(done)
-            done.setdefault(mark.producer or worker.part.worker, (values, mark.saved))
+            done.setdefault(mark.producer or me, (values, me))
             last = before < len(mark.producers) == len(done)
             given: dict[TaskId, Any] = {}
+            if owner is None and last:
+                self._last[mark.task] = str(mark.producer)
+            last = last or (owner is None and self._last.get(mark.task) == mark.producer)
             if last:
                 given = {o: value for values, _ in done.values() for o, value in values.items()}
             if owner is None:
                 event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given))
-                self._after(min(self._repeats()), lambda: self._answer_mark(worker, event, given))
+                self._after(
+                    min(self._repeats()), lambda: self._answer_mark(worker, event, given, epoch)
+                )
             elif last:
                 for delay in self._repeats():
                     self._after(delay, lambda: self._deliver(owner, mark.task, given))
@@ -341,9 +460,12 @@ class Simulation:
         waiting = max(0.0, worker.moving - self._clock.now())
         self._after(waiting + self._costs.coordination(), marked)
 
-    def _answer_mark(self, worker: _Worker, event: Marked, given: dict[TaskId, Any]) -> None:
-        worker.values.update(given)
-        self._tell(worker, event)
+    def _answer_mark(
+        self, worker: _Worker, event: Marked, given: dict[TaskId, Any], epoch: int
+    ) -> None:
+        if worker.machine is not None and worker.epoch == epoch:
+            worker.values.update(given)
+            self._tell(worker, event)
 
     def _deliver(self, owner: WorkerId, task: TaskId, given: dict[TaskId, Any]) -> None:
         worker = self._workers[owner]
@@ -383,8 +505,11 @@ class Simulation:
         value = self._saved[task] if saved else worker.values.get(task)
         waiting = max(0.0, worker.moving - self._clock.now())
         seconds = waiting + self._costs.hand_in(self._nbytes[task], worker.part.resources)
+        epoch = worker.epoch
 
         def handed_in() -> None:
+            if epoch <= worker.refused:
+                return
             self.results[task] = value
             self._missing_sinks.discard(task)
             if not self._missing_sinks:
@@ -392,14 +517,16 @@ class Simulation:
 
         self._after(seconds, handed_in)
 
-    def _park(self, worker: _Worker, executed: tuple[TaskId, ...]) -> None:
+    def _park(self, worker: _Worker, executed: tuple[TaskId, ...], epoch: int) -> None:
+        if worker.machine is None or worker.epoch != epoch:
+            return
         worker.parking = False
         if worker.read < len(worker.mailbox):
             self._tell(worker, MailCame())
             self._read_mail(worker)
             return
         worker.executed = executed
-        worker.started = False
+        worker.started = worker.lost = False
         worker.machine = None
         self._leave(worker)
 

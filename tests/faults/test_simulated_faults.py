@@ -1,0 +1,103 @@
+"""Whatever is lost on the way, a run ends with the right result.
+
+Random workflows, plans and policies are simulated while workers are lost at any event, invocations
+are lost or carried out twice, and messages come late and more than once. Each run must end; each
+sink must have the value of a sequential evaluation; and a worker that wasn't lost itself executes
+each of its tasks at most once, whatever happens to the others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+
+from execution_strategies import (
+    CONFIGURATIONS,
+    BoundedClock,
+    DrawnCosts,
+    Scenario,
+    WatchedPool,
+    scenarios,
+    value_of,
+)
+from flexible_examples import made_flexible
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.execution.simulator import Simulation
+from shoal.types import WorkerId
+
+
+@dataclass
+class DrawnFaults:
+    """Loses workers and invocations by turns."""
+
+    crash_every: tuple[int, ...]
+    """After so many events of all workers the next one is lost, by turns; then no more."""
+    invoked: tuple[int, ...]
+    """How often the next invocations are carried out; later ones once."""
+    lease: float = 3.0
+    crashed: Counter[WorkerId] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._crashes = iter(self.crash_every)
+        self._left = next(self._crashes, None)
+        self._invocations = iter(self.invoked)
+
+    def crashes(self, worker: WorkerId) -> bool:
+        """Whether its turn has come."""
+        if self._left is None:
+            return False
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._left = next(self._crashes, None)
+        self.crashed[worker] += 1
+        return True
+
+    def invocations(self, worker: WorkerId) -> int:
+        """The next count."""
+        return next(self._invocations, 1)
+
+
+faults = st.builds(
+    DrawnFaults,
+    st.lists(st.integers(1, 12), max_size=12).map(tuple),
+    st.lists(st.sampled_from([1, 0, 2, 1]), max_size=12).map(tuple),
+    st.sampled_from([0.5, 3.0]),
+)
+
+
+def survives(scenario: Scenario, lost: DrawnFaults) -> None:
+    costs = DrawnCosts(scenario.seconds, scenario.sizes, scenario.constants())
+    delays = cycle(scenario.repeats)
+    simulation = Simulation(
+        scenario.plan,
+        costs,
+        WatchedPool(scenario.capacity, scenario.idle_seconds),
+        perform=value_of,
+        repeats=lambda: next(delays),
+        faults=lost,
+    )
+    simulation._clock = BoundedClock()
+    simulation.run()
+    values = scenario.sequential()
+    sinks = set(scenario.plan.workflow.sinks)
+    assert simulation.results == {sink: values[sink] for sink in sinks}
+    performed = Counter(simulation.performed)
+    for task, placement in scenario.plan.placements.items():
+        if placement.worker is not None and not lost.crashed[placement.worker]:
+            assert performed[task, placement.worker] <= 1
+
+
+@settings(max_examples=1500)
+@given(scenarios(), faults)
+def test_planned_workers_survive_losses(scenario: Scenario, lost: DrawnFaults) -> None:
+    survives(scenario, lost)
+
+
+@settings(max_examples=700)
+@given(scenarios(), faults)
+def test_flexible_workers_survive_losses(scenario: Scenario, lost: DrawnFaults) -> None:
+    survives(replace(scenario, plan=made_flexible(scenario.plan, CONFIGURATIONS[0])), lost)
