@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 
 from shoal.clock import RealClock
 from shoal.errors import (
+    GatewayUnavailable,
     OutOfMemory,
     PlatformError,
     RunCancelled,
@@ -32,7 +33,14 @@ from shoal.execution.plan import Part, Plan
 from shoal.execution.timeline import Timeline, decode_records
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.planning.preview import Preview
-from shoal.platform.base import INLINE_PART, Invocation, LogLine, Platform, this_host
+from shoal.platform.base import (
+    INLINE_PART,
+    Invocation,
+    LogLine,
+    Platform,
+    kind_of,
+    this_host,
+)
 from shoal.storage.base import Letter, Opening, Store
 from shoal.storage.codec import Blob, blob_nbytes, decode
 from shoal.storage.keys import CLIENT
@@ -45,6 +53,8 @@ _GLANCE = 0.1
 """Seconds between two looks at the progress, while somebody watches."""
 _SILENCE = 2.0
 """Seconds without a message after which the platform is asked whether anybody is at work."""
+_PATIENCE = 60.0
+"""Seconds that a platform may be away when workers are to be started anew."""
 _LAST_WORDS = 2.0
 """Seconds that workers have to hand in their timelines after the result is there."""
 
@@ -86,6 +96,10 @@ class Environment:
     folder: str
     preload: tuple[str, ...]
     latency: float
+    lease: float
+    """Seconds without a sign of life after which a worker counts as lost."""
+    restarts: int
+    """How often a worker is started anew that ended in the same task, or vanished."""
     file: Callable[[Run, str], None]
     """Keeps an ended run; called with its outcome."""
     retired: Callable[[], SharedFolder | None]
@@ -127,6 +141,8 @@ class Run:
         """Workers known of that haven't handed in their timelines."""
         self._finished: set[WorkerId] = set()
         self._error: BaseException | None = None
+        self._unheard: float | None = None
+        """Since when the platform hasn't been reached."""
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._read = ""
@@ -142,7 +158,9 @@ class Run:
             environment.store.open(self.id, self._opening(packed))
             first = _first(packed)
             self._unfinished.update([part.worker for part in first])
-            environment.platform.invoke([self._invocation(part, packed) for part in first])
+            invocations = [self._invocation(part, packed) for part in first]
+            self._like = invocations[0]
+            environment.platform.invoke(invocations)
         except BaseException:
             self._clean_up()
             self._ended.set()
@@ -153,21 +171,22 @@ class Run:
         for name, blob in packed.constants.items():
             if not (self._shared and worthwhile(blob) and self._shared.write(name, blob)):
                 constants[name] = blob
+        first = [part.worker for part in _first(packed)]
+        environment = self._environment
+        opening = Opening(
+            first, outputs=constants, lease=environment.lease, restarts=environment.restarts
+        )
         if packed.common is not None:
-            return Opening((), outputs=constants, common=packed.common)
-        parts = {
-            part.worker: packed.packages[part.worker]
-            for part in packed.parts
-            if not self._travels(part, packed)
-        }
-        return Opening([part.worker for part in _first(packed)], parts, constants)
+            kind = kind_of(packed.parts[0].resources)
+            return replace(opening, common=packed.common, kind=kind)
+        kinds = {part.worker: kind_of(part.resources) for part in packed.parts}
+        return replace(opening, parts=packed.packages, kinds=kinds)
 
     def _travels(self, part: Part, packed: Packed) -> bool:
-        """Whether a part goes with the invocation and is never needed again."""
+        """Whether a part goes with the invocation, which saves the worker the store's reply."""
         if part.flexible:
             return False
-        small = blob_nbytes(packed.packages[part.worker]) <= INLINE_PART
-        return part.rooted and small and not part.waits
+        return part.rooted and blob_nbytes(packed.packages[part.worker]) <= INLINE_PART
 
     def _invocation(self, part: Part, packed: Packed) -> Invocation:
         environment, inline = self._environment, None
@@ -188,6 +207,7 @@ class Run:
             part=inline,
             preload=environment.preload,
             latency=environment.latency,
+            lease=environment.lease,
             sent=self._clock.now(),
             started=self.started,
         )
@@ -218,6 +238,7 @@ class Run:
     def _await_outputs(self) -> None:
         missing = set(self.workflow.sinks)
         silent_since, alone = time.monotonic(), False
+        tended = time.monotonic()
         while missing:
             if self._cancelled.is_set():
                 raise RunCancelled(self.id)
@@ -226,9 +247,12 @@ class Run:
                 self._take(letter, missing)
             if self._display is not None and missing:
                 self._display.show(self._environment.store.progress(self.id))
+            if time.monotonic() - tended > self._environment.lease / 3:
+                tended = time.monotonic()
+                self._tend()
             if letters:
                 silent_since, alone = time.monotonic(), False
-            elif time.monotonic() - silent_since > _SILENCE:
+            elif time.monotonic() - silent_since > max(_SILENCE, 2 * self._environment.lease):
                 active = self._environment.platform.active(self.id)
                 if not active and alone:
                     raise PlatformError(
@@ -237,6 +261,21 @@ class Run:
                     )
                 silent_since, alone = time.monotonic(), not active
         self.makespan = self._clock.now() - self.started
+
+    def _tend(self) -> None:
+        """Start those workers anew that have given no sign of life for too long."""
+        environment = self._environment
+        claims = environment.store.tend(self.id)
+        if not claims:
+            self._unheard = None
+            return
+        now = self._clock.now()
+        try:
+            environment.platform.invoke([self._like.of(claim, now) for claim in claims])
+        except GatewayUnavailable:
+            if self._unheard is not None and now - self._unheard > _PATIENCE:
+                raise
+            self._unheard = self._unheard or now
 
     def _receive(self, timeout: float) -> list[Letter]:
         letters = self._environment.store.receive(self.id, CLIENT, self._read, timeout)
@@ -283,6 +322,9 @@ class Run:
         if facts["reason"] == "out of memory":
             reason = f"it exceeded the memory limit of {facts['memory_mb']} MB{others}"
             return OutOfMemory(task, letter.name, reason, not_run=not_run)
+        if facts["reason"] == "vanished":
+            reason = "it gave no sign of life, again and again after it was started anew"
+            return WorkerDied(task, letter.name, reason)
         if facts["reason"] == "error":
             return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")
         code = facts["code"]

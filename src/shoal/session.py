@@ -200,6 +200,8 @@ class Session:
             folder=os.getcwd(),
             preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
             latency=settings.latency,
+            lease=settings.lease,
+            restarts=settings.restarts,
             file=self._filing(learn) if settings.history else lambda run, outcome: None,
             retired=self._take_retired,
             retire=lambda folder: self._do_afterwards(lambda: self._retire(folder)),

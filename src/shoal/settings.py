@@ -40,6 +40,10 @@ class Settings:
     """How many sandboxes the embedded gateway may have at once."""
     idle_seconds: float = 7.0
     """After how long an idle sandbox of the embedded gateway is removed."""
+    lease: float = 15.0
+    """Seconds without a sign of life after which a worker counts as lost and is started anew."""
+    restarts: int = 3
+    """How often a worker is started anew that ended in the same task, or vanished."""
     latency: float = 0.0
     """Seconds added to each round trip to store and gateway, for experiments."""
     progress: bool | None = None

@@ -112,9 +112,10 @@ def test_time_to_live_given_to_a_run_holds_for_what_is_said_later(
     on_server.open(run, Opening([w0], {w0: [b"part"]}, ttl=100))
     saves: list[tuple[str, Blob]] = [("a", [b"a"]), ("A", [bytes(LARGE)])]
     letters = [Letter("output", "a")]
-    on_server.complete(run, w0, 1, Completion(saves, [mark(t, w1, w0)], letters, executed=1))
+    said = Completion(saves, [mark(t, w1, w0)], letters, executed=1, starts=[(w2, b"given")])
+    on_server.complete(run, w0, 1, said)
     found = keys_of(server, run)
-    assert len(found) == 9
+    assert len(found) == 11
     assert all(0 < server.call("TTL", key) <= 100 for key in found)
 
 

@@ -47,14 +47,19 @@ def test_nobody_else_is_told(store: Store, run: RunId) -> None:
         assert store.receive(run, mailbox, "", 0) == []
 
 
-def test_a_repeated_mark_gives_the_task_to_nobody_again(store: Store, run: RunId) -> None:
+def test_only_the_last_mark_gives_the_task_again_when_it_is_repeated(
+    store: Store, run: RunId
+) -> None:
     begun(store, run, w0, w1)
     for producer in ("x#0", "x#0", "ü#1"):
         assert store.complete(run, w0, 1, marking(producer)) == []
     assert ready(store.complete(run, w0, 1, marking("x#10", b"first"))) == [
         (t, [b"", b"", b"first"])
     ]
-    assert store.complete(run, w1, 1, marking("x#10", b"second")) == []
+    assert store.complete(run, w1, 1, marking("x#0", b"second")) == []
+    assert ready(store.complete(run, w1, 1, marking("x#10", b"second"))) == [
+        (t, [b"", b"", b"first"])
+    ]
 
 
 def test_marks_of_several_tasks_travel_together(store: Store, run: RunId) -> None:

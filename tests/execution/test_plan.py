@@ -74,7 +74,6 @@ def test_wholly_local_tasks_are_not_shared() -> None:
     part = part_of(plan_of(DIAMOND, {"w0": "abcde"}), "w0")
     assert part.shared == {}
     assert part.owners == {}
-    assert part.neighbours == {}
     assert part.feeds == {}
     assert part.sinks == {e}
 
@@ -96,7 +95,6 @@ def test_part_knows_who_runs_what_it_feeds_and_what_that_worker_needs() -> None:
     part = part_of(plan, "w0")
     assert part.feeds == {a: (c,), b: (d,)}
     assert part.owners == {c: w1, d: w2}
-    assert part.neighbours == {w1: ONE_SLOT, w2: TWO_SLOTS}
 
 
 def test_part_has_only_its_own_sinks_each_once() -> None:

@@ -82,8 +82,6 @@ class Part:
     part: tasks with several upstream tasks, and these."""
     owners: Mapping[TaskId, WorkerId]
     """Who runs each task in `shared`."""
-    neighbours: Mapping[WorkerId, Resources]
-    """The owners that this worker may have to start, and what each needs."""
     feeds: Mapping[TaskId, tuple[TaskId, ...]]
     """Own outputs that tasks elsewhere take, and those tasks; in a flexible part any tasks."""
     sinks: frozenset[TaskId] = frozenset()
@@ -227,7 +225,6 @@ def _flexible_part(
         upstream=tuple([upstream[task] for task in calls]),
         shared={task: sources for task, sources in upstream.items() if len(sources) > 1},
         owners={},
-        neighbours={},
         feeds={task: found for task in calls if (found := workflow.downstream(task))},
         sinks=frozenset(workflow.sinks),
         constants={task: tuple(dict.fromkeys(names)) for task, names in constants.items()},
@@ -312,7 +309,6 @@ class _Cut:
             upstream=tuple([workflow.upstream[task] for task in tasks]),
             shared=self.shared[worker],
             owners=owners,
-            neighbours={owner: plan.workers[owner] for owner in owners.values()},
             feeds={source: tuple(takers) for source, takers in self.feeds[worker].items()},
             sinks=frozenset(sink for sink in workflow.sinks if self.home[sink] == worker),
             constants={

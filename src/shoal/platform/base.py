@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
 from shoal.errors import GatewayRefused, UsageError
 from shoal.execution.pool import WarmPool
+from shoal.storage.base import LEASE, Claim
 from shoal.types import Resources, RunId, WorkerId
 
 _LONGEST_RUN = 100
@@ -49,6 +50,8 @@ class Invocation:
     """Installed packages that are worth importing once for all sandboxes."""
     latency: float = 0.0
     """Seconds added to each round trip, for experiments."""
+    lease: float = LEASE
+    """Seconds without a sign of life after which the worker counts as lost."""
     sent: float = 0.0
     """When the invocation was sent."""
     started: float = 0.0
@@ -59,6 +62,20 @@ class Invocation:
         """What the worker is to have."""
         follows = self.cpus == Resources(self.memory_mb).cpu_share
         return Resources(self.memory_mb, None if follows else self.cpus)
+
+    def of(self, claim: Claim, sent: float) -> Invocation:
+        """The invocation of another start of the same run's workers."""
+        memory_mb, cpus = claim.kind.split()
+        return replace(
+            self,
+            worker=claim.worker,
+            epoch=claim.epoch,
+            memory_mb=int(memory_mb),
+            cpus=float(cpus),
+            part=None,
+            inputs=None,
+            sent=sent,
+        )
 
     def to_json(self) -> str:
         """As it travels."""
@@ -101,10 +118,15 @@ class Invocation:
         return invocation
 
 
+def kind_of(resources: Resources) -> str:
+    """What a worker is to have, as the store keeps it."""
+    return f"{resources.memory_mb} {resources.cpu_share!r}"
+
+
 _TYPES: dict[str, tuple[type, ...]] = {
     **{name: (str,) for name in ("run", "worker", "store", "key", "session", "folder")},
     **{name: (int,) for name in ("epoch", "memory_mb")},
-    **{name: (int, float) for name in ("cpus", "latency", "sent", "started")},
+    **{name: (int, float) for name in ("cpus", "latency", "lease", "sent", "started")},
     **{name: (list,) for name in ("path", "preload")},
     **{name: (str, type(None)) for name in ("shared", "part", "inputs")},
 }

@@ -3,9 +3,11 @@
 1. Sandboxes are kept as `WarmPool` says; invocations beyond its capacity wait in order.
 2. Whoever invokes hands the job to the sandbox directly; a thread of the gateway's own only
    listens: to sandboxes that are done, to what they print, to zygotes that report an end.
-3. A sandbox that ends in the middle of a job is reported to the run's client through the store,
-   with the reason and the tasks that were running.
-4. Nothing is unpickled here.
+3. A worker whose sandbox ends in the middle of a job is started anew, with more memory if it ran
+   out of it. What ends it again and again is reported to the run's client through the store, with
+   the reason and the tasks that were running.
+4. A tender renews the leases of workers that are alive, and starts those anew that aren't.
+5. Nothing is unpickled here.
 """
 
 from __future__ import annotations
@@ -27,16 +29,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shoal.clock import RealClock
-from shoal.errors import GatewayRefused, RunOver, ShoalError
+from shoal.errors import GatewayRefused
 from shoal.execution.pool import Acquired, WarmPool
 from shoal.platform.base import Invocation, LogLine, this_host
 from shoal.platform.limits import machine_memory_mb
 from shoal.platform.logs import RunLogs
 from shoal.platform.sandbox import PAGE, RunningTasks, send_frame
+from shoal.platform.tending import Tender, stopped
 from shoal.platform.zygotes import Zygotes
-from shoal.storage.base import Letter
-from shoal.storage.redis import RedisStore
-from shoal.types import Resources, RunId
+from shoal.types import Resources, RunId, WorkerId
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ class LocalGateway:
         self._selector.register(self._wake, selectors.EVENT_READ, self._on_wake)
         self._zygotes = Zygotes(entry, self._selector)
         self._zygotes.get(1)
+        self._tender = Tender(self.alive, self.invoke)
         self._thread = threading.Thread(target=self._listen, name="shoal-gateway", daemon=True)
         self._thread.start()
 
@@ -128,8 +130,28 @@ class LocalGateway:
             threading.Event().wait(self._latency)
         with self._lock:
             self._check_open()
+            for job in invocations:
+                self._supersede(job)
+            self._tender.know(invocations)
             self._queue.extend(invocations)
             self._serve_queue()
+
+    def _supersede(self, job: Invocation) -> None:
+        """Whoever is at work in an earlier start of the worker has been given up."""
+        if job.epoch > 1:
+            for sandbox in self._of(job.run):
+                earlier = sandbox.job
+                if earlier and earlier.worker == job.worker and earlier.epoch < job.epoch:
+                    self._kill(sandbox)
+
+    def alive(self) -> dict[RunId, list[tuple[WorkerId, int]]]:
+        """The starts of workers that are at work or wait to be, by run."""
+        found: dict[RunId, list[tuple[WorkerId, int]]] = {}
+        with self._lock:
+            jobs = [s.job for s in self._sandboxes.values() if s.job and not stopped(s.pid)]
+            for job in (*jobs, *self._queue):
+                found.setdefault(job.run, []).append((job.worker, job.epoch))
+        return found
 
     def prewarm(self, invocation: Invocation, count: int) -> None:
         """Have idle sandboxes ready for workers like this one."""
@@ -156,6 +178,7 @@ class LocalGateway:
     def cancel(self, run: RunId) -> None:
         """Stop the run's workers; they are gone when this returns."""
         with self._lock:
+            self._tender.forget(run)
             self._queue = deque(job for job in self._queue if job.run != run)
             for sandbox in self._of(run):
                 self._kill(sandbox)
@@ -198,6 +221,7 @@ class LocalGateway:
             for sandbox in self._sandboxes.values():
                 sandbox.doomed = True
             self._wake_up()
+        self._tender.close()
         self._thread.join()
         self._zygotes.close()
         for sandbox in list(self._sandboxes.values()):
@@ -428,21 +452,8 @@ class LocalGateway:
 
     def _report(self, job: Invocation, running: list[int], facts: dict[str, Any]) -> None:
         facts |= {"running": running, "memory_mb": job.memory_mb}
-        letter = Letter("lost", job.worker, (json.dumps(facts).encode(),))
-        threading.Thread(target=_post, args=(job, letter), daemon=True).start()
-
-
-def _post(job: Invocation, letter: Letter) -> None:
-    try:
-        store = RedisStore(job.store)
-        try:
-            store.post(job.run, letter)
-        finally:
-            store.disconnect()
-    except RunOver:
-        return
-    except ShoalError as error:
-        log.warning("run %s can't be told of worker %s: %s", job.run, job.worker, error)
+        most = self.memory_mb or job.memory_mb
+        self._tender.lost(job, facts, most)
 
 
 def _kill_group(pid: int) -> None:

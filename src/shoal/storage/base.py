@@ -2,13 +2,17 @@
 
 1. A run exists from `open` to `close`; after that the store refuses what is said of it (`RunOver`),
    so that nothing of a run can come back. Every key also has a time to live: that of the run.
-2. A worker's start has an epoch. What an older epoch sends is refused.
+2. A worker's start has an epoch. What an older epoch sends is refused. Every operation may be
+   repeated by who isn't sure that it was carried out: the answer is the same.
 3. Within one `complete`, outputs are saved before they are announced and tasks are marked.
 4. Marks are idempotent: a set of those who have done their share, not a counter.
 5. A mailbox keeps its messages until the run ends: reading takes nothing out.
 6. A task without an owner goes to whoever sets its last mark: only the answer to that mark says so.
+   Whoever repeats that mark is told so again.
 7. In a run with a common part the first start of any worker may enter: who it is becomes known
    then. Otherwise only a start that somebody has claimed may.
+8. A start that is claimed has a lease, renewed by all that it sends and by whoever sees that it is
+   alive, until it parks or finishes. Whoever tends the run starts those anew whose lease is over.
 """
 
 from __future__ import annotations
@@ -22,6 +26,10 @@ from shoal.types import RunId, TaskId, WorkerId
 
 DEFAULT_TTL = 24 * 3600
 """Seconds after which a run that nobody ended is forgotten."""
+LEASE = 15.0
+"""Seconds without a sign of life after which a worker counts as lost."""
+RESTARTS = 3
+"""How often one thing may be the end of a worker that is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,10 @@ class Completion:
     executed: int = 0
     """How many tasks this start of the worker has executed so far."""
     announcements: Sequence[Announcement] = ()
+    starts: Sequence[tuple[WorkerId, bytes]] = ()
+    """Flexible workers to be started, and what they are given; who was already isn't again."""
+    finished: bool = False
+    """The worker leaves for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,8 @@ class Claim:
 
     worker: WorkerId
     epoch: int
+    kind: str = field(default="", compare=False)
+    """What it is to have, as the run was opened with, or as it has grown since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +107,20 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What the starts of a worker have left that were lost."""
+
+    saved: frozenset[str]
+    """Everything that is saved, by whomever."""
+    marks: Mapping[str, Buffer]
+    """The payloads of the marks set in its name, by task."""
+    handed_in: frozenset[str]
+    """All tasks whose outputs the client was given."""
+    started: frozenset[str]
+    """All workers that were ever started."""
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """What a worker finds when it begins."""
 
@@ -100,6 +128,10 @@ class Entry:
     """Its own, else the common one."""
     executed: bytes | None
     """What it left when it parked."""
+    given: Buffer | None = None
+    """What it was to be started with, if it is flexible."""
+    leftovers: Leftovers | None = None
+    """If the start before this one was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +146,12 @@ class Opening:
     ttl: int = DEFAULT_TTL
     common: Blob | None = None
     """The part of all workers, in a run whose workers aren't known in advance."""
+    kinds: Mapping[WorkerId, str] = field(default_factory=dict)
+    """What workers are to have, for who starts them again."""
+    kind: str = ""
+    """What those have that aren't named."""
+    lease: float = LEASE
+    restarts: int = RESTARTS
 
 
 class Store(Protocol):
@@ -162,6 +200,27 @@ class Store(Protocol):
 
     def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
         """Saved outputs; None for what isn't there."""
+        ...
+
+    def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
+        """Renew the leases of starts that are alive; the answer says whom to start anew.
+
+        Whoever was lost too often isn't: the client gets a message that says so.
+        """
+        ...
+
+    def restart(
+        self, run: RunId, worker: WorkerId, epoch: int, cause: str, kind: str = ""
+    ) -> Claim | None:
+        """Claim the next start of a worker that was seen to end.
+
+        Args:
+            run: Its run.
+            worker: Who ended.
+            epoch: Which start of it.
+            cause: What it is put down to; None is answered if that has happened too often.
+            kind: What it is to have from now on.
+        """
         ...
 
     def progress(self, run: RunId) -> int:

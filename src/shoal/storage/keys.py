@@ -12,7 +12,7 @@ CLIENT = "client"
 
 
 def state(run: RunId) -> str:
-    """Hash: that the run exists, who may start each worker, and each one's epoch."""
+    """Hash: that the run exists, who may start each worker, each one's epoch and resources."""
     return f"shoal:{{{run}}}:state"
 
 
@@ -44,6 +44,16 @@ def staged(run: RunId, token: str) -> str:
 def parts(run: RunId) -> str:
     """Hash: the plan, a part for each worker, or a common one without a name."""
     return f"shoal:{{{run}}}:parts"
+
+
+def given(run: RunId) -> str:
+    """Hash: what flexible workers are started with."""
+    return f"shoal:{{{run}}}:given"
+
+
+def leases(run: RunId) -> str:
+    """Hash: until when each worker that was started counts as alive, in the server's time."""
+    return f"shoal:{{{run}}}:leases"
 
 
 def progress(run: RunId) -> str:

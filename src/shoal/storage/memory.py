@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from shoal.errors import RunOver
-from shoal.storage.base import Claim, Completion, Entry, Letter, MarkRequest, Opening, Ready
+from shoal.storage.base import (
+    Claim,
+    Completion,
+    Entry,
+    Leftovers,
+    Letter,
+    MarkRequest,
+    Opening,
+    Ready,
+)
 from shoal.storage.codec import Blob, Buffer
 from shoal.storage.keys import CLIENT
 from shoal.types import RunId, TaskId, WorkerId
@@ -19,12 +29,23 @@ class _Run:
     parts: dict[WorkerId, bytes]
     outputs: dict[str, bytes]
     common: bytes | None
+    kinds: dict[WorkerId, str]
+    kind: str
+    lease: float
+    restarts: int
     epochs: dict[WorkerId, int] = field(default_factory=dict)
     claimed: set[WorkerId] = field(default_factory=set)
     entered: set[tuple[WorkerId, int]] = field(default_factory=set)
     executed: dict[WorkerId, bytes] = field(default_factory=dict)
     marks: dict[TaskId, dict[str, bytes]] = field(default_factory=dict)
+    last: dict[TaskId, str] = field(default_factory=dict)
+    """Of tasks without an owner: whose mark was the last."""
     mailboxes: dict[str, list[Letter]] = field(default_factory=dict)
+    given: dict[WorkerId, bytes] = field(default_factory=dict)
+    parked_at: dict[WorkerId, int] = field(default_factory=dict)
+    leases: dict[WorkerId, float] = field(default_factory=dict)
+    """Until when workers count as alive."""
+    losses: Counter[str] = field(default_factory=Counter)
     progress: dict[tuple[WorkerId, int], int] = field(default_factory=dict)
 
 
@@ -50,7 +71,12 @@ class MemoryStore:
                 {worker: _flat(blob) for worker, blob in opening.parts.items()},
                 {name: _flat(blob) for name, blob in opening.outputs.items()},
                 None if opening.common is None else _flat(opening.common),
+                dict(opening.kinds),
+                opening.kind,
+                opening.lease,
+                opening.restarts,
             )
+            state.leases.update(dict.fromkeys(opening.started, time.monotonic() + opening.lease))
             state.claimed.update(opening.started)
             state.epochs.update(dict.fromkeys(opening.started, 1))
             self._runs[run] = state
@@ -73,7 +99,23 @@ class MemoryStore:
             if (worker, epoch) in state.entered:
                 raise RunOver(f"Start {epoch} of worker {worker} in run {run} is under way.")
             state.entered.add((worker, epoch))
-            return Entry(state.parts.get(worker, state.common), state.executed.get(worker))
+            state.leases[worker] = time.monotonic() + state.lease
+            clean = epoch == 1 or state.parked_at.get(worker) == epoch - 1
+            return Entry(
+                state.parts.get(worker, state.common),
+                state.executed.get(worker),
+                state.given.get(worker),
+                None if clean else self._leftovers(state, worker),
+            )
+
+    def _leftovers(self, state: _Run, worker: WorkerId) -> Leftovers:
+        letters = state.mailboxes.get(CLIENT, [])
+        return Leftovers(
+            frozenset(state.outputs),
+            {task: done[worker] for task, done in state.marks.items() if worker in done},
+            frozenset(letter.name for letter in letters if letter.kind == "output"),
+            frozenset(state.epochs),
+        )
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
@@ -96,11 +138,17 @@ class MemoryStore:
                 self._append(state, mark.owner, Letter("ready", mark.task, payloads))
                 if mark.owner not in state.claimed:
                     state.claimed.add(mark.owner)
-                    state.epochs[mark.owner] = state.epochs.get(mark.owner, 0) + 1
-                    answers.append(Claim(mark.owner, state.epochs[mark.owner]))
+                    answers.append(self._claim(state, mark.owner))
             for letter in completion.letters:
                 self._append(state, CLIENT, letter)
+            for started, given in completion.starts:
+                if started not in state.epochs:
+                    state.given[started] = given
+                    answers.append(self._claim(state, started))
             state.progress[worker, epoch] = completion.executed
+            state.leases[worker] = time.monotonic() + state.lease
+            if completion.finished:
+                del state.leases[worker]
             self._changed.notify_all()
         return answers
 
@@ -108,12 +156,19 @@ class MemoryStore:
         """The payloads of all marks if that made the task ready."""
         done = state.marks.setdefault(mark.task, {})
         producer = mark.producer or worker
-        if producer in done:
-            return None
-        done[producer] = mark.payload
-        if len(done) < len(mark.producers):
+        if producer not in done:
+            done[producer] = mark.payload
+            if len(done) < len(mark.producers):
+                return None
+            state.last[mark.task] = producer
+        elif mark.owner is not None or state.last.get(mark.task) != producer:
             return None
         return tuple(done[producer] for producer in mark.producers)
+
+    def _claim(self, state: _Run, worker: WorkerId) -> Claim:
+        state.epochs[worker] = state.epochs.get(worker, 0) + 1
+        state.leases[worker] = time.monotonic() + state.lease
+        return Claim(worker, state.epochs[worker], state.kinds.get(worker, state.kind))
 
     def _append(self, state: _Run, mailbox: str, letter: Letter) -> None:
         letters = state.mailboxes.setdefault(mailbox, [])
@@ -160,7 +215,42 @@ class MemoryStore:
                 return False
             state.claimed.discard(worker)
             state.executed[worker] = executed
+            state.parked_at[worker] = epoch
+            state.leases.pop(worker, None)
             return True
+
+    def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
+        """Renew leases, and claim the starts of those whose lease is over."""
+        claims: list[Claim] = []
+        with self._changed:
+            state, now = self._run(run), time.monotonic()
+            for worker, epoch in alive:
+                if state.epochs.get(worker) == epoch and worker in state.leases:
+                    state.leases[worker] = now + state.lease
+            for worker in [w for w, until in state.leases.items() if until < now]:
+                state.losses[worker] += 1
+                if state.losses[worker] > state.restarts:
+                    del state.leases[worker]
+                    vanished = b'{"reason":"vanished","running":[]}'
+                    self._append(state, CLIENT, Letter("lost", worker, (vanished,)))
+                    self._changed.notify_all()
+                else:
+                    claims.append(self._claim(state, worker))
+        return claims
+
+    def restart(
+        self, run: RunId, worker: WorkerId, epoch: int, cause: str, kind: str = ""
+    ) -> Claim | None:
+        """Claim the next start of a worker that was seen to end."""
+        with self._changed:
+            state = self._run(run, worker, epoch)
+            state.losses[cause] += 1
+            if state.losses[cause] > state.restarts:
+                state.leases.pop(worker, None)
+                return None
+            if kind:
+                state.kinds[worker] = kind
+            return self._claim(state, worker)
 
     def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
         """Saved outputs."""

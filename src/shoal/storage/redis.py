@@ -8,7 +8,16 @@ from typing import Any
 
 from shoal.errors import RunOver, StoreUnavailable
 from shoal.storage import keys
-from shoal.storage.base import Claim, Completion, Entry, Letter, MarkRequest, Opening, Ready
+from shoal.storage.base import (
+    Claim,
+    Completion,
+    Entry,
+    Leftovers,
+    Letter,
+    MarkRequest,
+    Opening,
+    Ready,
+)
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
 from shoal.storage.receivers import Receivers
 from shoal.storage.resp import Arg, Connection
@@ -32,29 +41,49 @@ local function append(mailbox, ...)
   redis.call('XADD', mailbox, '*', ...)
   redis.call('PEXPIRE', mailbox, ttl)
 end
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local function lease(leases, worker)
+  redis.call('HSET', leases, worker, now() + redis.call('HGET', KEYS[1], 'lease'))
+end
+local function claim(claims, leases, worker)
+  lease(leases, worker)
+  claims[#claims + 1] = worker
+  claims[#claims + 1] = redis.call('HINCRBY', KEYS[1], 'epoch:' .. worker, 1)
+  claims[#claims + 1] = redis.call('HGET', KEYS[1], 'kind:' .. worker)
+      or redis.call('HGET', KEYS[1], 'kind')
+end
 """
 
 _COMPLETE = (
     _GUARD
     + """
--- KEYS: state, marks, outputs, progress, the client's mailbox, names of large outputs, then the
--- staged ones. ARGV[1] and ARGV[2] say how the keys of mailboxes and of large outputs begin.
+-- KEYS: state, marks, outputs, progress, the client's mailbox, names of large outputs, leases, what
+-- flexible workers are given, then the staged outputs.
+-- ARGV[1] and ARGV[2] say how the keys of mailboxes and of large outputs begin; ARGV[6] is another
+-- each time that this isn't a repetition, and ARGV[7] is 1 if the worker leaves.
 -- A mark without an owner has the number of its producer instead of all producers' names.
 -- The first to write is a command that a full memory refuses: after any other all are let through.
 local mailboxes, larges, worker, epoch, executed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local token, finished = ARGV[6], ARGV[7]
 local gone = over(worker, epoch)
-if gone then
-  for i = 7, #KEYS do redis.call('UNLINK', KEYS[i]) end
+local before = redis.call('HGET', KEYS[1], 'answer:' .. worker)
+local repeated = before and string.sub(before, 1, #token) == token
+if gone or repeated then
+  for i = 9, #KEYS do redis.call('UNLINK', KEYS[i]) end
+  if repeated then return cmsgpack.unpack(string.sub(before, #token + 1)) end
   return redis.error_reply('RUNOVER ' .. gone .. ' is over')
 end
-local at = 6
+local at = 8
 local function take()
   local value = ARGV[at]
   at = at + 1
   return value
 end
 local claims, owned = {}, {}
-for i = 7, #KEYS do
+for i = 9, #KEYS do
   local name = take()
   redis.call('SADD', KEYS[6], name)
   redis.call('HDEL', KEYS[3], name)
@@ -77,8 +106,13 @@ for _ = 1, tonumber(take()) do
   if owner ~= '' then
     for i = 1, count do fields[i] = task .. '\\n' .. take() end
   end
-  if redis.call('HSETNX', KEYS[2], task .. '\\n' .. producer, payload) == 1
-      and redis.call('HINCRBY', KEYS[2], task, 1) == count then
+  local new = redis.call('HSETNX', KEYS[2], task .. '\\n' .. producer, payload) == 1
+  local last = new and redis.call('HINCRBY', KEYS[2], task, 1) == count
+  if owner == '' then
+    if last then redis.call('HSET', KEYS[2], task .. '\\n', producer) end
+    last = last or redis.call('HGET', KEYS[2], task .. '\\n') == producer
+  end
+  if last then
     if owner == '' then
       local ready = {task}
       for i = 1, count do ready[i + 1] = redis.call('HGET', KEYS[2], task .. '\\n' .. i) end
@@ -91,8 +125,7 @@ for _ = 1, tonumber(take()) do
       end
       append(mailboxes .. owner, unpack(letter))
       if redis.call('HSETNX', KEYS[1], 'claim:' .. owner, 1) == 1 then
-        claims[#claims + 1] = owner
-        claims[#claims + 1] = redis.call('HINCRBY', KEYS[1], 'epoch:' .. owner, 1)
+        claim(claims, KEYS[7], owner)
       end
     end
   end
@@ -106,27 +139,64 @@ for _ = 1, tonumber(take()) do
   end
   append(KEYS[5], unpack(letter))
 end
+for _ = 1, tonumber(take()) do
+  local started, given = take(), take()
+  if redis.call('HEXISTS', KEYS[1], 'epoch:' .. started) == 0 then
+    redis.call('HSET', KEYS[8], started, given)
+    redis.call('PEXPIRE', KEYS[8], ttl)
+    claim(claims, KEYS[7], started)
+  end
+end
 redis.call('HSET', KEYS[4], worker .. '\\n' .. epoch, executed)
 redis.call('PEXPIRE', KEYS[4], ttl)
-return {claims, owned}
+if finished == '1' then redis.call('HDEL', KEYS[7], worker) else lease(KEYS[7], worker) end
+local answer = {claims, owned}
+redis.call('HSET', KEYS[1], 'answer:' .. worker, token .. cmsgpack.pack(answer))
+return answer
 """
 )
 
 _ENTER = (
     _GUARD
     + """
--- KEYS: state, parts. ARGV: worker, epoch. The common part has no worker's name.
+-- KEYS: state, parts, leases, given, outputs, names of large ones, marks, the client's mailbox.
+-- ARGV: worker, epoch, who asks. The common part has no worker's name.
 local common = redis.call('HGET', KEYS[2], '')
 if common and ttl ~= -2 and ARGV[2] == '1' then
   redis.call('HSETNX', KEYS[1], 'epoch:' .. ARGV[1], 1)
 end
 local gone = over(ARGV[1], ARGV[2])
 if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
-if redis.call('HSETNX', KEYS[1], 'entered:' .. ARGV[1] .. ':' .. ARGV[2], 1) == 0 then
+local entered = 'entered:' .. ARGV[1] .. ':' .. ARGV[2]
+if redis.call('HSETNX', KEYS[1], entered, ARGV[3]) == 0
+    and redis.call('HGET', KEYS[1], entered) ~= ARGV[3] then
   return redis.error_reply('RUNOVER this start of worker ' .. ARGV[1] .. ' is under way')
 end
+lease(KEYS[3], ARGV[1])
 local part = redis.call('HGET', KEYS[2], ARGV[1]) or common
-return {part, redis.call('HGET', KEYS[1], 'parked:' .. ARGV[1])}
+local parked = redis.call('HGET', KEYS[1], 'parked:' .. ARGV[1])
+local given = redis.call('HGET', KEYS[4], ARGV[1])
+local before = tostring(tonumber(ARGV[2]) - 1)
+if before == '0' or redis.call('HGET', KEYS[1], 'parked at:' .. ARGV[1]) == before then
+  return {part, parked, given}
+end
+local saved = redis.call('HKEYS', KEYS[5])
+for _, name in ipairs(redis.call('SMEMBERS', KEYS[6])) do saved[#saved + 1] = name end
+local marks, handed, started = {}, {}, {}
+local tail = '\\n' .. ARGV[1]
+for _, name in ipairs(redis.call('HKEYS', KEYS[7])) do
+  if string.sub(name, -#tail) == tail then
+    marks[#marks + 1] = string.sub(name, 1, #name - #tail)
+    marks[#marks + 1] = redis.call('HGET', KEYS[7], name)
+  end
+end
+for _, letter in ipairs(redis.call('XRANGE', KEYS[8], '-', '+')) do
+  if letter[2][2] == 'output' then handed[#handed + 1] = letter[2][4] end
+end
+for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if string.sub(name, 1, 6) == 'epoch:' then started[#started + 1] = string.sub(name, 7) end
+end
+return {part, parked, given, saved, marks, handed, started}
 """
 )
 
@@ -144,14 +214,65 @@ return 1
 _PARK = (
     _GUARD
     + """
--- KEYS: state, mailbox. ARGV: worker, epoch, the last id read, what is executed.
+-- KEYS: state, mailbox, leases. ARGV: worker, epoch, the last id read, what is executed.
 local gone = over(ARGV[1], ARGV[2])
 if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
 local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 if last[1] and last[1][1] ~= ARGV[3] then return 0 end
 redis.call('HDEL', KEYS[1], 'claim:' .. ARGV[1])
-redis.call('HSET', KEYS[1], 'parked:' .. ARGV[1], ARGV[4])
+redis.call('HSET', KEYS[1], 'parked:' .. ARGV[1], ARGV[4], 'parked at:' .. ARGV[1], ARGV[2])
+redis.call('HDEL', KEYS[3], ARGV[1])
 return 1
+"""
+)
+
+_TEND = (
+    _GUARD
+    + """
+-- KEYS: state, leases, the client's mailbox. ARGV: workers and epochs that are alive.
+-- A lease that the run was opened with begins when somebody first looks at it.
+local gone = over('', '')
+if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
+for i = 1, #ARGV, 2 do
+  if redis.call('HGET', KEYS[1], 'epoch:' .. ARGV[i]) == ARGV[i + 1]
+      and redis.call('HEXISTS', KEYS[2], ARGV[i]) == 1 then
+    lease(KEYS[2], ARGV[i])
+  end
+end
+local claims, most = {}, tonumber(redis.call('HGET', KEYS[1], 'restarts'))
+local leases = redis.call('HGETALL', KEYS[2])
+for i = 1, #leases, 2 do
+  local worker, until_ = leases[i], tonumber(leases[i + 1])
+  if worker ~= '' and until_ == 0 then
+    lease(KEYS[2], worker)
+  elseif worker ~= '' and until_ < now() then
+    if redis.call('HINCRBY', KEYS[1], 'lost:' .. worker, 1) > most then
+      redis.call('HDEL', KEYS[2], worker)
+      append(KEYS[3], 'kind', 'lost', 'name', worker, 1, '{"reason":"vanished","running":[]}')
+    else
+      claim(claims, KEYS[2], worker)
+    end
+  end
+end
+return claims
+"""
+)
+
+_RESTART = (
+    _GUARD
+    + """
+-- KEYS: state, leases. ARGV: worker, epoch, cause, kind.
+local gone = over(ARGV[1], ARGV[2])
+if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
+local most = tonumber(redis.call('HGET', KEYS[1], 'restarts'))
+if redis.call('HINCRBY', KEYS[1], 'lost:' .. ARGV[3], 1) > most then
+  redis.call('HDEL', KEYS[2], ARGV[1])
+  return {}
+end
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'kind:' .. ARGV[1], ARGV[4]) end
+local claims = {}
+claim(claims, KEYS[2], ARGV[1])
+return claims
 """
 )
 
@@ -168,6 +289,8 @@ _SOURCES = {
     "enter": _ENTER,
     "post": _POST,
     "park": _PARK,
+    "tend": _TEND,
+    "restart": _RESTART,
     "close": _CLOSE,
 }
 _SCRIPTS = {name: Script(source) for name, source in _SOURCES.items()}
@@ -188,10 +311,18 @@ class RedisStore(ServerClient):
 
     def open(self, run: RunId, opening: Opening) -> None:
         """Begin a run."""
-        state: list[Arg] = ["run", run]
+        lease = round(opening.lease * 1000)
+        state: list[Arg] = ["run", run, "lease", lease, "restarts", opening.restarts]
+        state += ["kind", opening.kind]
+        for worker, kind in opening.kinds.items():
+            state += [f"kind:{worker}", kind]
         for worker in opening.started:
             state += [f"claim:{worker}", 1, f"epoch:{worker}", 1]
         commands: list[list[Arg]] = [["HSET", keys.state(run), *state]]
+        leases: list[Arg] = ["", 0]
+        for worker in opening.started:
+            leases += [worker, 0]
+        commands.append(["HSET", keys.leases(run), *leases])
         parts: list[Arg] = [item for pair in opening.parts.items() for item in pair]
         if opening.common is not None:
             parts += ["", opening.common]
@@ -212,14 +343,25 @@ class RedisStore(ServerClient):
             )
             if items
         ]
-        named = (keys.state, keys.parts, keys.outputs, keys.large_outputs)
+        named = (keys.state, keys.parts, keys.outputs, keys.large_outputs, keys.leases)
         commands += [["EXPIRE", key(run), opening.ttl] for key in named]
         checked(self._call([["MULTI"], *commands, ["EXEC"]])[-1])
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
         """Begin a start of a worker."""
-        part, executed = self._script("enter", (keys.state(run), keys.parts(run)), (worker, epoch))
-        return Entry(part, executed)
+        touched = (
+            keys.state(run),
+            keys.parts(run),
+            keys.leases(run),
+            keys.given(run),
+            keys.outputs(run),
+            keys.large_outputs(run),
+            keys.marks(run),
+            keys.mailbox(run, keys.CLIENT),
+        )
+        answer = self._script("enter", touched, (worker, epoch, secrets.token_hex(8)))
+        part, executed, given = answer[:3]
+        return Entry(part, executed, given, _leftovers(*answer[3:]) if answer[3:] else None)
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
@@ -230,6 +372,7 @@ class RedisStore(ServerClient):
         args: list[Arg] = [
             *(keys.mailbox(run, ""), keys.large_output(run, "")),
             *(worker, epoch, completion.executed),
+            *(secrets.token_hex(8), int(completion.finished)),
         ]
         small: list[tuple[str, Blob]] = []
         for name, blob in completion.saves:
@@ -251,6 +394,9 @@ class RedisStore(ServerClient):
         args.append(len(completion.letters))
         for letter in completion.letters:
             args += [letter.kind, letter.name, len(letter.parts), *letter.parts]
+        args.append(len(completion.starts))
+        for started, given in completion.starts:
+            args += [started, given]
         touched = (
             keys.state(run),
             keys.marks(run),
@@ -258,13 +404,12 @@ class RedisStore(ServerClient):
             keys.progress(run),
             keys.mailbox(run, keys.CLIENT),
             keys.large_outputs(run),
+            keys.leases(run),
+            keys.given(run),
             *staged,
         )
         claims, owned = self._script("complete", touched, args, staging)
-        answers: list[Claim | Ready] = [
-            Claim(WorkerId(str(owner, "utf-8")), int(start))
-            for owner, start in zip(claims[::2], claims[1::2], strict=True)
-        ]
+        answers: list[Claim | Ready] = [*_claims(claims)]
         answers += [Ready(TaskId(str(task, "utf-8")), tuple(rest)) for task, *rest in owned]
         return answers
 
@@ -299,8 +444,21 @@ class RedisStore(ServerClient):
 
     def park(self, run: RunId, worker: WorkerId, epoch: int, read: str, executed: bytes) -> bool:
         """Leave, unless a message came after `read`."""
-        touched = (keys.state(run), keys.mailbox(run, worker))
+        touched = (keys.state(run), keys.mailbox(run, worker), keys.leases(run))
         return bool(self._script("park", touched, (worker, epoch, read, executed)))
+
+    def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
+        """Renew leases, and claim the starts of those whose lease is over."""
+        touched = (keys.state(run), keys.leases(run), keys.mailbox(run, keys.CLIENT))
+        return _claims(self._script("tend", touched, [item for pair in alive for item in pair]))
+
+    def restart(
+        self, run: RunId, worker: WorkerId, epoch: int, cause: str, kind: str = ""
+    ) -> Claim | None:
+        """Claim the next start of a worker that was seen to end."""
+        touched = (keys.state(run), keys.leases(run))
+        claims = _claims(self._script("restart", touched, (worker, epoch, cause, kind)))
+        return claims[0] if claims else None
 
     def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
         """Saved outputs."""
@@ -329,6 +487,8 @@ class RedisStore(ServerClient):
             keys.outputs,
             keys.parts,
             keys.progress,
+            keys.given,
+            keys.leases,
         )
         mailboxes = [keys.mailbox(run, name) for name in (keys.CLIENT, *workers)]
         touched = [*(name(run) for name in names), *mailboxes]
@@ -360,6 +520,29 @@ def _mark_args(mark: MarkRequest, worker: WorkerId) -> list[Arg]:
     if mark.owner is None:
         return [mark.task, "", mark.producers.index(producer) + 1, mark.payload, count]
     return [mark.task, mark.owner, producer, mark.payload, count, *mark.producers]
+
+
+def _claims(flat: Sequence[Any]) -> list[Claim]:
+    found = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    return [Claim(WorkerId(_text(w)), int(epoch), _text(kind or b"")) for w, epoch, kind in found]
+
+
+def _leftovers(
+    saved: Sequence[Buffer],
+    marks: Sequence[Buffer],
+    handed_in: Sequence[Buffer],
+    started: Sequence[Buffer],
+) -> Leftovers:
+    payloads = dict(zip(map(_text, marks[::2]), marks[1::2], strict=True))
+    return Leftovers(_texts(saved), payloads, _texts(handed_in), _texts(started))
+
+
+def _text(buffer: Buffer) -> str:
+    return str(buffer, "utf-8")
+
+
+def _texts(buffers: Sequence[Buffer]) -> frozenset[str]:
+    return frozenset(map(_text, buffers))
 
 
 def _letter(id_: str, fields: list[Buffer]) -> Letter:

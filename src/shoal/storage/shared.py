@@ -124,6 +124,10 @@ class SharedFolder:
                 os.rename(nearest[1], unfinished)
                 return
 
+    def has(self, name: str) -> bool:
+        """Whether an output is there."""
+        return os.path.exists(self._file(name))
+
     def read(self, name: str) -> memoryview | None:
         """An output, mapped; None if it isn't there."""
         try:

@@ -3,8 +3,8 @@
 1. Orders are carried out in the order given, by one thread at a time: a slot that has nothing else
    to do, or the courier's own thread while the slots are busy.
 2. Everything that is ready to go travels in one round trip. Within it the store saves before it
-   marks, so an output counts as saved as soon as it stands in line. Flexible workers are invoked
-   after it.
+   marks, so an output counts as saved as soon as it stands in line. Workers that it gives the
+   right to start are invoked after it.
 3. Large outputs for this machine go through shared memory, and nothing of them to the store.
 """
 
@@ -44,6 +44,8 @@ from shoal.worker.recorder import FETCH, SAVE, Recorder
 log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 0.25
+_LATE = 60.0
+"""Seconds until an output that was saved, and isn't there, counts as gone."""
 
 
 class Worker(Protocol):
@@ -97,6 +99,7 @@ class Courier:
         platform: Platform,
         shared: SharedFolder | None,
         worker: Worker,
+        given: Buffer | None = None,
     ) -> None:
         self._invocation = invocation
         self._part = part
@@ -104,6 +107,7 @@ class Courier:
         self._platform = platform
         self._shared = shared
         self._worker = worker
+        self._given = given
         self._key = bytes.fromhex(invocation.key)
         self._clock = RealClock()
         self._room = part.resources.memory_mb * 1024 * 1024 // 2
@@ -115,14 +119,16 @@ class Courier:
         self._marks: list[MarkRequest] = []
         self._announcements: list[Announcement] = []
         self._letters: list[Letter] = []
-        self._invocations: list[Invocation] = []
-        """Flexible workers to be started after the next round trip."""
+        self._starts: dict[WorkerId, bytes] = {}
+        """Flexible workers to be started with the next round trip, and what they are given."""
         self._invoked: list[TaskId] = []
         """The first tasks of all flexible workers that this one has started."""
         self._parking: _Parking | None = None
         self._finishing = False
         self._told = 0
         """How many executed tasks the store knows of."""
+        self._heard = time.monotonic()
+        """When the store last heard of this worker."""
         self._working = threading.Lock()
         self._wake = threading.Condition()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -157,7 +163,8 @@ class Courier:
 
         def order() -> None:
             saved = self._worker.recorder.numbered(mark.saved)
-            payload = b"".join(encode((sent, plain, _joined(pickled), saved), self._key))
+            parts = (sent, plain, _joined(pickled), saved, self._part.worker)
+            payload = b"".join(encode(parts, self._key))
             self._marks.append(
                 MarkRequest(mark.task, mark.owner, mark.producers, payload, mark.producer)
             )
@@ -169,13 +176,8 @@ class Courier:
         self._invoked.append(task)
 
         def order() -> None:
-            inputs: str | None = None
-            if plain or pickled:
-                blob = encode((plain, _joined(pickled)), self._key)
-                inputs = b64encode(b"".join(blob)).decode()
-            self._invocations.append(
-                replace(self._invocation, worker=WorkerId(task), epoch=1, inputs=inputs)
-            )
+            blob = encode((plain, _joined(pickled)), self._key)
+            self._starts[WorkerId(task)] = b"".join(blob)
 
         self._orders.append(order)
 
@@ -287,21 +289,22 @@ class Courier:
             kind = "finished" if self._finishing else "parked"
             record = self._worker.recorder.taken(self._clock.now())
             self._letters.append(Letter(kind, self._part.worker, (record, *self._told_of())))
-        if self._saves or self._marks or self._announcements or self._letters:
-            executed = self._worker.executed
+        if self._saves or self._marks or self._announcements or self._letters or self._starts:
             completion = Completion(
-                self._saves, self._marks, self._letters, executed, self._announcements
+                self._saves,
+                self._marks,
+                self._letters,
+                self._worker.executed,
+                self._announcements,
+                list(self._starts.items()),
+                self._finishing,
             )
             self._saves, self._marks, self._letters, self._announcements = [], [], [], []
+            self._starts = {}
             self._complete(completion)
             for task, start, nbytes in self._sending:
                 self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
             self._sending.clear()
-        if self._invocations:
-            now = self._clock.now()
-            invocations = [replace(invocation, sent=now) for invocation in self._invocations]
-            self._invocations = []
-            self._platform.invoke(invocations)
         if parking:
             run, epoch = self._invocation.run, self._invocation.epoch
             worker = self._part.worker
@@ -314,17 +317,24 @@ class Courier:
 
     def _complete(self, completion: Completion) -> None:
         self._told = completion.executed
+        self._heard = time.monotonic()
         invocation = self._invocation
         answers = self._store.complete(
             invocation.run, self._part.worker, invocation.epoch, completion
         )
         claims = [answer for answer in answers if isinstance(answer, Claim)]
         if claims:
-            self._platform.invoke([self._invocation_of(claim) for claim in claims])
+            self._start_all(claims, dict(completion.starts))
         if self._part.flexible:
             ready = {answer.task: answer for answer in answers if isinstance(answer, Ready)}
             for mark in completion.marks:
                 self._tell_marked(mark, ready.pop(mark.task, None))
+
+    def _start_all(self, claims: list[Claim], given: dict[WorkerId, bytes]) -> None:
+        try:
+            self._platform.invoke([self._invocation_of(claim, given) for claim in claims])
+        except PlatformError as error:  # who tends the run will start them
+            log.warning("workers could not be started: %s", error)
 
     def _tell_marked(self, mark: MarkRequest, ready: Ready | None) -> None:
         held: dict[TaskId, Any] = {}
@@ -334,17 +344,11 @@ class Courier:
         producer = TaskId(mark.producer or "")
         self._worker.tell(Marked(mark.task, producer, ready is not None, tuple(held)))
 
-    def _invocation_of(self, claim: Claim) -> Invocation:
-        resources = self._part.neighbours[claim.worker]
-        return replace(
-            self._invocation,
-            worker=claim.worker,
-            epoch=claim.epoch,
-            memory_mb=resources.memory_mb,
-            cpus=resources.cpu_share,
-            part=None,
-            sent=self._clock.now(),
-        )
+    def _invocation_of(self, claim: Claim, given: dict[WorkerId, bytes]) -> Invocation:
+        invocation = self._invocation.of(claim, self._clock.now())
+        if claim.worker in given:
+            return replace(invocation, inputs=b64encode(given[claim.worker]).decode())
+        return invocation
 
     def _save(self, task: TaskId) -> None:
         start = self._clock.now()
@@ -373,15 +377,23 @@ class Courier:
                 self._take(found, output, view, start)
         if missing:
             start = self._clock.now()
-            for output, data in zip(
-                missing, self._store.fetch(self._invocation.run, missing), strict=True
-            ):
-                if data is None:
-                    raise StoreError(f"The store has lost the output of task {output!r}.")
+            for output, data in zip(missing, self._fetched(missing), strict=True):
                 self._take(found, output, data, start)
                 start = self._clock.now()
         self._worker.keep(found)
         self._worker.tell(Fetched(outputs))
+
+    def _fetched(self, outputs: list[TaskId]) -> list[Buffer]:
+        """Saved outputs; those of a worker that was lost may have to be made again."""
+        until = time.monotonic() + _LATE
+        while True:
+            found = self._store.fetch(self._invocation.run, outputs)
+            missing = [o for o, data in zip(outputs, found, strict=True) if data is None]
+            if not missing:
+                return [data for data in found if data is not None]
+            if time.monotonic() > until:
+                raise StoreError(f"The store has lost the output of task {missing[0]!r}.")
+            time.sleep(_PROGRESS_SECONDS)
 
     def _take(self, found: dict[TaskId, Any], output: TaskId, data: Buffer, start: float) -> None:
         found[output] = decode(data, self._key)
@@ -396,7 +408,7 @@ class Courier:
             return held
         latest = 0.0
         for part in letter.parts:
-            sent, plain, pickled, saved = decode(part, self._key)
+            sent, plain, pickled, saved, _ = decode(part, self._key)
             latest = max(latest, sent)
             self._worker.recorder.learn(saved)
             held.update(plain)
@@ -406,9 +418,11 @@ class Courier:
 
     def inputs(self) -> dict[TaskId, Any]:
         """The inputs of a flexible worker's first task that came with its invocation."""
-        if self._invocation.inputs is None:
+        inputs = self._invocation.inputs
+        data = self._given if inputs is None else b64decode(inputs)
+        if data is None:
             return {}
-        plain, pickled = decode(b64decode(self._invocation.inputs), self._key)
+        plain, pickled = decode(data, self._key)
         return {**plain, **{task: decode(blob, self._key) for task, blob in pickled.items()}}
 
     def _run(self) -> None:
@@ -428,7 +442,8 @@ class Courier:
                 timeout = min(timeout, max(0.0, self._timers[0][0] - time.monotonic()))
             woken = self._wake.wait_for(lambda: self._woken or self._stopped, timeout)
             self._woken = False
-        if not woken and self._worker.executed != self._told:
+        silent = time.monotonic() - self._heard > self._invocation.lease / 3
+        if silent or (not woken and self._worker.executed != self._told):
             self._orders.append(self._tell_progress)
 
     def _tell_progress(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from base64 import b64decode
@@ -57,11 +56,7 @@ def run_worker(
     unpacked = unpack(data, bytes.fromhex(invocation.key))
     if unpacked.part.flexible:
         unpacked.part = unpacked.part.begun_with(TaskId(invocation.worker))
-    numbers = frozenset(json.loads(entry.executed)) if entry.executed else frozenset()
-    executed = [task for task, n in unpacked.part.numbered().items() if n in numbers]
-    runtime = WorkerRuntime(
-        invocation, unpacked, store, platform, running, executed=executed, start=start
-    )
+    runtime = WorkerRuntime(invocation, unpacked, entry, store, platform, running, start=start)
     return runtime.run()
 
 

@@ -18,7 +18,6 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
@@ -53,7 +52,7 @@ from shoal.execution.events import (
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
 from shoal.platform.base import Invocation, Platform
-from shoal.storage.base import Letter, Store
+from shoal.storage.base import Entry, Letter, Store
 from shoal.storage.codec import Blob, blob_nbytes, encode, estimated_nbytes, quick_nbytes
 from shoal.storage.shared import SharedFolder
 from shoal.types import TaskId
@@ -61,6 +60,7 @@ from shoal.worker.courier import Courier
 from shoal.worker.failure import described_failure
 from shoal.worker.package import Unpacked
 from shoal.worker.recorder import EXECUTE, LOAD, Recorder
+from shoal.worker.recovery import recovered
 
 _RECEIVE_SECONDS = 10.0
 _LAST_WORDS = 0.1
@@ -104,18 +104,18 @@ class WorkerRuntime:
         self,
         invocation: Invocation,
         unpacked: Unpacked,
+        entry: Entry,
         store: Store,
         platform: Platform,
         running: Running,
         *,
-        executed: Sequence[TaskId] = (),
         start: str = "cold",
     ) -> None:
         self._invocation = invocation
         self._unpacked = unpacked
         self._store = store
         self._running = running
-        self._resumed = tuple(executed)
+        self._entry = entry
         self._key = bytes.fromhex(invocation.key)
         self._clock = RealClock()
         self._part = part = unpacked.part
@@ -151,7 +151,8 @@ class WorkerRuntime:
         self._read = ""
         """The last message that the machine was told of."""
         shared = SharedFolder(invocation.shared) if invocation.shared else None
-        self._courier = Courier(invocation, part, store, platform, shared, self)
+        self._shared = shared
+        self._courier = Courier(invocation, part, store, platform, shared, self, entry.given)
 
     def run(self) -> bool:
         """Do everything there is to do; whether this process can run another worker."""
@@ -159,7 +160,8 @@ class WorkerRuntime:
         if self._part.waits:
             mail = threading.Thread(target=self._receive, name="shoal-mail", daemon=True)
         try:
-            self._tell(self._beginning())
+            for event in self._beginning():
+                self._tell(event)
             self.recorder.started(self._start, self._invocation.sent, self._clock.now())
             self._courier.start()
             if mail is not None:
@@ -181,11 +183,18 @@ class WorkerRuntime:
             raise self._broken
         return not self._abandoned and not self._slots
 
-    def _beginning(self) -> Event:
-        if not self._part.flexible:
-            return Started(self._resumed)
+    def _beginning(self) -> list[Event]:
+        part, entry = self._part, self._entry
+        found = None
+        if entry.leftovers is not None:
+            found, self._values = recovered(entry.leftovers, part, self._shared, self._key)
+        if not part.flexible:
+            numbers = frozenset(json.loads(bytes(entry.executed))) if entry.executed else ()
+            executed = [task for task, number in self._numbers.items() if number in numbers]
+            return [Started(tuple(executed), found)]
         self._values = self._courier.inputs()
-        return Arrived(TaskId(self._part.worker), tuple(self._values))
+        first = Arrived(TaskId(part.worker), tuple(self._values))
+        return [first] if found is None else [Started((), found), first]
 
     def _run_slots(self) -> None:
         """Run tasks in this thread; in another one where a timeout may have to give it up."""

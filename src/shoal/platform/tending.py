@@ -1,0 +1,169 @@
+"""`Tender`: keeps the workers of a gateway's runs going, whatever happens to them.
+
+1. One thread does it all, so that nobody waits for the store: it is woken when a worker ended, and
+   looks around by itself as often as the shortest lease asks for.
+2. A worker that ended is started anew, at once. One that ran out of memory gets twice as much, up
+   to what the machine has. The store counts what workers end of, and says when it is too often.
+3. Runs that are over are forgotten; so are those whose store can't be reached any more.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from shoal.clock import RealClock
+from shoal.errors import RunOver, ShoalError, StoreUnavailable
+from shoal.platform.base import Invocation, kind_of
+from shoal.storage.base import Letter
+from shoal.storage.redis import RedisStore
+from shoal.types import Resources, RunId, WorkerId
+
+log = logging.getLogger(__name__)
+
+_AGAIN = 1.0
+"""Seconds until a store that couldn't be reached is tried again."""
+
+Alive = Callable[[], Mapping[RunId, Sequence[tuple[WorkerId, int]]]]
+
+
+class Tender:
+    """Tends the runs that a gateway has been asked to do something for."""
+
+    def __init__(self, alive: Alive, invoke: Callable[[Sequence[Invocation]], None]) -> None:
+        self._alive = alive
+        self._invoke = invoke
+        self._clock = RealClock()
+        self._known: dict[RunId, Invocation] = {}
+        """An invocation of each run, for others like it."""
+        self._since: dict[RunId, float] = {}
+        """Since when the stores of runs haven't been reached."""
+        self._ends: deque[tuple[Invocation, dict[str, Any], int]] = deque()
+        self._stores: dict[str, RedisStore] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def know(self, invocations: Sequence[Invocation]) -> None:
+        """Tend these runs from now on."""
+        with self._changed:
+            self._known.update({job.run: job for job in invocations})
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="shoal-tender", daemon=True)
+                self._thread.start()
+
+    def forget(self, run: RunId) -> None:
+        """Tend a run no more."""
+        with self._changed:
+            self._known.pop(run, None)
+
+    def lost(self, job: Invocation, facts: dict[str, Any], most_mb: int) -> None:
+        """A worker ended in the middle of its job.
+
+        Args:
+            job: The worker's.
+            facts: Why, and what was running.
+            most_mb: The memory that a worker may be given.
+        """
+        with self._changed:
+            self._ends.append((job, facts, most_mb))
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Do no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        for store in self._stores.values():
+            store.disconnect()
+
+    def _run(self) -> None:
+        looked = time.monotonic()
+        while True:
+            with self._changed:
+                shortest = min((job.lease for job in self._known.values()), default=60.0)
+                wait = max(0.0, looked + shortest / 3 - time.monotonic())
+                self._changed.wait_for(lambda: self._ends or self._closed, wait)
+                if self._closed:
+                    return
+                ends = list(self._ends)
+                self._ends.clear()
+            for job, facts, most_mb in ends:
+                self._see_to(job, lambda job=job, f=facts, m=most_mb: self._rescue(job, f, m))  # type: ignore[misc]
+            if time.monotonic() - looked >= shortest / 3:
+                looked = time.monotonic()
+                self._look_around()
+
+    def _look_around(self) -> None:
+        alive = self._alive()
+        with self._changed:
+            known = list(self._known.values())
+        for job in known:
+            self._see_to(job, lambda job=job: self._tend(job, alive.get(job.run, ())))  # type: ignore[misc]
+
+    def _see_to(self, job: Invocation, what: Callable[[], None]) -> None:
+        """Do something for a run; a run that is over, or out of reach for long, is forgotten."""
+        try:
+            what()
+            self._since.pop(job.run, None)
+        except RunOver:
+            self.forget(job.run)
+        except StoreUnavailable as error:
+            self._stores.pop(job.store, None)
+            since = self._since.setdefault(job.run, time.monotonic())
+            if time.monotonic() - since > 10 * job.lease:
+                log.warning("run %s is given up: %s", job.run, error)
+                self._since.pop(job.run, None)
+                self.forget(job.run)
+        except ShoalError as error:
+            log.warning("run %s can't be tended: %s", job.run, error)
+
+    def _store(self, url: str) -> RedisStore:
+        if url not in self._stores:
+            self._stores[url] = RedisStore(url)
+        return self._stores[url]
+
+    def _tend(self, job: Invocation, alive: Sequence[tuple[WorkerId, int]]) -> None:
+        claims = self._store(job.store).tend(job.run, alive)
+        if claims:
+            log.info("run %s: %d workers are started anew", job.run, len(claims))
+            now = self._clock.now()
+            self._invoke([job.of(claim, now) for claim in claims])
+
+    def _rescue(self, job: Invocation, facts: dict[str, Any], most_mb: int) -> None:
+        """Start a worker anew, or tell the client what it ended of."""
+        store = self._store(job.store)
+        running = facts["running"]
+        cause = f"task {running[0]}" if running else f"worker {job.worker}"
+        kind, hopeless = "", facts.get("code") == -signal.SIGALRM
+        if facts["reason"] == "out of memory":
+            grown = min(2 * job.memory_mb, most_mb)
+            kind, hopeless = kind_of(Resources(grown, job.cpus)), grown <= job.memory_mb
+        claim = None
+        if not hopeless:
+            claim = store.restart(job.run, job.worker, job.epoch, cause, kind)
+        if claim is None:
+            letter = Letter("lost", job.worker, (json.dumps(facts).encode(),))
+            store.post(job.run, letter)
+            return
+        log.info("run %s: worker %s is started anew: %s", job.run, job.worker, facts["reason"])
+        again = job.of(claim, self._clock.now())
+        self._invoke([replace(again, part=job.part, inputs=job.inputs)])
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process is known to be paused."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False

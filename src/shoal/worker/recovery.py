@@ -1,0 +1,41 @@
+"""What a worker finds of its earlier starts that were lost, as its machine is told of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.execution.events import Recovered
+from shoal.execution.plan import Part
+from shoal.storage.base import Leftovers
+from shoal.storage.codec import decode
+from shoal.storage.shared import SharedFolder
+from shoal.types import TaskId, WorkerId
+
+
+def recovered(
+    left: Leftovers, part: Part, shared: SharedFolder | None, key: bytes
+) -> tuple[Recovered, dict[TaskId, Any]]:
+    """What is left, and the values of own outputs that had travelled with marks.
+
+    Marks that another worker has set in this one's name, and those behind which an output is gone,
+    don't count: whoever waits for that output finds it once it is saved again.
+    """
+    saved = {TaskId(name) for name in left.saved}
+    if shared is not None:
+        saved.update([task for task in part.tasks if shared.has(task)])
+    values: dict[TaskId, Any] = {}
+    marked: set[TaskId] = set()
+    for target, payload in left.marks.items():
+        _, plain, pickled, fetched, by = decode(payload, key)
+        if by == part.worker and saved.issuperset(fetched):
+            marked.add(TaskId(target))
+            values.update(plain)
+            values.update({task: decode(blob, key) for task, blob in pickled.items()})
+    found = Recovered(
+        frozenset(saved),
+        tuple(values),
+        frozenset(marked),
+        frozenset(map(TaskId, left.handed_in)),
+        frozenset(map(WorkerId, left.started)),
+    )
+    return found, values

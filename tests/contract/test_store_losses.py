@@ -1,0 +1,151 @@
+"""Every store: who was lost is noticed, begins again with what is left, and not for ever."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from store_examples import fields, mark, t, u, w0, w1, w2
+
+from observing import eventually
+from shoal.errors import RunOver
+from shoal.storage.base import Completion, Letter, Opening, Store
+from shoal.storage.keys import CLIENT
+from shoal.types import RunId
+
+LEASE = 0.05
+KINDS = {w0: "2048", w1: "4096 1.5"}
+
+
+def opened(store: Store, run: RunId, *, restarts: int = 3) -> None:
+    parts = {w0: [b"part 0"], w1: [b"part 1"]}
+    opening = Opening([w0], parts, kinds=KINDS, lease=LEASE, restarts=restarts)
+    store.open(run, opening)
+
+
+def lost(store: Store, run: RunId) -> list[tuple[str, int, str]]:
+    """Whom somebody who tends the run sooner or later is to start anew."""
+    store.tend(run)  # so that the first leases begin
+    found: list[tuple[str, int, str]] = []
+
+    def tended() -> bool:
+        found.extend((claim.worker, claim.epoch, claim.kind) for claim in store.tend(run))
+        return bool(found)
+
+    eventually(tended)
+    return found
+
+
+def test_a_start_that_never_enters_is_claimed_anew(store: Store, run: RunId) -> None:
+    opened(store, run)
+    assert lost(store, run) == [(w0, 2, "2048")]
+    with pytest.raises(RunOver):
+        store.enter(run, w0, 1)
+    assert store.enter(run, w0, 2).leftovers is not None
+
+
+def test_who_says_nothing_any_more_is_claimed_anew_and_refused(store: Store, run: RunId) -> None:
+    opened(store, run)
+    store.enter(run, w0, 1)
+    assert lost(store, run) == [(w0, 2, "2048")]
+    with pytest.raises(RunOver):
+        store.complete(run, w0, 1, Completion())
+
+
+def test_whoever_is_seen_alive_keeps_its_lease(store: Store, run: RunId) -> None:
+    opened(store, run)
+    store.enter(run, w0, 1)
+    until = time.monotonic() + 4 * LEASE
+    while time.monotonic() < until:
+        assert store.tend(run, [(w0, 1), (w1, 7)]) == []
+        time.sleep(LEASE / 10)
+    store.complete(run, w0, 1, Completion())
+
+
+def test_who_has_finished_or_parked_is_not_lost(store: Store, run: RunId) -> None:
+    opened(store, run)
+    store.enter(run, w0, 1)
+    claims = store.complete(run, w0, 1, Completion((), [mark(t, w1, w0)], finished=True))
+    assert [(claim.worker, claim.kind) for claim in claims] == [(w1, "4096 1.5")]
+    store.enter(run, w1, 1)
+    (letter,) = store.receive(run, w1, "", 0)
+    assert store.park(run, w1, 1, letter.id, b"[]")
+    time.sleep(3 * LEASE)
+    assert store.tend(run) == []
+
+
+def test_the_next_start_finds_what_the_lost_one_left(store: Store, run: RunId) -> None:
+    opened(store, run)
+    assert store.enter(run, w0, 1).leftovers is None
+    letters = [Letter("output", u, (b"value",)), Letter("finished", w2)]
+    marks = [mark(t, w1, w0, w2, payload=b"mine"), mark(u, w1, w0, payload=b"too")]
+    saves = [("a", [b"a"]), ("A", [bytes(100_000)])]
+    store.complete(run, w0, 1, Completion(saves, marks, letters))
+    claim = store.restart(run, w0, 1, "task 3")
+    assert claim is not None
+    assert (claim.epoch, claim.kind) == (2, "2048")
+    entry = store.enter(run, w0, 2)
+    assert bytes(entry.part or b"") == b"part 0"
+    left = entry.leftovers
+    assert left is not None
+    assert left.saved == {"a", "A"}
+    assert {task: bytes(payload) for task, payload in left.marks.items()} == {t: b"mine", u: b"too"}
+    assert left.handed_in == {u}
+    assert left.started == {w0, w1}
+
+
+def test_after_a_clean_park_nothing_is_left_over(store: Store, run: RunId) -> None:
+    opened(store, run)
+    store.enter(run, w0, 1)
+    store.complete(run, w0, 1, Completion((), [mark(t, w1, w0)]))
+    store.enter(run, w1, 1)
+    (letter,) = store.receive(run, w1, "", 0)
+    assert store.park(run, w1, 1, letter.id, b"[1]")
+    store.complete(run, w0, 1, Completion((), [mark(u, w1, w0)]))
+    entry = store.enter(run, w1, 2)
+    assert (bytes(entry.executed or b""), entry.leftovers) == (b"[1]", None)
+    assert store.restart(run, w1, 2, "x") is not None
+    assert store.enter(run, w1, 3).leftovers is not None
+
+
+def test_what_happens_too_often_is_not_tried_again(store: Store, run: RunId) -> None:
+    opened(store, run, restarts=2)
+    for epoch in (1, 2):
+        assert store.restart(run, w0, epoch, "task 3") is not None
+    assert store.restart(run, w0, 3, "task 3") is None
+
+
+def test_only_one_of_those_who_notice_an_end_starts_the_worker_anew(
+    store: Store, run: RunId
+) -> None:
+    opened(store, run)
+    assert store.restart(run, w0, 1, "x") is not None
+    with pytest.raises(RunOver):
+        store.restart(run, w0, 1, "x")
+
+
+def test_a_worker_that_has_grown_keeps_what_it_has(store: Store, run: RunId) -> None:
+    opened(store, run)
+    claim = store.restart(run, w0, 1, "x", "8192")
+    assert claim is not None
+    assert claim.kind == "8192"
+    assert lost(store, run) == [(w0, 3, "8192")]
+
+
+def test_who_vanishes_again_and_again_is_reported(store: Store, run: RunId) -> None:
+    opened(store, run, restarts=1)
+    assert lost(store, run) == [(w0, 2, "2048")]
+    eventually(lambda: not store.tend(run) and bool(store.receive(run, CLIENT, "", 0)))
+    ((kind, name, _),) = fields(store.receive(run, CLIENT, "", 0))
+    assert (kind, name) == ("lost", w0)
+    assert store.tend(run) == []
+
+
+def test_a_flexible_worker_is_started_once_with_what_it_is_given(store: Store, run: RunId) -> None:
+    store.open(run, Opening([w0], common=[b"common"], kind="2048"))
+    store.enter(run, w0, 1)
+    starts = [(w1, b"for w1"), (w2, b"for w2")]
+    claims = store.complete(run, w0, 1, Completion(starts=starts))
+    assert [(c.worker, c.epoch, c.kind) for c in claims] == [(w1, 1, "2048"), (w2, 1, "2048")]  # type: ignore[union-attr]
+    assert store.complete(run, w0, 1, Completion(starts=starts)) == []
+    assert bytes(store.enter(run, w1, 1).given or b"") == b"for w1"
