@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -141,6 +142,8 @@ class Run:
         """Workers known of that haven't handed in their timelines."""
         self._finished: set[WorkerId] = set()
         self._error: BaseException | None = None
+        self._losses: Counter[TaskId] = Counter()
+        """How often workers have ended in a task that has tries left."""
         self._unheard: float | None = None
         """Since when the platform hasn't been reached."""
         self._cancelled = threading.Event()
@@ -292,7 +295,8 @@ class Run:
         elif letter.kind == "failed":
             raise failure_error(task, letter.parts, self.workflow.after(task), self._key)
         elif letter.kind == "lost":
-            raise self._loss(letter)
+            if not self._retried(letter):
+                raise self._loss(letter)
         elif letter.kind in ("finished", "parked"):
             self.records.append(bytes(letter.parts[0]))
             if letter.kind == "finished":
@@ -310,6 +314,22 @@ class Run:
         if data is None:
             raise StoreError(f"The store has lost the output of task {task!r}.")
         return decode(data, self._key)
+
+    def _retried(self, letter: Letter) -> bool:
+        """Start a worker anew that ended in a task which has tries left."""
+        facts = json.loads(bytes(letter.parts[0]))
+        tasks, environment = list(self.workflow.calls), self._environment
+        running = [tasks[number] for number in facts["running"] if number < len(tasks)]
+        for task in running:
+            if self._losses[task] < self.workflow.calls[task].task.retries:
+                self._losses[task] += 1
+                cause = f"try {self._losses[task]} of {task}"
+                worker, epoch = WorkerId(letter.name), facts["epoch"]
+                claim = environment.store.restart(self.id, worker, epoch, cause)
+                if claim is not None:
+                    environment.platform.invoke([self._like.of(claim, self._clock.now())])
+                    return True
+        return False
 
     def _loss(self, letter: Letter) -> WorkerDied | OutOfMemory | TaskTimeout:
         """What to say of a worker that died."""

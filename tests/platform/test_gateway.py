@@ -47,7 +47,7 @@ def store() -> Iterator[RedisStore]:
     """A store in which a run has been opened."""
     server = EmbeddedServer()
     store = RedisStore(server.url)
-    store.open(RUN, Opening([WorkerId("w0")]))
+    store.open(RUN, Opening([WorkerId("w0")], restarts=0))
     yield store
     store.close(RUN, [WorkerId("w0")])
     store.disconnect()
@@ -88,7 +88,13 @@ def test_a_sandbox_that_dies_is_reported_with_what_it_was_doing(
     local: LocalGateway, caller: Caller, store: RedisStore
 ) -> None:
     caller.carry_out(caller.job(part="exit 3", store=store.url))
-    assert loss(store) == {"reason": "died", "code": 3, "running": [TASK], "memory_mb": 256}
+    assert loss(store) == {
+        "reason": "died",
+        "code": 3,
+        "running": [TASK],
+        "memory_mb": 256,
+        "epoch": 1,
+    }
     assert local.status()["invocations"]["died"] == 1
 
 

@@ -350,7 +350,8 @@ def test_worker_that_parks_after_a_copy_finds_its_output_again(
     expected = {TaskId("shared#0"): (0.01, 60.0)}
     run = submit(last, Given(homes, special, expected=expected, linger=0.05))
     assert run.result(2 * PATIENCE) == (nbytes + 1, True)
-    assert set(spans(run, "fetch", "shared")) == {"w1"}
+    # a small one comes with the mark
+    assert set(spans(run, "fetch", "shared")) == ({"w1"} if nbytes == LARGE else set())
     assert list(run.timeline.lives[WorkerId("w1")])[1:]
     executed = [s.worker for s in run.timeline.of_kind("execute") if s.task == "shared#0"]
     assert sorted(executed) == ["w0", "w1"]

@@ -451,7 +451,7 @@ class LocalGateway:
             os.close(descriptor)
 
     def _report(self, job: Invocation, running: list[int], facts: dict[str, Any]) -> None:
-        facts |= {"running": running, "memory_mb": job.memory_mb}
+        facts |= {"running": running, "memory_mb": job.memory_mb, "epoch": job.epoch}
         most = self.memory_mb or job.memory_mb
         self._tender.lost(job, facts, most)
 

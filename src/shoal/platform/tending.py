@@ -2,8 +2,9 @@
 
 1. One thread does it all, so that nobody waits for the store: it is woken when a worker ended, and
    looks around by itself as often as the shortest lease asks for.
-2. A worker that ended is started anew, at once. One that ran out of memory gets twice as much, up
-   to what the machine has. The store counts what workers end of, and says when it is too often.
+2. A worker that was killed is started anew, at once. One that ran out of memory gets twice as much,
+   up to what the machine has. The store counts what workers end of, and says when it is too often.
+   One that crashed or exited did so by itself, and would again: the client is told.
 3. Runs that are over are forgotten; so are those whose store can't be reached any more.
 """
 
@@ -29,8 +30,10 @@ from shoal.types import Resources, RunId, WorkerId
 
 log = logging.getLogger(__name__)
 
-_AGAIN = 1.0
-"""Seconds until a store that couldn't be reached is tried again."""
+_PATIENCE = 300.0
+"""Seconds after which a run whose store can't be reached is given up."""
+_KILLED = frozenset((-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP))
+"""How processes end that are ended from outside."""
 
 Alive = Callable[[], Mapping[RunId, Sequence[tuple[WorkerId, int]]]]
 
@@ -120,10 +123,11 @@ class Tender:
             self.forget(job.run)
         except StoreUnavailable as error:
             self._stores.pop(job.store, None)
-            since = self._since.setdefault(job.run, time.monotonic())
-            if time.monotonic() - since > 10 * job.lease:
-                log.warning("run %s is given up: %s", job.run, error)
-                self._since.pop(job.run, None)
+            if job.run not in self._since:
+                self._since[job.run] = time.monotonic()
+                log.warning("run %s can't be tended: %s", job.run, error)
+            elif time.monotonic() - self._since[job.run] > _PATIENCE:
+                del self._since[job.run]
                 self.forget(job.run)
         except ShoalError as error:
             log.warning("run %s can't be tended: %s", job.run, error)
@@ -145,7 +149,7 @@ class Tender:
         store = self._store(job.store)
         running = facts["running"]
         cause = f"task {running[0]}" if running else f"worker {job.worker}"
-        kind, hopeless = "", facts.get("code") == -signal.SIGALRM
+        kind, hopeless = "", facts.get("code", -signal.SIGKILL) not in _KILLED
         if facts["reason"] == "out of memory":
             grown = min(2 * job.memory_mb, most_mb)
             kind, hopeless = kind_of(Resources(grown, job.cpus)), grown <= job.memory_mb

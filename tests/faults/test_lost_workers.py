@@ -1,0 +1,127 @@
+"""Real workers are killed, paused and starved of memory, and runs end with the right result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observing import PATIENCE, eventually
+from shoal import Resources, Session, Task, task
+from shoal.errors import WorkerDied
+from shoal.platform import limits
+
+pytestmark = pytest.mark.real
+
+PLANNERS = ["uniform", "wukong", "spread", "auto"]
+
+
+def once(folder: str, what: Callable[[], Any]) -> None:
+    """Do something to this process, the first time."""
+    try:
+        (Path(folder) / "done").touch(exist_ok=False)
+    except FileExistsError:
+        return
+    what()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def noted(folder: str, name: str) -> None:
+    """Leave a file for each execution of a task."""
+    (Path(folder) / f"{name}.{time.time_ns()}").touch()
+
+
+def executions(folder: Path, name: str) -> int:
+    return len(list(folder.glob(f"{name}.*")))
+
+
+@task
+def number(value: int) -> int:
+    return value
+
+
+@task
+def fragile(folder: str, *inputs: int) -> int:
+    once(folder, die)
+    return sum(inputs)
+
+
+@task
+def total(*inputs: Any) -> Any:
+    return sum(inputs)
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_worker_that_is_killed_is_started_anew(
+    session: Session, tmp_path: Path, planner: str
+) -> None:
+    inputs = [number(value) for value in range(8)]
+    halves = [fragile(str(tmp_path), *inputs[:4]), total(*inputs[4:])]
+    assert session.compute(total(*halves), planner=planner) == [28]
+
+
+def test_what_was_saved_is_not_executed_again(session: Session, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def first() -> bytes:
+        noted(folder, "first")
+        return bytes(100_000)
+
+    def last(data: bytes) -> int:
+        noted(folder, "last")
+        once(folder, die)
+        return len(data)
+
+    first_task, last_task = Task(first), Task(last, resources=Resources(memory_mb=1024))
+    assert session.compute(last_task(first_task()), planner="uniform") == [100_000]
+    assert executions(tmp_path, "first") == 1
+    assert executions(tmp_path, "last") == 2
+
+
+def test_a_task_that_crashes_is_not_repeated_unless_it_may_be(
+    session: Session, tmp_path: Path
+) -> None:
+    def crash(folder: str) -> int:
+        once(folder, lambda: os.kill(os.getpid(), signal.SIGSEGV))
+        return 1
+
+    with pytest.raises(WorkerDied, match="signal 11"):
+        session.compute(Task(crash)(str(tmp_path)))
+    (tmp_path / "done").unlink()
+    assert session.compute(Task(crash, retries=1)(str(tmp_path))) == [1]
+
+
+def test_what_is_killed_again_and_again_is_named(session: Session) -> None:
+    with pytest.raises(WorkerDied, match=r"doomed.*signal 9"):
+        session.compute(Task(die, name="doomed")(), restarts=1)
+
+
+@task(resources=Resources(memory_mb=256, cpus=1))
+def allocate(megabytes: int) -> int:
+    return len(b"x" * (megabytes * 1024 * 1024))
+
+
+@pytest.mark.skipif(limits.detect().kind == "rlimit", reason="memory isn't limited as a whole")
+def test_a_task_that_ran_out_of_memory_gets_more(session: Session) -> None:
+    assert session.compute(total(allocate(400), 1)) == [400 * 1024 * 1024 + 1]
+
+
+def test_a_worker_that_is_paused_is_replaced_and_does_no_harm(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def pause() -> int:
+        once(folder, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+        return 1
+
+    with Session(workers=2, folder=folder, lease=0.6) as session:
+        run = session.submit(total(Task(pause)(), number(2)))
+        assert run.result(2 * PATIENCE) == 3
+        assert eventually(lambda: session.platform.status()["busy"] == 0)  # type: ignore[attr-defined]
