@@ -46,6 +46,8 @@ GRACE = 120
 """Seconds that clients have to end after the time is over."""
 FLAT = 0.05
 """The gateway's memory counts as flat if it grows by no more in the second half."""
+TELLING = 180
+"""Seconds: in a shorter time, a leak and the gateway's warming up look the same."""
 
 
 def submit_until(end: float, seconds: list[float], errors: Counter[str]) -> None:
@@ -202,6 +204,8 @@ def _tell_load(
     late = memory[len(memory) * 3 // 4 :]
     before, after = median(middle), median(late)
     verdict = "flat" if after <= before * (1 + FLAT) else "not flat"
+    if options.seconds < TELLING:
+        verdict = "too short a time to tell whether that is flat"
     print(f"  gateway's memory: {before:.1f} MB in the second quarter, {after:.1f} MB in the last: "
           f"{verdict}")  # fmt: skip
     print(f"  errors: {sum(errors.values())}")
