@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import collections
 import functools
+import importlib
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import threading
 import types
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -181,14 +184,113 @@ def test_function_of_the_users_module_counts_by_what_is_taken_from_it() -> None:
     assert digest != function_digest(made(source, m=module("2", "2")))
 
 
+def package(body: str) -> types.ModuleType:
+    """A package of the user's with a module `sub` in it that has a function `one`."""
+    outer, inner = types.ModuleType("p_of_the_user"), types.ModuleType("p_of_the_user.sub")
+    exec(f"def one(x): return {body}", vars(inner))
+    vars(outer)["sub"], vars(inner)["outer"] = inner, outer
+    return outer
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(x):\n    return p.sub.one(x)",
+        "def f(x):\n    return [p.sub.one(n) for n in range(x)]",
+        "def f(x):\n    return map(lambda n: p.sub.one(n), range(x))",
+    ],
+)
+def test_function_reached_through_modules_counts_wherever_it_is_named(source: str) -> None:
+    digest = function_digest(made(source, p=package("x + 1")))
+    assert digest == function_digest(made(source, p=package("x + 1")))
+    assert digest != function_digest(made(source, p=package("x + 2")))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from own.part import one",
+        "from own.part import one as two",
+        "from own import part",
+        "import own.part",
+        "from .part import one",
+        "from . import part",
+    ],
+)
+def test_own_module_that_is_imported_when_the_function_is_called_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """Whether it has been imported before or not: a worker may be warm or cold."""
+    used = {"one": "one(x)", "two": "two(x)", "part": "part.one(x)"}.get(line.split()[-1])
+    source = f"def f(x):\n    {line}\n    return {used or 'own.part.one(x)'}"
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text("")
+
+    def digests(body: str) -> set[bytes]:
+        (tmp_path / "own" / "part.py").write_text(f"def one(x):\n    return {body}\n")
+        for name in ("own", "own.part"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        function = made(source, __package__="own")
+        cold = function_digest(function)
+        function(1)
+        return {cold, function_digest(function)}
+
+    assert len(digests("x + 1")) == 1
+    assert digests("x + 1") == digests("x + 1")
+    assert digests("x + 1").isdisjoint(digests("x + 2"))
+
+
+def test_import_that_fails_is_the_functions_own_affair() -> None:
+    assert function_digest(made("def f(x):\n    import no_such_module_of_mine"))
+
+
+CLASSES = """
+import functools
+def helper(x):
+    return x + 1
+class Base:
+    def plain(self):
+        return 2
+class Kind(Base):
+    def method(self):
+        return super().plain() + helper(self.found)
+    @functools.cached_property
+    def found(self):
+        return 3
+    @staticmethod
+    def still():
+        return 4
+    @property
+    def read(self):
+        return 5
+    @read.setter
+    def read(self, value):
+        self.written = value + 6
+def f(x):
+    return Kind().method()
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
+def test_all_that_a_class_does_counts(number: int) -> None:
+    before = re.sub(rf"\b{number}\b", "9", CLASSES)
+    assert before != CLASSES
+    assert function_digest(made(CLASSES)) == function_digest(made(CLASSES))
+    assert function_digest(made(CLASSES)) != function_digest(made(before))
+
+
 @pytest.mark.real
 def test_digests_are_the_same_in_every_process() -> None:
     program = """
 import sys
 sys.path[:0] = sys.argv[1:]
-from test_content import BASE, VALUES, made, content_digest, function_digest
+from test_content import BASE, CLASSES, VALUES, made, content_digest, function_digest
 for value in VALUES: print(content_digest(value).hex())
 print(function_digest(made(BASE)).hex())
+print(function_digest(made(CLASSES)).hex())
 print(function_digest(made('def f(x): return x in {"p", "q", "r", "s", "t"}')).hex())
 """
     said = []
@@ -203,5 +305,5 @@ print(function_digest(made('def f(x): return x in {"p", "q", "r", "s", "t"}')).h
         )
         assert done.returncode == 0, done.stderr
         said.append(done.stdout.splitlines())
-    assert len(said[0]) == len(VALUES) + 2
+    assert len(said[0]) == len(VALUES) + 3
     assert said[0] == said[1]

@@ -2,9 +2,10 @@
 
 1. A pickle won't do: it depends on the order of sets, and on which equal strings are one object.
    So values are followed as pickling would follow them, and digested part by part.
-2. A function is its bytecode, constants, defaults, closure, and the globals that it names, the
-   functions among them in turn. What an installed package or Python itself defines is only a name.
-3. A class is its name, bases, plain attributes, and the bytecode of its methods.
+2. A function is its bytecode, constants, defaults, closure, the globals that it names, and what it
+   takes from modules, those that it imports too; the functions among them in turn. What an
+   installed package or Python itself defines is only a name.
+3. A class is its name, bases, plain attributes, and its methods as functions.
 4. What can't be pickled has no digest: the error of pickling is raised.
 """
 
@@ -14,9 +15,11 @@ import copyreg
 import marshal
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from hashlib import blake2b
+from importlib import import_module
+from importlib.util import find_spec, resolve_name
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -26,6 +29,8 @@ _PLAIN = frozenset((type(None), bool, int, float, complex, str, bytes))
 _CONTAINERS = frozenset((list, tuple, dict, set, frozenset))
 _BUFFERS = frozenset((bytearray, memoryview, pickle.PickleBuffer))
 _NAMED = (BuiltinFunctionType, type(len), type(str.join), type(dict.__dict__["fromkeys"]))
+_WRAPPING = ("__func__", "fget", "fset", "fdel", "func")
+"""Where static and class methods and properties, cached ones too, have their functions."""
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -123,21 +128,29 @@ class _Digester:
             self._code(function.__code__),
             *map(self.of, (function.__defaults__, function.__kwdefaults__, cells)),
         ]
-        for name in sorted(set(_global_names(function.__code__))):
+        codes = list(_codes(function.__code__))
+        names = frozenset(name for code in codes for name in code.co_names)
+        package = function.__globals__.get("__package__") or ""
+        imported = sorted({name for code in codes for name in _imported_names(code, package)})
+        # All at first, for a module has another one as an attribute once that is imported.
+        used: dict[str, Any] = {name: _own_module(name) for name in imported}
+        for name in sorted({name for code in codes for name in _global_names(code)}):
             if name in function.__globals__:
-                value = function.__globals__[name]
-                parts += [name.encode(), self._global(value, function.__code__.co_names)]
+                used[f"global {name}"] = function.__globals__[name]
+        for name, value in used.items():
+            parts += [name.encode(), self._global(value, names)]
         return _hashed("function", *parts)
 
-    def _global(self, value: Any, names: Iterable[str]) -> bytes:
+    def _global(self, value: Any, names: frozenset[str]) -> bytes:
         """A global; of a module of the user's own, what the function may take from it."""
         if not isinstance(value, ModuleType) or _is_installed(value.__name__):
             return self.of(value)
         parts = [value.__name__.encode()]
-        for name in sorted(set(names) & vars(value).keys()):
-            found = vars(value)[name]
-            inner = found is not value and not isinstance(found, ModuleType)
-            parts += [name.encode(), self.of(found) if inner else name.encode()]
+        if id(value) not in self._open:  # modules may name each other
+            self._open[id(value)] = len(self._open)
+            for name in sorted(names & vars(value).keys()):
+                parts += [name.encode(), self._global(vars(value)[name], names)]
+            del self._open[id(value)]
         return _hashed("module", *parts)
 
     def _code(self, code: CodeType) -> bytes:
@@ -149,9 +162,9 @@ class _Digester:
     def _class(self, kind: type) -> bytes:
         parts = [_name_of(kind), *(self.of(base) for base in kind.__bases__)]
         for name, value in sorted(vars(kind).items()):
-            inner = getattr(value, "__func__", getattr(value, "fget", value))
-            if isinstance(inner, FunctionType):
-                parts += [name.encode(), self._code(inner.__code__)]
+            functions = list(_functions(value))
+            if functions:
+                parts += [name.encode(), *map(self.of, functions)]
             elif not name.startswith("__"):
                 plain = value.value if isinstance(value, Enum) else value
                 parts += [name.encode(), self.of(plain) if type(plain) in _PLAIN else b""]
@@ -159,15 +172,49 @@ class _Digester:
 
 
 def _global_names(code: CodeType) -> Iterator[str]:
-    """The globals that code names, in the functions inside it too."""
+    """The globals that code names."""
     import dis
 
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield instruction.argval
+
+
+def _imported_names(code: CodeType, package: str) -> Iterator[str]:
+    """What code imports when it is run: modules, and what may be modules inside them."""
+    import dis
+
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for level, wanted, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME":
+            dotted = "." * level.argval
+            name = resolve_name(dotted + step.argval, package) if dotted else step.argval
+            yield name
+            yield from (f"{name}.{part}" for part in wanted.argval or ())
+
+
+def _own_module(name: str) -> ModuleType | None:
+    """A module of the user's own, imported as the function will; None: it isn't one."""
+    if _is_installed(name):
+        return None
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Code, and that of the functions and comprehensions inside it."""
+    yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
-            yield from _global_names(const)
+            yield from _codes(const)
+
+
+def _functions(attribute: Any) -> Iterator[FunctionType]:
+    """The functions that an attribute of a class is made of: a method, a property and so on."""
+    inside = (getattr(attribute, name, None) for name in _WRAPPING)
+    return (found for found in (attribute, *inside) if isinstance(found, FunctionType))
 
 
 def _content(cell: Any) -> Any:
@@ -181,8 +228,12 @@ def _is_installed(module: str | None) -> bool:
     """Whether a module is Python's or an installed package's, and not the user's own."""
     if module is None or module.partition(".")[0] in sys.stdlib_module_names:
         return True
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return any(folder in file for folder in _INSTALLED)
+    if module in sys.modules:
+        file = getattr(sys.modules[module], "__file__", None)
+    else:
+        spec = find_spec(module.partition(".")[0])
+        file = spec.origin if spec is not None else None
+    return any(folder in (file or "") for folder in _INSTALLED)
 
 
 def _name_of(value: Any) -> bytes:
