@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench planning predictions quality clean
+.PHONY: help demo test lint types layers tests quick bench planning predictions load quality clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -57,6 +57,9 @@ planning: $(VENV)/.dev  ## how long planning takes
 
 predictions: $(VENV)/.dev  ## how good predictions are, on real runs
 	$(BIN)/python benchmarks/predictions.py $(ARGS)
+
+load: $(VENV)/.dev  ## many clients on one gateway, and one run of 100,000 tasks
+	$(BIN)/python benchmarks/load.py $(ARGS)
 
 quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simulated side by side
 	$(BIN)/python benchmarks/plan_quality.py $(ARGS)

@@ -75,6 +75,7 @@ VALUES: dict[str, Any] = {
     "latency": 0.03,
     "progress": True,
     "history": False,
+    "cache_mb": 5,
     "folder": "~/shoal",
 }
 

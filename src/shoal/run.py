@@ -43,6 +43,7 @@ from shoal.platform.base import (
     this_host,
 )
 from shoal.storage.base import Letter, Opening, Store
+from shoal.storage.cache import CachePlace
 from shoal.storage.codec import Blob, blob_nbytes, decode
 from shoal.storage.keys import CLIENT
 from shoal.storage.shared import SharedFolder, worthwhile
@@ -101,6 +102,8 @@ class Environment:
     """Seconds without a sign of life after which a worker counts as lost."""
     restarts: int
     """How often a worker is started anew that ended in the same task, or vanished."""
+    cache: CachePlace | None
+    """Where tasks that ask for it keep their outputs across runs."""
     file: Callable[[Run, str], None]
     """Keeps an ended run; called with its outcome."""
     retired: Callable[[], SharedFolder | None]
@@ -213,6 +216,9 @@ class Run:
             lease=environment.lease,
             sent=self._clock.now(),
             started=self.started,
+            cache=environment.cache.where if environment.cache else None,
+            cache_key=environment.cache.key.hex() if environment.cache else "",
+            cache_nbytes=environment.cache.nbytes if environment.cache else 0,
         )
 
     def watch(self) -> None:
@@ -439,7 +445,8 @@ class Run:
         samples = distilled(self.workflow, workers, timeline, self.preview.constants)
         predicted: float | None = None
         quality: Mapping[str, float] = {}
-        if outcome == "done" and self.preview.learnt:
+        foreseen = self.preview.learnt and not timeline.of_kind("hit")
+        if outcome == "done" and foreseen:
             predicted = self.preview.predicted(max(0.05, self.makespan / 10))
             costs = self.preview.conditions.predictions.at("median")
             quality = prediction_errors(costs, undistilled(samples).samples, tasks)

@@ -39,6 +39,9 @@ from shoal.platform.server import GatewayServer
 from shoal.run import Display, Environment, Run
 from shoal.settings import NAMES, Settings, resolve
 from shoal.storage.base import Store
+from shoal.storage.cache import Cache, CachePlace, cache_key
+from shoal.storage.cachefolder import FolderCache
+from shoal.storage.cacheserver import ServerCache
 from shoal.storage.embedded import EmbeddedServer, runtime_folder
 from shoal.storage.redis import RedisStore
 from shoal.storage.shared import SharedFolder
@@ -202,6 +205,7 @@ class Session:
             latency=settings.latency,
             lease=settings.lease,
             restarts=settings.restarts,
+            cache=_cache_place(workflow, settings),
             file=self._filing(learn) if settings.history else lambda run, outcome: None,
             retired=self._take_retired,
             retire=lambda folder: self._do_afterwards(lambda: self._retire(folder)),
@@ -389,6 +393,31 @@ def open_history(settings: Settings) -> History:
     if settings.store is not None and settings.folder is None:
         return RedisHistory(settings.store, settings.history_runs, settings.latency)
     return SqliteHistory(settings.data_folder(), settings.history_runs)
+
+
+def open_cache(settings: Settings) -> Cache:
+    """The outputs that are kept across runs: on the store if that is given, else in the folder."""
+    nbytes = settings.cache_mb * 2**20
+    if settings.store is not None:
+        return ServerCache(settings.store, nbytes, settings.latency)
+    return FolderCache(_cache_folder(settings), nbytes)
+
+
+def _cache_folder(settings: Settings) -> Path:
+    return settings.data_folder().absolute() / "cache"
+
+
+def _cache_place(workflow: Workflow, settings: Settings) -> CachePlace | None:
+    """Where the outputs of a workflow's tasks are kept, if any task asks for it."""
+    if not settings.cache_mb or not any(call.task.cache for call in workflow.calls.values()):
+        return None
+    try:
+        key = cache_key(settings.data_folder())
+    except OSError as error:
+        log.warning("nothing is kept across runs: %s", error)
+        return None
+    where = settings.store or str(_cache_folder(settings))
+    return CachePlace(where, key, settings.cache_mb * 2**20)
 
 
 def _given(value: T | str | None) -> T | None:

@@ -59,11 +59,13 @@ class Settings:
     """How long planning may take; default: a small part of the predicted makespan."""
     prices: str = "aws-lambda"
     """Whose prices a preview shows."""
+    cache_mb: int = 1024
+    """How much is kept of the outputs of tasks with `cache=…`; 0: they are run every time."""
     folder: str | None = None
-    """Where history and logs are kept; default: the user's data folder."""
+    """Where history, logs and the cache are kept; default: the user's data folder."""
 
     def data_folder(self) -> Path:
-        """Where history and logs are kept."""
+        """Where history, logs and the cache are kept."""
         if self.folder is not None:
             return Path(self.folder).expanduser()
         base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"

@@ -138,7 +138,7 @@ def test_a_run_whose_store_is_gone_gets_a_warning(
 ) -> None:
     caller.carry_out(caller.job(part="exit 3", store="unix:///nowhere.sock"))
     assert eventually(lambda: caplog.messages)
-    assert "run run-1 can't be told of worker w0" in caplog.messages[0]
+    assert "run run-1 can't be tended" in caplog.messages[0]
 
 
 def test_the_zygote_is_replaced_when_it_dies(

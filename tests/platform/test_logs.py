@@ -82,3 +82,19 @@ def test_a_line_that_is_still_being_written_is_left_out(tmp_path: Path) -> None:
     with (tmp_path / "run-1.jsonl").open("a") as file:
         file.write('[12.5, "w0", "std')
     assert texts(kept) == ["whole"]
+
+
+def test_nothing_is_remembered_of_a_run_whose_lines_were_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that lives for months sees millions of runs."""
+    monkeypatch.setattr(logs, "_KEPT", 2)
+    monkeypatch.setattr(logs, "_MOST", 100)
+    kept = RunLogs(tmp_path)
+    kept.append(ONE, "w0", "stdout", "x" * 200)
+    os.utime(tmp_path / f"{ONE}.jsonl", (1e9, 1e9))
+    for run in ("run-3", "run-4"):
+        kept.append(RunId(run), "w0", "stdout", "text")
+    assert texts(kept) == []
+    kept.append(ONE, "w0", "stdout", "again")
+    assert texts(kept) == ["again"]

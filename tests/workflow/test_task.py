@@ -103,6 +103,12 @@ def test_retries_must_be_a_whole_number_from_0(retries: Any) -> None:
         local_task(retries=retries)
 
 
+@pytest.mark.parametrize("cache", ["", 1, None, 2.0])
+def test_cache_must_be_true_or_a_version(cache: Any) -> None:
+    with pytest.raises(UsageError, match=r"cache=.*'exclaim'.*'v2'"):
+        local_task(cache=cache)
+
+
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), "3", [1]])
 def test_timeout_must_be_above_0(timeout: Any) -> None:
     with pytest.raises(UsageError, match=r"timeout=.*'exclaim'"):
@@ -171,12 +177,14 @@ def test_a_task_beside_its_plain_function_travels_as_a_task() -> None:
 
 
 def test_a_local_task_travels_by_value_with_its_options() -> None:
-    made = local_task(name="other", resources=Resources(memory_mb=512), retries=3, timeout=1.5)
+    made = local_task(
+        name="other", resources=Resources(memory_mb=512), retries=3, timeout=1.5, cache="v2"
+    )
     found = pickle.loads(cloudpickle.dumps(made))
     assert found.function("a") == "a!"
     assert found.name == "other"
     assert found.resources == Resources(memory_mb=512)
-    assert (found.retries, found.timeout) == (3, 1.5)
+    assert (found.retries, found.timeout, found.cache) == (3, 1.5, "v2")
 
 
 SCRIPT = """

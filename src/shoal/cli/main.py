@@ -18,6 +18,7 @@ COMMANDS = {
     "runs": "list the runs that are known",
     "show": "show what a run did, as a Gantt chart",
     "history": "see how workflows fared; move or forget runs",
+    "cache": "list or forget the outputs that are kept across runs",
     "logs": "show what a run's tasks printed",
     "gateway": "serve sandboxes to this machine's clients",
     "doctor": "tell what works on this machine",

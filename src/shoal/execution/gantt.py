@@ -17,7 +17,7 @@ from itertools import groupby
 from math import ceil, floor, log10
 from string import ascii_letters
 
-from shoal.execution.timeline import Span, Timeline
+from shoal.execution.timeline import RUNS, Span, Timeline
 from shoal.types import WorkerId
 
 _MOST_LANES = 40
@@ -27,8 +27,8 @@ _MOST_SPANS = 20_000
 _PIXELS = 1600
 """How wide a page is taken to be when narrow spans are merged."""
 
-_UNSEEN = ("deliver", "leave")
-_KINDS = {"#start": "░", "#fetch": "▒", "#save": "▓"}
+_UNSEEN = ("deliver", "leave", "miss")
+_KINDS = {"#start": "░", "#fetch": "▒", "#save": "▓", "#hit": "◇"}
 """How other spans than executions look in a text; an execution's look is its task's name."""
 _ANSI = (75, 215, 114, 204, 141, 80, 221, 176, 149, 209)
 _HUES = (212, 30, 140, 345, 262, 186, 48, 306, 82, 12)
@@ -163,7 +163,7 @@ def _stacked(spans: Sequence[Span]) -> list[list[Span]]:
 def _look(span: Span) -> str:
     if span.kind == "execute":
         return (span.task or "").rpartition("#")[0]
-    return f"#{span.kind}" if span.kind in ("fetch", "save") else "#start"
+    return f"#{span.kind}" if span.kind in ("fetch", "save", "hit") else "#start"
 
 
 def _names(timeline: Timeline) -> list[str]:
@@ -183,12 +183,14 @@ def _summary(timeline: Timeline, lanes: list[_Lane]) -> str:
     lives = [lane.spans[-1].end - lane.spans[0].start for lane in lanes if not lane.moving]
     share = sum(span.seconds for span in executions) / (sum(lives) or 1.0)
     counts = {
-        "task": len({span.task for span in executions}),
+        "task": len({span.task for span in timeline.of_kind(*RUNS)}),
         "worker": len(timeline.workers),
         "cold start": len(timeline.of_kind("cold start")),
     }
     counted = [f"{count:,} {what}{'s' * (count != 1)}" for what, count in counts.items()]
     parts = [f"makespan {_seconds(timeline.makespan)}", *counted, f"{share:.0%} of time executing"]
+    if timeline.cache_use:
+        parts.append(f"cache: {timeline.cache_use}")
     return " · ".join(parts)
 
 
@@ -321,7 +323,8 @@ def _tip(span: Span) -> str:
 def _legend_html(timeline: Timeline, css: dict[str, str]) -> str:
     seconds: dict[str, list[float]] = {look: [] for look in css}
     for span in timeline.spans:
-        seconds[_look(span)].append(span.seconds)
+        if span.kind not in _UNSEEN:
+            seconds[_look(span)].append(span.seconds)
     return "".join(
         f'<li><svg><rect class="{css[look]}" width="100%" height="100%"/></svg>'
         f"{escape(look.removeprefix('#'))} "
@@ -370,9 +373,9 @@ _PAGE = """<!DOCTYPE html>
 
 _STYLE = """
 :root{color-scheme:light dark;--page:#fff;--ink:#1f2937;--pale:#6b7280;--line:#e5e7eb;
---start:#d1d5db;--hatch:#9ca3af;--fetch:#b6bdc9;--save:#7d8796}
+--start:#d1d5db;--hatch:#9ca3af;--fetch:#b6bdc9;--save:#7d8796;--hit:#86c5a0}
 @media(prefers-color-scheme:dark){:root{--page:#16181d;--ink:#e5e7eb;--pale:#9ca3af;
---line:#2b3038;--start:#3a414c;--hatch:#5b6472;--fetch:#566070;--save:#8a94a6}}
+--line:#2b3038;--start:#3a414c;--hatch:#5b6472;--fetch:#566070;--save:#8a94a6;--hit:#3f7d5a}}
 body{margin:28px;background:var(--page);color:var(--ink);font:14px system-ui,sans-serif}
 h1{font-size:20px;margin:0 0 4px}p{margin:0 0 12px;color:var(--pale)}small{color:var(--pale)}
 ul{display:flex;flex-wrap:wrap;gap:6px 20px;list-style:none;margin:0 0 16px;padding:0}
@@ -384,7 +387,7 @@ text{font-size:12px;fill:var(--ink)}
 .bars text{fill:#111827;pointer-events:none}
 .wide{stroke:var(--page)}.bars rect:hover{stroke:var(--ink);stroke-width:1.5}
 #hatch rect{fill:var(--start)}#hatch path{stroke:var(--hatch);stroke-width:4}
-.start{fill:url(#hatch)}.fetch{fill:var(--fetch)}.save{fill:var(--save)}
+.start{fill:url(#hatch)}.fetch{fill:var(--fetch)}.save{fill:var(--save)}.hit{fill:var(--hit)}
 """
 
 _SCRIPT = """

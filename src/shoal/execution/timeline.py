@@ -15,11 +15,16 @@ from functools import cached_property
 
 from shoal.types import TaskId, WorkerId
 
-KINDS = ("cold start", "warm start", "fetch", "execute", "save", "load", "deliver", "leave")
+KINDS = ("cold start", "warm start", "fetch", "execute", "save", "load", "deliver", "leave",
+         "hit", "miss")  # fmt: skip
 """What a worker spends time on, the rest of its life it waits; `load` is the import of a task's
-module, `deliver` the way of a message to a worker that was there, `leave` the end of a start."""
+module, `deliver` the way of a message to a worker that was there, `leave` the end of a start,
+`hit` stands for an execution whose output the cache had, `miss` is a look-up in vain before one.
+A record has their numbers: a new kind goes to the end."""
 
 STARTS = ("cold start", "warm start")
+RUNS = ("execute", "hit")
+"""After one of these the output of a task was there."""
 
 _FIELDS = ("kind", "number", "start", "end", "cpu", "nbytes")
 
@@ -77,8 +82,16 @@ class Timeline:
 
     @cached_property
     def placements(self) -> dict[TaskId, WorkerId]:
-        """Which worker executed each task; of one that was copied, the one that began last."""
-        return {s.task: s.worker for s in self.spans if s.kind == "execute" and s.task}
+        """Which worker ran each task; of one that was copied, the one that began last."""
+        return {s.task: s.worker for s in self.spans if s.kind in RUNS and s.task}
+
+    @cached_property
+    def cache_use(self) -> str:
+        """How often the cache had an output, in words; empty if nothing was looked up."""
+        hits, misses = (len(self.of_kind(kind)) for kind in ("hit", "miss"))
+        if not hits and not misses:
+            return ""
+        return f"{hits:,} hit{'s' * (hits != 1)}, {misses:,} miss{'es' * (misses != 1)}"
 
 
 Row = tuple[int, int, float, float, float, int]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from shoal.execution.costs import Costs, Direction
-from shoal.execution.timeline import STARTS, Timeline
+from shoal.execution.timeline import RUNS, STARTS, Timeline
 from shoal.metadata.predictions import DefaultCosts
 from shoal.metadata.samples import FIRST, distilled, undistilled
 from shoal.types import Resources, TaskId, WorkerId
@@ -26,7 +26,7 @@ class RecordedCosts(Costs):
     ) -> None:
         self._constants = constants
         self._defaults = DefaultCosts(constants)
-        executions = timeline.of_kind("execute")
+        executions = timeline.of_kind(*RUNS)
         self._seconds = {span.task: span.seconds for span in executions}
         self._nbytes = {span.task: span.nbytes for span in executions}
         samples = undistilled(distilled(workflow, workers, timeline, constants)).samples

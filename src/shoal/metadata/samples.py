@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shoal.errors import ShoalError
-from shoal.execution.timeline import STARTS, Span, Timeline
+from shoal.execution.timeline import RUNS, STARTS, Span, Timeline
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -131,7 +131,7 @@ class _Distillery:
         self.timeline = timeline
         self.constants = constants
         self.numbers = {task: number for number, task in enumerate(workflow.calls)}
-        self.outputs = {s.task: s.nbytes for s in timeline.of_kind("execute") if s.task}
+        self.outputs = {s.task: s.nbytes for s in timeline.of_kind(*RUNS) if s.task}
 
     def rows(self) -> list[Sample]:
         kept: dict[tuple[str, str, Resources], list[Sample]] = {}
@@ -166,7 +166,7 @@ class _Distillery:
         """Starts, each with what was imported afterwards."""
         latest: dict[WorkerId, int] = {}
         roots = {task for task, sources in self.workflow.upstream.items() if not sources}
-        rooted = {s.worker for s in self.timeline.of_kind("execute") if s.task in roots}
+        rooted = {s.worker for s in self.timeline.of_kind(*RUNS) if s.task in roots}
         samples: list[Sample] = []
         for span in self.timeline.of_kind(*STARTS, "load"):
             resources = self.workers.get(span.worker)
@@ -196,7 +196,7 @@ class _Distillery:
         sinks = set(self.workflow.sinks)
         ends = [
             (span.end, span.nbytes)
-            for span in self.timeline.of_kind("execute", "save")
+            for span in self.timeline.of_kind(*RUNS, "save")
             if span.task in sinks
         ]
         if ends:

@@ -32,6 +32,8 @@ def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: boo
         *("  ".join(cell.rjust(widths[i]) if i else cell.ljust(widths[0])
                     for i, cell in enumerate(row)).rstrip() for row in rows),
     ]  # fmt: skip
+    if recorded.cache_use:
+        lines.append(f"cache: {recorded.cache_use}")
     errors = _errors(predicted, recorded)
     if errors:
         lines.append(f"a task's time was off by {median(errors):.0%} at the median")

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from shoal.errors import GatewayRefused, UsageError
 from shoal.execution.pool import WarmPool
 from shoal.storage.base import LEASE, Claim
+from shoal.storage.cache import CachePlace
 from shoal.types import Resources, RunId, WorkerId
 
 _LONGEST_RUN = 100
@@ -56,6 +57,19 @@ class Invocation:
     """When the invocation was sent."""
     started: float = 0.0
     """When the run started."""
+    cache: str | None = None
+    """Where outputs are kept across runs: a folder, or the URL of a server; None: nowhere."""
+    cache_key: str = ""
+    """What they are signed with, in hexadecimal."""
+    cache_nbytes: int = 0
+    """The most that is kept."""
+
+    @property
+    def cache_place(self) -> CachePlace | None:
+        """Where outputs are kept across runs."""
+        if self.cache is None:
+            return None
+        return CachePlace(self.cache, bytes.fromhex(self.cache_key), self.cache_nbytes)
 
     @property
     def resources(self) -> Resources:
@@ -129,6 +143,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **{name: (int, float) for name in ("cpus", "latency", "lease", "sent", "started")},
     **{name: (list,) for name in ("path", "preload")},
     **{name: (str, type(None)) for name in ("shared", "part", "inputs")},
+    "cache": (str, type(None)),
+    "cache_key": (str,),
+    "cache_nbytes": (int,),
 }
 _REQUIRED = frozenset(("run", "worker", "epoch", "memory_mb", "cpus", "store", "key", "session"))
 assert _TYPES.keys() == {field.name for field in fields(Invocation)}

@@ -55,6 +55,7 @@ class RunLogs:
         files = sorted(self._folder.glob("*.jsonl"), key=_age)
         for path in files[: max(0, len(files) - _KEPT + 1)]:
             path.unlink(missing_ok=True)
+            self._written.pop(RunId(path.stem), None)
 
     def read(self, run: RunId) -> list[LogLine]:
         """What a run printed."""

@@ -1,6 +1,7 @@
 """Every key name, in one place.
 
-A run's keys share a hash tag, so a cluster keeps them together; so do those of history.
+A run's keys share a hash tag, so a cluster keeps them together; so do those of history, and those
+of the cache.
 """
 
 from urllib.parse import quote
@@ -103,3 +104,27 @@ def history_shapes(name: str) -> str:
 def history_shape(name: str, shape: str) -> str:
     """Sorted set: the runs of a workflow name that have a shape, by when they started."""
     return f"{history_named(name)}:shape:{shape}"
+
+
+_CACHE = "shoal:{cache-1}"
+"""The number is that of the layout."""
+
+
+def cache_entry(name: str) -> str:
+    """String: an output that is kept across runs."""
+    return f"{_CACHE}:entry:{name}"
+
+
+def cache_used() -> str:
+    """Sorted set: the outputs that are kept across runs, by when they were last used."""
+    return f"{_CACHE}:used"
+
+
+def cache_sizes() -> str:
+    """Hash: the size of each output that is kept across runs."""
+    return f"{_CACHE}:sizes"
+
+
+def cache_nbytes() -> str:
+    """Number: the sum of these sizes."""
+    return f"{_CACHE}:nbytes"

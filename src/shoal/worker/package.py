@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -44,6 +44,8 @@ class Package:
     functions: list[Function]
     calls: list[PackedCall]
     """In the order of the part's tasks, then of its copies."""
+    cached: dict[int, tuple[str, str]]
+    """Task name and version, for the numbers of functions whose outputs are kept across runs."""
 
 
 @dataclass
@@ -84,6 +86,7 @@ def _package(
     own: list[Function] = []
     numbers: dict[int, int] = {}
     calls: list[PackedCall] = []
+    cached: dict[int, tuple[str, str]] = {}
     for task in (*part.tasks, *part.copies):
         call = workflow.calls[task]
         number = numbers.get(id(call.task))
@@ -92,9 +95,11 @@ def _package(
                 functions[id(call.task)] = _function(call.task)
             number = numbers[id(call.task)] = len(own)
             own.append(functions[id(call.task)])
+            if call.task.cache:
+                cached[number] = (call.task.name, str(call.task.cache))
         args, kwargs, refs = constants.taken_out(task, call)
         calls.append((number, args, kwargs, refs, call.nested, call.task.timeout))
-    return Package(part, own, calls)
+    return Package(part, own, calls, cached)
 
 
 def _function(task: Task[..., Any]) -> Function:
@@ -230,6 +235,7 @@ class Unpacked:
     part: Part
     calls: dict[TaskId, PackedCall]
     functions: list[Function]
+    cached: dict[int, tuple[str, str]]
     loaded: dict[int, Any] = field(default_factory=dict)
 
     def function(self, number: int) -> Any:
@@ -253,17 +259,25 @@ class Unpacked:
 
     def run(self, task: TaskId, values: Mapping[TaskId, Any]) -> Any:
         """Call a task's function with its inputs."""
-        number, args, kwargs, refs, nested, _ = self.calls[task]
+        number = self.calls[task][0]
         function = self.loaded.get(number) or self.function(number)
+        args, kwargs = self.arguments(task, values)
+        return function(*args, **kwargs)
+
+    def arguments(
+        self, task: TaskId, values: Mapping[TaskId, Any]
+    ) -> tuple[Sequence[Any], dict[str, Any]]:
+        """What a task's function is called with."""
+        _, args, kwargs, refs, nested, _ = self.calls[task]
         if not refs and not nested:
-            return function(*args, **kwargs)
+            return args, kwargs
         given, named = list(args), dict(kwargs)
         for where, source in refs.items():
             _put(given, named, where, values[source])
         for where in nested:
             value = given[where] if isinstance(where, int) else named[where]
             _put(given, named, where, _filled(value, values))
-        return function(*given, **named)
+        return given, named
 
 
 def _put(given: list[Any], named: dict[str, Any], where: Where, value: Any) -> None:
@@ -289,4 +303,4 @@ def unpack(data: Any, key: bytes) -> Unpacked:
     package: Package = decode(data, key)
     part = package.part
     calls = dict(zip((*part.tasks, *part.copies), package.calls, strict=True))
-    return Unpacked(part, calls, package.functions)
+    return Unpacked(part, calls, package.functions, package.cached)

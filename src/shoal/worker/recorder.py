@@ -8,6 +8,7 @@ from shoal.types import TaskId, WorkerId
 _NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
 EXECUTE, FETCH, SAVE = _NUMBER_OF["execute"], _NUMBER_OF["fetch"], _NUMBER_OF["save"]
 LOAD, DELIVER, _LEAVE = _NUMBER_OF["load"], _NUMBER_OF["deliver"], _NUMBER_OF["leave"]
+HIT, MISS = _NUMBER_OF["hit"], _NUMBER_OF["miss"]
 
 
 class Recorder:

@@ -56,10 +56,11 @@ from shoal.storage.base import Entry, Letter, Store
 from shoal.storage.codec import Blob, blob_nbytes, encode, estimated_nbytes, quick_nbytes
 from shoal.storage.shared import SharedFolder
 from shoal.types import TaskId
+from shoal.worker.cache import TaskCache
 from shoal.worker.courier import Courier
 from shoal.worker.failure import described_failure
 from shoal.worker.package import Unpacked
-from shoal.worker.recorder import EXECUTE, LOAD, Recorder
+from shoal.worker.recorder import EXECUTE, HIT, LOAD, MISS, Recorder
 from shoal.worker.recovery import recovered
 
 _RECEIVE_SECONDS = 10.0
@@ -150,6 +151,7 @@ class WorkerRuntime:
         self._broken: BaseException | None = None
         self._read = ""
         """The last message that the machine was told of."""
+        self._cache = TaskCache(invocation.cache_place, unpacked, invocation.latency)
         shared = SharedFolder(invocation.shared) if invocation.shared else None
         self._shared = shared
         self._courier = Courier(invocation, part, store, platform, shared, self, entry.given)
@@ -174,6 +176,7 @@ class WorkerRuntime:
         finally:
             self._stop()
             self._courier.stop()
+            self._cache.close()
             if mail is not None and mail.ident is not None:
                 self._store.hang_up(self._invocation.run, self._part.worker)
                 mail.join()
@@ -260,16 +263,25 @@ class WorkerRuntime:
         number, now, used = self._numbers[task], self._clock.now, self._used
         self._running.set(slot, number)
         limit = self._unpacked.calls[task][5]
-        attempt = None
+        attempt, kind = None, EXECUTE
         value, nbytes, failure = None, 0, None
         cpu = used()
         try:
             if self._unpacked.load(task):  # importing the user's module isn't the task's time
                 self.recorder.rows.append((LOAD, number, start, now(), 0.0, 0))
                 start, cpu = now(), used()
-            if limit is not None:
-                attempt = self._watch(task, slot, limit)
-            value = self._unpacked.run(task, self._values)
+            looked_up = self._cache.look_up(task, self._values)
+            if looked_up is not None and looked_up.hit:
+                kind, value = HIT, looked_up.value
+            else:
+                if looked_up is not None:
+                    self.recorder.rows.append((MISS, number, start, now(), 0.0, 0))
+                    start, cpu = now(), used()
+                if limit is not None:
+                    attempt = self._watch(task, slot, limit)
+                value = self._unpacked.run(task, self._values)
+                if looked_up is not None:
+                    self._cache.keep(task, looked_up, value)
             nbytes = self._measure(task, value)
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             failure = described_failure(error, task, self._unpacked, self._key)
@@ -277,7 +289,7 @@ class WorkerRuntime:
         with self._lock:
             if attempt is not None:
                 self._conclude(attempt, slot)
-            self.recorder.rows.append((EXECUTE, number, start, end, cpu, nbytes))
+            self.recorder.rows.append((kind, number, start, end, cpu, nbytes))
             if failure is None:
                 self._values[task] = value
                 self.executed += task not in self._part.copies

@@ -27,6 +27,7 @@ class Task(Generic[P, T]):
         resources: Resources | None = None,
         retries: int = 0,
         timeout: float | None = None,
+        cache: bool | str = False,
         forced_optimizations: Sequence[object] = (),
     ) -> None:
         update_wrapper(self, function)
@@ -35,8 +36,13 @@ class Task(Generic[P, T]):
         self.resources = resources
         self.retries = retries
         self.timeout = timeout
+        self.cache = cache
         self.forced_optimizations = tuple(forced_optimizations)
         _check_options(self.name, resources, retries, timeout)
+        if not isinstance(cache, bool | str) or cache == "":
+            raise UsageError(
+                f"@task(cache={cache!r}) of {self.name!r}: give True, or a version such as 'v2'."
+            )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Output[T]:
         """The output that this call will have; arguments may be outputs, at any depth."""
@@ -54,6 +60,7 @@ class Task(Generic[P, T]):
             "resources": self.resources,
             "retries": self.retries,
             "timeout": self.timeout,
+            "cache": self.cache,
             "forced_optimizations": self.forced_optimizations,
         }
         return _rebuild, (self.function, options)
@@ -115,6 +122,7 @@ def task(
     resources: Resources | None = None,
     retries: int = 0,
     timeout: float | None = None,
+    cache: bool | str = False,
     forced_optimizations: Sequence[object] = (),
 ) -> Callable[[Callable[P, T]], Task[P, T]]: ...
 def task(
@@ -126,8 +134,9 @@ def task(
         function: What the task does; given by the decorator without arguments.
         **options: `name` (default: the function's), `resources` (what its worker must have),
             `retries` (how often to try again after an exception, with growing pauses),
-            `timeout` (seconds that one try may take) and `forced_optimizations`
-            (applied to this task by every planner).
+            `timeout` (seconds that one try may take), `cache` (True, or a version: its outputs
+            are kept across runs, and it isn't run again for the same inputs) and
+            `forced_optimizations` (applied to this task by every planner).
     """
     if function is None:
         return lambda decorated: Task(decorated, **options)

@@ -1,0 +1,81 @@
+"""`shoal cache`: the outputs that are kept across runs, listed by task, and forgotten."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import time
+from contextlib import closing
+
+from shoal.cli.runs import WIDE
+from shoal.cli.settings import assigned, configure_set
+from shoal.errors import ShoalError, UsageError
+from shoal.session import open_cache
+from shoal.settings import resolve
+from shoal.storage.cache import Cache, CacheEntry
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's actions and their arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("ls", help="list the tasks whose outputs are kept")
+    configure_set(listing)
+    clear = actions.add_parser("clear", help="forget the outputs of a task, or all")
+    clear.add_argument("name", metavar="NAME", nargs="?", help="the task's name; default: all")
+    configure_set(clear)
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Do what was asked for with the cache that the settings name."""
+    with closing(open_cache(resolve(assigned(args.assignments)))) as cache:
+        try:
+            if args.action == "ls":
+                _list(cache)
+            else:
+                _clear(cache, args.name)
+        except OSError as error:
+            raise ShoalError(
+                f"The cache in {cache.where} can't be used: {error.strerror or error}."
+            ) from error
+
+
+def _list(cache: Cache) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    tasks = _by_task(cache)
+    if not tasks:
+        print(f"No output is kept in {cache.where}. @task(cache=True) makes a task keep its own.")
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("task", "outputs", "bytes", "last used"):
+        number = title in ("outputs", "bytes")
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    for task, entries in tasks.items():
+        used = time.localtime(max(entry.used for entry in entries))
+        nbytes = sum(entry.nbytes for entry in entries)
+        table.add_row(Text(task), f"{len(entries):,}", f"{nbytes:,}",
+                      time.strftime("%Y-%m-%d %H:%M:%S", used))  # fmt: skip
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+
+
+def _clear(cache: Cache, name: str | None) -> None:
+    tasks = _by_task(cache)
+    if name is not None and name not in tasks:
+        near = difflib.get_close_matches(name, tasks, 1, 0.6)
+        meant = f"did you mean {near[0]!r}?" if near else "`shoal cache ls` lists what is."
+        raise UsageError(f"No output of a task {name!r} is kept; {meant}")
+    chosen = tasks if name is None else {name: tasks[name]}
+    entries = [entry for found in chosen.values() for entry in found]
+    cache.remove(entry.name for entry in entries)
+    nbytes = sum(entry.nbytes for entry in entries)
+    print(f"{len(entries):,} output{'s' * (len(entries) != 1)} forgotten, {nbytes:,} bytes")
+
+
+def _by_task(cache: Cache) -> dict[str, list[CacheEntry]]:
+    found: dict[str, list[CacheEntry]] = {}
+    for entry in sorted(cache.entries(), key=lambda entry: entry.name):
+        found.setdefault(entry.task, []).append(entry)
+    return found
