@@ -2,7 +2,8 @@
 
 The client does nothing for a run but start the workers that have something to do from the
 beginning, and wait: for the sinks' outputs, for a failure, for the workers' timelines. Whatever
-way a run ends, its workers are gone afterwards, and so is everything of it in the store.
+way a run ends, its workers are gone afterwards. If it succeeds, so is everything of it in the
+store; else what is finished stays there, for who resumes it, unless that isn't wanted.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from shoal.errors import (
     OutOfMemory,
     PlatformError,
     RunCancelled,
+    RunOver,
     RunTimeout,
     ShoalError,
     StoreError,
     TaskTimeout,
+    UsageError,
     WorkerDied,
 )
 from shoal.execution.plan import Part, Plan
@@ -48,6 +51,7 @@ from shoal.storage.codec import Blob, blob_nbytes, decode
 from shoal.storage.keys import CLIENT
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, RunId, TaskId, WorkerId
+from shoal.unfinished import Unfinished
 from shoal.worker.failure import failure_error
 from shoal.worker.package import Packed, pack
 
@@ -57,6 +61,8 @@ _SILENCE = 2.0
 """Seconds without a message after which the platform is asked whether anybody is at work."""
 _PATIENCE = 60.0
 """Seconds that a platform may be away when workers are to be started anew."""
+_LAST_SAVES = 1.0
+"""Seconds that workers of a run that ends early have to save what they have in memory."""
 _LAST_WORDS = 2.0
 """Seconds that workers have to hand in their timelines after the result is there."""
 
@@ -106,6 +112,8 @@ class Environment:
     """Where tasks that ask for it keep their outputs across runs."""
     file: Callable[[Run, str], None]
     """Keeps an ended run; called with its outcome."""
+    keep: float
+    """Seconds for which what is finished of a run that isn't is kept."""
     retired: Callable[[], SharedFolder | None]
     """Gives the folder of an ended run, if there is one to be taken over."""
     retire: Callable[[SharedFolder], None]
@@ -122,8 +130,15 @@ class Run:
         name: str,
         environment: Environment,
         display: Display | None,
+        unfinished: Unfinished | None = None,
+        shared: SharedFolder | None = None,
     ) -> None:
         self.id = RunId(time.strftime("%m%d-%H%M%S-") + secrets.token_hex(3))
+        self._key = secrets.token_bytes(32)
+        self.tries = 1
+        """How often it has been begun."""
+        if unfinished is not None:
+            self.id, self._key, self.tries = unfinished.id, unfinished.key, unfinished.tries
         self.plan = plan
         self.preview = preview
         """What the plan is predicted to do."""
@@ -136,9 +151,9 @@ class Run:
         """The workers' timelines, as they were handed in."""
         self._environment = environment
         self._display = display
-        self._key = secrets.token_bytes(32)
         self._clock = RealClock()
-        self._shared: SharedFolder | None = None
+        self.shared = shared
+        """Where its large outputs are, if its workers are on this machine."""
         self._state: State = "running"
         self._outputs: dict[TaskId, Any] = {}
         self._unfinished: set[WorkerId] = set(plan.workers)
@@ -152,30 +167,79 @@ class Run:
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._read = ""
+        self._stale = ""
+        """The last message of an earlier try."""
 
-    def start(self) -> None:
-        """Send the plan off and start the first workers."""
+    @property
+    def unfinished(self) -> Unfinished:
+        """What it takes to go on with the run."""
+        return Unfinished(self.id, self.name, self._key, self.plan, self.tries)
+
+    def start(self, *, detached: bool = False) -> None:
+        """Send the plan off and start the first workers.
+
+        Args:
+            detached: Whether nobody here will wait for it.
+        """
+        self._begin(self._opened, alone=detached)
+
+    def resume(self) -> None:
+        """Go on with a run that has failed or was left alone."""
+        self.tries += 1
+        self._begin(self._resumed)
+
+    def attach(self) -> None:
+        """Wait for a run that somebody else has started."""
+        self._begin(lambda packed, first: (), alone=True)
+
+    def _begin(
+        self,
+        begin: Callable[[Packed, list[Invocation]], Sequence[Invocation]],
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Have the first workers started.
+
+        Args:
+            begin: Tells the store of it; whom to start.
+            alone: Whether the run goes on without this client, and its shared memory.
+        """
         self.started = self._clock.now()
         packed = pack(self.plan, self._key)
         environment = self._environment
-        if environment.platform.host == this_host():
-            self._shared = SharedFolder.create(self.id, environment.retired())
+        if not alone and self.shared is None and environment.platform.host == this_host():
+            self.shared = SharedFolder.create(self.id, environment.retired())
         try:
-            environment.store.open(self.id, self._opening(packed))
-            first = _first(packed)
-            self._unfinished.update([part.worker for part in first])
-            invocations = [self._invocation(part, packed) for part in first]
-            self._like = invocations[0]
-            environment.platform.invoke(invocations)
+            first = [self._invocation(part, packed) for part in _first(packed)]
+            self._like = first[0]
+            invocations = begin(packed, first)
+            self._unfinished.update([job.worker for job in invocations])
+            if invocations:
+                environment.platform.invoke(invocations)
         except BaseException:
             self._clean_up()
             self._ended.set()
             raise
 
+    def _opened(self, packed: Packed, first: list[Invocation]) -> Sequence[Invocation]:
+        self._environment.store.open(self.id, self._opening(packed))
+        return first
+
+    def _resumed(self, packed: Packed, first: list[Invocation]) -> Sequence[Invocation]:
+        try:
+            opening = self._opening(packed)
+            claims, self._stale = self._environment.store.resume(self.id, opening)
+        except RunOver as error:
+            raise UsageError(
+                f"Run {self.id} can't be resumed: the store has nothing of it any more. Run the "
+                "workflow again without resume=."
+            ) from error
+        return [self._like.of(claim, self._clock.now()) for claim in claims]
+
     def _opening(self, packed: Packed) -> Opening:
         constants: dict[str, Blob] = {}
         for name, blob in packed.constants.items():
-            if not (self._shared and worthwhile(blob) and self._shared.write(name, blob)):
+            if not (self.shared and worthwhile(blob) and self.shared.write(name, blob)):
                 constants[name] = blob
         first = [part.worker for part in _first(packed)]
         environment = self._environment
@@ -209,7 +273,7 @@ class Run:
             session=environment.session,
             path=environment.path,
             folder=environment.folder,
-            shared=self._shared.path if self._shared else None,
+            shared=self.shared.path if self.shared else None,
             part=inline,
             preload=environment.preload,
             latency=environment.latency,
@@ -234,6 +298,7 @@ class Run:
             self._state = "cancelled" if isinstance(error, RunCancelled) else "failed"
             outcome = str(error).partition("\n")[0] or type(error).__name__
             self.makespan = self._clock.now() - self.started
+            self._let_workers_save()
             self._stop_workers()
             if not isinstance(error, ShoalError):
                 raise
@@ -294,6 +359,11 @@ class Run:
 
     def _take(self, letter: Letter, missing: set[TaskId]) -> None:
         task = TaskId(letter.name)
+        stale = bool(self._stale)
+        if letter.id == self._stale:
+            self._stale = ""
+        if stale and letter.kind != "output":
+            return  # of an earlier try
         if letter.kind == "output":
             if task in missing:
                 missing.discard(task)
@@ -314,7 +384,7 @@ class Run:
     def _output(self, task: TaskId, letter: Letter) -> Any:
         if letter.parts:
             return decode(letter.parts[0], self._key)
-        data: Any = self._shared.read(task) if self._shared else None
+        data: Any = self.shared.read(task) if self.shared else None
         if data is None:
             data = self._environment.store.fetch(self.id, [task])[0]
         if data is None:
@@ -370,6 +440,35 @@ class Run:
                 if letter.kind != "lost":
                     self._take(letter, nothing)
 
+    def _let_workers_save(self) -> None:
+        """Have workers save what they have in memory only, if the run may be resumed."""
+        if not self.resumable:
+            return
+        try:
+            told = self._environment.store.stop(self.id)
+            until = time.monotonic() + _LAST_SAVES
+            while told > 0 and time.monotonic() < until:
+                for letter in self._receive(_GLANCE):
+                    if letter.kind == "finished":
+                        told -= 1
+                        self.records.append(bytes(letter.parts[0]))
+        except StoreError:
+            return  # it is told of by what happens next
+        if self._error is not None:
+            self._error.add_note(
+                f"What is finished is kept: compute(resume={self.id!r}) repeats only the rest."
+            )
+
+    @property
+    def resumable(self) -> bool:
+        """Whether it isn't finished, and what is finished of it is kept."""
+        return self._state != "done" and self._environment.keep > 0
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it has its result."""
+        return self._state == "done"
+
     def _stop_workers(self) -> None:
         try:
             self._environment.platform.cancel(self.id)
@@ -378,13 +477,18 @@ class Run:
                 self._error.add_note(f"Its workers could not be stopped: {error}")
 
     def _clean_up(self) -> None:
+        if not self.resumable:
+            self.forget()
+
+    def forget(self) -> None:
+        """Delete everything of the run, wherever it is."""
         try:
             self._environment.store.close(self.id, list(self.plan.workers))
         except StoreError as error:
             if self._error is not None:
                 self._error.add_note(f"What it left in the store could not be deleted: {error}")
-        if self._shared is not None:
-            self._environment.retire(self._shared)
+        if self.shared is not None:
+            self._environment.retire(self.shared)
 
     def result(self, timeout: float | None = None) -> Any:
         """The output's value, or a list of values if several outputs were asked for.
@@ -456,7 +560,7 @@ class Run:
     def _record(self, outcome: str, workers: Mapping[WorkerId, Resources]) -> RunRecord:
         resources = {str(resources) for resources in workers.values()}
         return RunRecord(
-            run=self.id,
+            run=RunId(f"{self.id}-{self.tries}") if self.tries > 1 else self.id,
             name=self.name,
             fingerprint=self.workflow.fingerprint(),
             planner=self.plan.planner,

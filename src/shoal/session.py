@@ -46,6 +46,7 @@ from shoal.storage.embedded import EmbeddedServer, runtime_folder
 from shoal.storage.redis import RedisStore
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId
+from shoal.unfinished import Unfinished, forget, read
 from shoal.worker.package import constant_sizes
 from shoal.workflow import Output, Workflow, use_engine
 
@@ -58,6 +59,9 @@ _PRELOADABLE = ("numpy", "scipy", "pandas", "PIL")
 """Packages that take long to import and bear being forked."""
 _LASTING = ("store", "platform", "token", "sandboxes", "idle_seconds", "latency", "folder")
 """What a session is made with; the other settings given to a call concern its run only."""
+
+_MOST_KEPT = 5
+"""Runs that aren't finished, of which what is finished is kept."""
 
 
 class Session:
@@ -90,6 +94,8 @@ class Session:
         self._afterworker: threading.Thread | None = None
         self._history: History | None = None
         self._runs: set[Run] = set()
+        self._kept: dict[RunId, Run] = {}
+        """Runs that aren't finished, the oldest first."""
         self._retired: SharedFolder | None = None
         self._book = PlanBook()
         self._lock = threading.Lock()
@@ -146,31 +152,81 @@ class Session:
         Args:
             *outputs: What is asked for.
             timeout: Seconds after which the run is cancelled, and `RunTimeout` raised.
-            **options: `name`, `planner`, and settings that concern a single run.
+            **options: `name`, `planner`, `resume` (the id of a run that isn't finished: only the
+                rest of it is run), and settings that concern a single run.
         """
-        run = self._prepared(outputs, options)
+        run, begin = self._prepared(outputs, options)
         if timeout is not None:
-            return self._compute_within(run, timeout)
-        run.start()
+            return self._compute_within(run, begin, timeout)
+        begin()
         self._watch(run)
         return run.values(0)
 
-    def _compute_within(self, run: Run, timeout: float) -> list[Any]:
-        self._start_watched(run)
+    def _compute_within(self, run: Run, begin: Callable[[], None], timeout: float) -> list[Any]:
+        self._begin_watched(run, begin)
         try:
             return run.values(timeout)
         except BaseException:
             run.cancel()
             raise
 
-    def submit(self, *outputs: Output[Any], **options: Any) -> Run:
-        """Start the workflow of some outputs; the handle has `result()`, `status()`, `cancel()`."""
-        run = self._prepared(outputs, options)
-        self._start_watched(run)
+    def submit(self, *outputs: Output[Any], detach: bool = False, **options: Any) -> Run:
+        """Start the workflow of some outputs; the handle has `result()`, `status()`, `cancel()`.
+
+        Args:
+            *outputs: What is asked for.
+            detach: Whether the run goes on without this process; `attach`, or `shoal attach`,
+                waits for it later. Store and gateway must be there without it, too.
+            **options: As for `compute`.
+        """
+        run, begin = self._prepared(outputs, options)
+        if not detach:
+            self._begin_watched(run, begin)
+            return run
+        if not self._lasting or self.settings.platform is None:
+            raise UsageError(
+                "detach=True: a run goes on without this process only if its store and its gateway "
+                "do. Give store= and platform= (see `shoal gateway`)."
+            )
+        run.unfinished.write(self.settings.data_folder())
+        run.start(detached=True)
         return run
 
-    def _start_watched(self, run: Run) -> None:
-        run.start()
+    def resume(self, run: str) -> Run:
+        """Go on with a run that has failed, was cancelled or whose client is gone.
+
+        What is finished of it isn't run again.
+        """
+        resumed = self._run_of(self._left(run))
+        self._begin_watched(resumed, resumed.resume)
+        return resumed
+
+    def attach(self, run: str) -> Run:
+        """Wait for a run that was submitted with `detach=True`."""
+        attached = self._run_of(read(self.settings.data_folder(), run))
+        self._begin_watched(attached, attached.attach)
+        return attached
+
+    def _left(self, run: str) -> Unfinished:
+        """What is known of a run that isn't finished."""
+        with self._lock:
+            kept = self._kept.get(RunId(run))
+        return read(self.settings.data_folder(), run) if kept is None else kept.unfinished
+
+    def _run_of(self, left: Unfinished, options: Mapping[str, Any] | None = None) -> Run:
+        """A run that goes on with another one."""
+        settings = self._with(options or {})
+        workflow = left.plan.workflow
+        preview = Preview(left.plan, self._conditions(workflow, left.name, settings))
+        environment = self._environment(workflow, settings, lambda run: None)
+        display = _display(settings, left.name, len(workflow))
+        with self._lock:
+            kept = self._kept.pop(left.id, None)
+        shared = kept.shared if kept is not None else None
+        return Run(left.plan, preview, left.name, environment, display, left, shared)
+
+    def _begin_watched(self, run: Run, begin: Callable[[], None]) -> None:
+        begin()
         with self._lock:
             self._runs.add(run)
         threading.Thread(target=self._watch, args=(run,), name="shoal-run", daemon=True).start()
@@ -183,19 +239,58 @@ class Session:
         finally:
             with self._lock:
                 self._runs.discard(run)
+            self._keep(run)
+
+    def _keep(self, run: Run) -> None:
+        """Keep a few runs that aren't finished, for who resumes them."""
+        if run.succeeded:
+            forget(self.settings.data_folder(), run.id)
+            return
+        if not run.resumable:
+            return
+        with self._lock:
+            self._kept[run.id] = run
+            oldest = next(iter(self._kept)) if len(self._kept) > _MOST_KEPT else None
+            superseded = None if oldest is None else self._kept.pop(oldest)
+        if superseded is not None:
+            superseded.forget()
+            forget(self.settings.data_folder(), superseded.id)
 
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError("This session has been closed.")
 
-    def _prepared(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Run:
+    def _prepared(
+        self, outputs: tuple[Output[Any], ...], options: dict[str, Any]
+    ) -> tuple[Run, Callable[[], None]]:
+        """A run, and what begins it."""
         self._check_open()
         workflow = Workflow.of(*outputs)
+        resume = options.pop("resume", None)
+        if resume is not None:
+            options = {option: options[option] for option in options if option in NAMES}
+            run = self._run_of(self._left(resume).of(workflow), options)
+            return run, run.resume
         name = options.pop("name", None) or workflow.name
         wanted = Wanted.taken(options)
         settings = self._with(options)
         plan, preview, learn = self._planned(workflow, name, wanted, settings)
-        environment = Environment(
+        environment = self._environment(workflow, settings, learn)
+        display = _display(settings, name, len(workflow))
+        run = Run(plan, preview, name, environment, display)
+        if self._lasting and settings.keep_seconds:
+            run.unfinished.write(self.settings.data_folder())
+        return run, run.start
+
+    @property
+    def _lasting(self) -> bool:
+        """Whether the store may outlive this process."""
+        return self.settings.store is not None
+
+    def _environment(
+        self, workflow: Workflow, settings: Settings, learn: Callable[[Run], None]
+    ) -> Environment:
+        return Environment(
             store=self.store,
             platform=self.platform,
             session=self._id,
@@ -205,12 +300,12 @@ class Session:
             latency=settings.latency,
             lease=settings.lease,
             restarts=settings.restarts,
+            keep=settings.keep_seconds,
             cache=_cache_place(workflow, settings),
             file=self._filing(learn) if settings.history else lambda run, outcome: None,
             retired=self._take_retired,
             retire=lambda folder: self._do_afterwards(lambda: self._retire(folder)),
         )
-        return Run(plan, preview, name, environment, _display(settings, name, len(workflow)))
 
     def plan(self, *outputs: Output[Any], **options: Any) -> Preview:
         """What running the workflow of some outputs is predicted to do; nothing runs.
@@ -364,6 +459,11 @@ class Session:
             runs = list(self._runs)
         for run in runs:
             run.cancel()
+        for run in self._kept.values():
+            if not self._lasting:
+                run.forget()
+            elif run.shared is not None:
+                run.shared.delete()
         if self._afterworker is not None:
             self._afterwards.put(None)
             self._afterworker.join()

@@ -44,6 +44,8 @@ class Settings:
     """Seconds without a sign of life after which a worker counts as lost and is started anew."""
     restarts: int = 3
     """How often a worker is started anew that ended in the same task, or vanished."""
+    keep_seconds: float = 24 * 3600.0
+    """For how long what is finished of a failed or cancelled run is kept, for who resumes it."""
     latency: float = 0.0
     """Seconds added to each round trip to store and gateway, for experiments."""
     progress: bool | None = None

@@ -111,7 +111,7 @@ class Abort:
 
 @dataclass(slots=True)
 class Finish:
-    """Leave: every task of this worker is executed and released."""
+    """Leave: every task of this worker is executed and released, or the run is to end."""
 
 
 Effect = (

@@ -102,6 +102,11 @@ class MailCame:
     """Parking was refused: a message had just come, and will be reported."""
 
 
+@dataclass(slots=True)
+class Stopped:
+    """The run is to end before it is done: what is in memory only is saved, for who resumes it."""
+
+
 Event = (
     Started
     | Arrived
@@ -113,4 +118,5 @@ Event = (
     | Marked
     | TimerFired
     | MailCame
+    | Stopped
 )

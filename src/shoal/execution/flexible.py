@@ -46,6 +46,7 @@ from shoal.execution.events import (
     Marked,
     Saved,
     Started,
+    Stopped,
     TimerFired,
 )
 from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES
@@ -111,6 +112,7 @@ class FlexibleMachine:
             Saved: self._on_saved,
             Marked: self._on_marked,
             TimerFired: self._on_timer,
+            Stopped: self._on_stopped,
         }
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -322,7 +324,7 @@ class FlexibleMachine:
         self._running.remove(task)
         tried = self._tried.get(task, 0)
         if tried >= self.part.retries.get(task, 0):
-            self.finished = True
+            self._save_all(effects)
             effects.append(Abort(task))
             return
         self._tried[task] = tried + 1
@@ -335,6 +337,17 @@ class FlexibleMachine:
             raise self._violation(task, "its timer fired, but it doesn't wait for its next try")
         self._pausing.remove(task)
         self._execute(task, effects)
+
+    def _on_stopped(self, event: Stopped, effects: list[Effect], unneeded: list[TaskId]) -> None:
+        self._save_all(effects)
+        effects.append(Finish())
+
+    def _save_all(self, effects: list[Effect]) -> None:
+        """Save those outputs that are in memory only, and do no more."""
+        self.finished = True
+        there = self._saved | self._saving.keys()
+        own = [task for task in self.part.tasks if task in self._held and task not in there]
+        effects.extend([Save(task) for task in own])
 
     def _use(self, output: TaskId) -> None:
         self._uses[output] = self._uses.get(output, 0) + 1

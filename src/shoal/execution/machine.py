@@ -57,6 +57,7 @@ from shoal.execution.events import (
     Recovered,
     Saved,
     Started,
+    Stopped,
     TimerFired,
 )
 from shoal.execution.plan import Copy, Part
@@ -146,6 +147,7 @@ class WorkerMachine:
             Saved: self._on_saved,
             TimerFired: self._on_timer,
             MailCame: self._on_mail_came,
+            Stopped: self._on_stopped,
         }
         if like is None:
             self._prepare()
@@ -524,6 +526,7 @@ class WorkerMachine:
         left = self._retries.get(task, 0)
         if not left:
             self.finished = True
+            self._save_all(self.part.tasks, effects)
             effects.append(Abort(task))
             return
         self._retries[task] = left - 1
@@ -549,12 +552,21 @@ class WorkerMachine:
     def _prepare_to_park(self, effects: list[Effect]) -> None:
         self._parking = True
         self._drop_copies(tuple(self._copies.open), effects)
-        there = self._saved | self._spare
-        for output in (*self.part.tasks, *self._copies.vouched):
+        self._save_all((*self.part.tasks, *self._copies.vouched), effects)
+
+    def _save_all(self, outputs: Iterable[TaskId], effects: list[Effect]) -> None:
+        """Save those outputs that are in memory only."""
+        there = self._saved | self._spare | self._saving
+        for output in outputs:
             if output in self._held and output not in there:
                 self._saving.add(output)
                 self._uses[output] += 1
                 effects.append(Save(output))
+
+    def _on_stopped(self, event: Stopped, effects: list[Effect]) -> None:
+        self.finished = True
+        self._save_all(self.part.tasks, effects)
+        effects.append(Finish())
 
     def _on_mail_came(self, event: MailCame, effects: list[Effect]) -> None:
         self._waiting = False

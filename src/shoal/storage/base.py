@@ -62,7 +62,8 @@ class Letter:
     """A message in a mailbox."""
 
     kind: str
-    """`ready` and `saved` to workers; `output`, `failed`, `lost` and `finished` to the client."""
+    """`ready`, `saved` and `stop` to workers; `output`, `failed`, `lost`, `parked` and `finished`
+    to the client."""
     name: str
     """The task or worker it is about."""
     parts: tuple[Buffer, ...] = ()
@@ -220,6 +221,22 @@ class Store(Protocol):
             epoch: Which start of it.
             cause: What it is put down to; None is answered if that has happened too often.
             kind: What it is to have from now on.
+        """
+        ...
+
+    def stop(self, run: RunId) -> int:
+        """Tell the workers that are at work to leave, and let none start; how many were told."""
+        ...
+
+    def resume(self, run: RunId, opening: Opening) -> tuple[list[Claim], str]:
+        """Claim starts of all workers that were ever started, or of flexible ones those not done.
+
+        Args:
+            run: A run that was stopped, or that nobody looks after any more.
+            opening: What it goes on with; `started` isn't looked at.
+
+        Returns:
+            Whom to start, and the last message that the client was sent before.
         """
         ...
 

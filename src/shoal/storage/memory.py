@@ -46,6 +46,7 @@ class _Run:
     leases: dict[WorkerId, float] = field(default_factory=dict)
     """Until when workers count as alive."""
     losses: Counter[str] = field(default_factory=Counter)
+    done: set[WorkerId] = field(default_factory=set)
     progress: dict[tuple[WorkerId, int], int] = field(default_factory=dict)
 
 
@@ -149,6 +150,7 @@ class MemoryStore:
             state.leases[worker] = time.monotonic() + state.lease
             if completion.finished:
                 del state.leases[worker]
+                state.done.add(worker)
             self._changed.notify_all()
         return answers
 
@@ -199,7 +201,8 @@ class MemoryStore:
                     del self._waiting[place]
                     self._hung_up.discard(place)
             over = self._runs.get(run) is not state
-            return [] if over else state.mailboxes.get(mailbox, [])[position:]
+            letters = [] if over else state.mailboxes.get(mailbox, [])[position:]
+            return [letter for letter in letters if letter.kind]
 
     def hang_up(self, run: RunId, mailbox: str) -> None:
         """End whoever waits for that mailbox, or is about to."""
@@ -251,6 +254,39 @@ class MemoryStore:
             if kind:
                 state.kinds[worker] = kind
             return self._claim(state, worker)
+
+    def stop(self, run: RunId) -> int:
+        """Tell the workers that are at work to leave."""
+        with self._changed:
+            state = self._run(run)
+            told = list(state.leases)
+            for worker in told:
+                self._append(state, worker, Letter("stop", worker))
+            state.leases.clear()
+            self._changed.notify_all()
+        return len(told)
+
+    def resume(self, run: RunId, opening: Opening) -> tuple[list[Claim], str]:
+        """Claim starts of all workers that were ever started."""
+        with self._changed:
+            state = self._run(run)
+            state.parts = {worker: _flat(blob) for worker, blob in opening.parts.items()}
+            state.common = None if opening.common is None else _flat(opening.common)
+            state.outputs.update({name: _flat(blob) for name, blob in opening.outputs.items()})
+            state.kinds, state.kind = dict(opening.kinds), opening.kind
+            state.lease, state.restarts = opening.lease, opening.restarts
+            state.losses.clear()
+            done = state.done if state.common is not None else ()
+            claims = []
+            for worker in [worker for worker in state.epochs if worker not in done]:
+                state.claimed.add(worker)
+                state.parked_at.pop(worker, None)
+                mail = state.mailboxes.get(worker, [])
+                mail[:] = [
+                    replace(letter, kind="") if letter.kind == "stop" else letter for letter in mail
+                ]
+                claims.append(self._claim(state, worker))
+            return claims, str(len(state.mailboxes.get(CLIENT, [])))
 
     def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
         """Saved outputs."""

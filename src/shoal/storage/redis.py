@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from shoal.errors import RunOver, StoreUnavailable
@@ -149,7 +150,12 @@ for _ = 1, tonumber(take()) do
 end
 redis.call('HSET', KEYS[4], worker .. '\\n' .. epoch, executed)
 redis.call('PEXPIRE', KEYS[4], ttl)
-if finished == '1' then redis.call('HDEL', KEYS[7], worker) else lease(KEYS[7], worker) end
+if finished == '1' then
+  redis.call('HDEL', KEYS[7], worker)
+  redis.call('HSET', KEYS[1], 'done:' .. worker, 1)
+else
+  lease(KEYS[7], worker)
+end
 local answer = {claims, owned}
 redis.call('HSET', KEYS[1], 'answer:' .. worker, token .. cmsgpack.pack(answer))
 return answer
@@ -276,6 +282,50 @@ return claims
 """
 )
 
+_STOP = (
+    _GUARD
+    + """
+-- KEYS: state, leases. ARGV: how mailboxes begin.
+local gone = over('', '')
+if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
+local told = 0
+for _, worker in ipairs(redis.call('HKEYS', KEYS[2])) do
+  if worker ~= '' then
+    append(ARGV[1] .. worker, 'kind', 'stop', 'name', worker)
+    redis.call('HDEL', KEYS[2], worker)
+    told = told + 1
+  end
+end
+return told
+"""
+)
+
+_RESUME = (
+    _GUARD
+    + """
+-- KEYS: state, leases, the client's mailbox, parts. ARGV: how mailboxes begin.
+local gone = over('', '')
+if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
+local claims, flexible = {}, redis.call('HEXISTS', KEYS[4], '') == 1
+for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+  local worker = string.match(name, '^epoch:(.*)$')
+  if string.sub(name, 1, 5) == 'lost:' then
+    redis.call('HDEL', KEYS[1], name)
+  elseif worker and not (flexible and redis.call('HEXISTS', KEYS[1], 'done:' .. worker) == 1) then
+    redis.call('HSET', KEYS[1], 'claim:' .. worker, 1)
+    redis.call('HDEL', KEYS[1], 'parked at:' .. worker)
+    claim(claims, KEYS[2], worker)
+    local mailbox = ARGV[1] .. worker
+    for _, letter in ipairs(redis.call('XRANGE', mailbox, '-', '+')) do
+      if letter[2][2] == 'stop' then redis.call('XDEL', mailbox, letter[1]) end
+    end
+  end
+end
+local last = redis.call('XREVRANGE', KEYS[3], '+', '-', 'COUNT', 1)
+return {claims, last[1] and last[1][1] or ''}
+"""
+)
+
 _CLOSE = """
 -- KEYS: names of large outputs, then whatever else the run has. ARGV: how large outputs begin.
 for _, name in ipairs(redis.call('SMEMBERS', KEYS[1])) do redis.call('UNLINK', ARGV[1] .. name) end
@@ -291,6 +341,8 @@ _SOURCES = {
     "park": _PARK,
     "tend": _TEND,
     "restart": _RESTART,
+    "stop": _STOP,
+    "resume": _RESUME,
     "close": _CLOSE,
 }
 _SCRIPTS = {name: Script(source) for name, source in _SOURCES.items()}
@@ -311,41 +363,7 @@ class RedisStore(ServerClient):
 
     def open(self, run: RunId, opening: Opening) -> None:
         """Begin a run."""
-        lease = round(opening.lease * 1000)
-        state: list[Arg] = ["run", run, "lease", lease, "restarts", opening.restarts]
-        state += ["kind", opening.kind]
-        for worker, kind in opening.kinds.items():
-            state += [f"kind:{worker}", kind]
-        for worker in opening.started:
-            state += [f"claim:{worker}", 1, f"epoch:{worker}", 1]
-        commands: list[list[Arg]] = [["HSET", keys.state(run), *state]]
-        leases: list[Arg] = ["", 0]
-        for worker in opening.started:
-            leases += [worker, 0]
-        commands.append(["HSET", keys.leases(run), *leases])
-        parts: list[Arg] = [item for pair in opening.parts.items() for item in pair]
-        if opening.common is not None:
-            parts += ["", opening.common]
-        small: list[Arg] = []
-        large: list[Arg] = []
-        for name, blob in opening.outputs.items():
-            if blob_nbytes(blob) > _LARGE:
-                commands.append(["SET", keys.large_output(run, name), blob, "EX", opening.ttl])
-                large.append(name)
-            else:
-                small += [name, blob]
-        commands += [
-            [command, key, *items]
-            for command, key, items in (
-                ("HSET", keys.parts(run), parts),
-                ("HSET", keys.outputs(run), small),
-                ("SADD", keys.large_outputs(run), large),
-            )
-            if items
-        ]
-        named = (keys.state, keys.parts, keys.outputs, keys.large_outputs, keys.leases)
-        commands += [["EXPIRE", key(run), opening.ttl] for key in named]
-        checked(self._call([["MULTI"], *commands, ["EXEC"]])[-1])
+        checked(self._call([["MULTI"], *_opening_commands(run, opening), ["EXEC"]])[-1])
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
         """Begin a start of a worker."""
@@ -474,6 +492,29 @@ class RedisStore(ServerClient):
             here if here is not None else there for here, there in zip(small, large, strict=True)
         ]
 
+    def stop(self, run: RunId) -> int:
+        """Tell the workers that are at work to leave."""
+        touched = (keys.state(run), keys.leases(run))
+        return int(self._script("stop", touched, [keys.mailbox(run, "")]))
+
+    def resume(self, run: RunId, opening: Opening) -> tuple[list[Claim], str]:
+        """Claim starts of all workers that were ever started."""
+        touched = (
+            keys.state(run),
+            keys.leases(run),
+            keys.mailbox(run, keys.CLIENT),
+            keys.parts(run),
+        )
+        if not self._call([["EXISTS", keys.state(run)]])[0]:
+            raise RunOver(f"Run {run} is over.")
+        checked(
+            self._call(
+                [["MULTI"], *_opening_commands(run, replace(opening, started=())), ["EXEC"]]
+            )[-1]
+        )
+        claims, last = self._script("resume", touched, [keys.mailbox(run, "")])
+        return _claims(claims), _text(last)
+
     def progress(self, run: RunId) -> int:
         """How many tasks have been executed."""
         return sum(int(count) for count in self._call([["HVALS", keys.progress(run)]])[0])
@@ -500,6 +541,44 @@ class RedisStore(ServerClient):
         """Give up the connections."""
         self._receivers.close()
         super().disconnect()
+
+
+def _opening_commands(run: RunId, opening: Opening) -> list[list[Arg]]:
+    lease = round(opening.lease * 1000)
+    state: list[Arg] = ["run", run, "lease", lease, "restarts", opening.restarts]
+    state += ["kind", opening.kind]
+    for worker, kind in opening.kinds.items():
+        state += [f"kind:{worker}", kind]
+    for worker in opening.started:
+        state += [f"claim:{worker}", 1, f"epoch:{worker}", 1]
+    commands: list[list[Arg]] = [["HSET", keys.state(run), *state]]
+    leases: list[Arg] = ["", 0]
+    for worker in opening.started:
+        leases += [worker, 0]
+    commands.append(["HSET", keys.leases(run), *leases])
+    parts: list[Arg] = [item for pair in opening.parts.items() for item in pair]
+    if opening.common is not None:
+        parts += ["", opening.common]
+    small: list[Arg] = []
+    large: list[Arg] = []
+    for name, blob in opening.outputs.items():
+        if blob_nbytes(blob) > _LARGE:
+            commands.append(["SET", keys.large_output(run, name), blob, "EX", opening.ttl])
+            large.append(name)
+        else:
+            small += [name, blob]
+    commands += [
+        [command, key, *items]
+        for command, key, items in (
+            ("HSET", keys.parts(run), parts),
+            ("HSET", keys.outputs(run), small),
+            ("SADD", keys.large_outputs(run), large),
+        )
+        if items
+    ]
+    named = (keys.state, keys.parts, keys.outputs, keys.large_outputs, keys.leases)
+    commands += [["EXPIRE", key(run), opening.ttl] for key in named]
+    return commands
 
 
 def _read_mail(

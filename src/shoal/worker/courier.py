@@ -125,6 +125,7 @@ class Courier:
         """The first tasks of all flexible workers that this one has started."""
         self._parking: _Parking | None = None
         self._finishing = False
+        self._done = False
         self._told = 0
         """How many executed tasks the store knows of."""
         self._heard = time.monotonic()
@@ -225,11 +226,12 @@ class Courier:
 
         self._orders.append(order)
 
-    def finish(self) -> None:
-        """Hand the timeline in with the last round trip."""
+    def finish(self, *, done: bool) -> None:
+        """Hand the timeline in with the last round trip; whether everything is done."""
 
         def order() -> None:
             self._finishing = True
+            self._done = done
 
         self._orders.append(order)
 
@@ -297,7 +299,7 @@ class Courier:
                 self._worker.executed,
                 self._announcements,
                 list(self._starts.items()),
-                self._finishing,
+                self._done,
             )
             self._saves, self._marks, self._letters, self._announcements = [], [], [], []
             self._starts = {}

@@ -5,7 +5,8 @@
 2. What leaves the worker goes through the `Courier`. A slot sees to it before it goes on, for
    while it computes no other thread gets far; after a short task it lets the courier's thread do
    it, which takes what several tasks have left in one go.
-3. Messages come in by a thread that blocks on the mailbox; a worker that expects none has none.
+3. Messages come in by a thread that blocks on the mailbox. A worker that waits for nobody has one
+   only if it is at work for a while: it might be told to stop.
 4. The machine is only touched under the lock; user code and I/O never run under it.
 5. A task that exceeds its timeout is given up together with its thread, and the process isn't
    used again.
@@ -47,6 +48,7 @@ from shoal.execution.events import (
     Failed,
     MailCame,
     Started,
+    Stopped,
     TimerFired,
 )
 from shoal.execution.flexible import FlexibleMachine
@@ -64,6 +66,8 @@ from shoal.worker.recorder import EXECUTE, HIT, LOAD, MISS, Recorder
 from shoal.worker.recovery import recovered
 
 _RECEIVE_SECONDS = 10.0
+_LISTEN_SECONDS = 0.3
+"""Seconds after which a worker that waits for nobody begins to read its mailbox."""
 _LAST_WORDS = 0.1
 """Seconds that slots have to notice that the worker is done."""
 _SHORT = 0.002
@@ -148,6 +152,9 @@ class WorkerRuntime:
         self._refused = False
         """It didn't, because of a message that is still to be read."""
         self._over = False
+        self._mail: threading.Thread | None = None
+        self._stopping = False
+        """The run is to end before it is done."""
         self._broken: BaseException | None = None
         self._read = ""
         """The last message that the machine was told of."""
@@ -158,16 +165,15 @@ class WorkerRuntime:
 
     def run(self) -> bool:
         """Do everything there is to do; whether this process can run another worker."""
-        mail = None
-        if self._part.waits:
-            mail = threading.Thread(target=self._receive, name="shoal-mail", daemon=True)
         try:
             for event in self._beginning():
                 self._tell(event)
             self.recorder.started(self._start, self._invocation.sent, self._clock.now())
             self._courier.start()
-            if mail is not None:
-                mail.start()
+            if self._part.waits:
+                self._listen()
+            else:
+                self._courier.after(_LISTEN_SECONDS, self._listen)
             self._run_slots()
             self._courier.stop()
             self._courier.settle()
@@ -177,14 +183,21 @@ class WorkerRuntime:
             self._stop()
             self._courier.stop()
             self._cache.close()
-            if mail is not None and mail.ident is not None:
+            if self._mail is not None:
                 self._store.hang_up(self._invocation.run, self._part.worker)
-                mail.join()
+                self._mail.join()
         with self._lock:
             self._changed.wait_for(lambda: not self._slots, _LAST_WORDS)
         if self._broken is not None and not isinstance(self._broken, RunOver):
             raise self._broken
         return not self._abandoned and not self._slots
+
+    def _listen(self) -> None:
+        """Begin to read the mailbox."""
+        with self._lock:
+            if not self._over:
+                self._mail = threading.Thread(target=self._receive, name="shoal-mail", daemon=True)
+                self._mail.start()
 
     def _beginning(self) -> list[Event]:
         part, entry = self._part, self._entry
@@ -443,9 +456,9 @@ class WorkerRuntime:
                 courier.park(json.dumps(numbers).encode(), self._read)
             case Abort(task):
                 courier.post(Letter("failed", task, self._failures[task]))
-                self._finish()
+                self._finish(done=False)
             case Finish():
-                self._finish()
+                self._finish(done=not self._stopping)
             case Execute() | Forget():
                 raise AssertionError("carried out by _perform")
             case _:
@@ -471,8 +484,8 @@ class WorkerRuntime:
         pickled = {output: blobs[output] for output in outputs if output in blobs}
         return {o: values[o] for o in outputs if o not in blobs}, pickled
 
-    def _finish(self) -> None:
-        self._courier.finish()
+    def _finish(self, *, done: bool) -> None:
+        self._courier.finish(done=done)
         self._over = True
         self._changed.notify_all()
 
@@ -490,6 +503,11 @@ class WorkerRuntime:
 
     def _read_letter(self, letter: Letter) -> bool:
         """Tell the machine of a message; False if the worker is done."""
+        if letter.kind == "stop":
+            self._stopping = True
+            self._tell(Stopped())
+            self._courier.work()
+            return False
         task, held = TaskId(letter.name), self._courier.opened(letter)
         event = Announced((task,)) if letter.kind == "saved" else Arrived(task, tuple(held))
         with self._lock:

@@ -1,0 +1,84 @@
+"""`Unfinished`: what it takes to go on with a run that has no result yet.
+
+1. A run that fails or is cancelled stays in the store, with what is finished of it, until it is
+   resumed and succeeds, or its time is over.
+2. Where the store may outlive the client, this is also kept in a file, readable by its owner only:
+   it holds the run's key, which is never beside the data. It is a pickle of the user's own, and not
+   read if anyone else could have written it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from shoal.errors import UnknownRun, UsageError
+from shoal.execution.plan import Plan
+from shoal.types import RunId
+from shoal.workflow import Workflow
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A run that can be gone on with."""
+
+    id: RunId
+    name: str
+    key: bytes
+    plan: Plan
+    tries: int = 1
+    """How often it has been begun."""
+
+    def of(self, workflow: Workflow) -> Unfinished:
+        """The same for a workflow of the same shape, whose code may have changed."""
+        was = self.plan.workflow
+        same = list(was.calls) == list(workflow.calls) and was.upstream == workflow.upstream
+        if not same or was.sinks != workflow.sinks:
+            raise UsageError(
+                f"This workflow isn't the one of run {self.id}: it has other tasks, or they are "
+                "connected in another way. Run it without resume=."
+            )
+        return replace(self, plan=self.plan.of(workflow))
+
+    def write(self, data_folder: Path) -> None:
+        """Keep it in a file."""
+        path = _file(data_folder, self.id)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+        descriptor = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(cloudpickle.dumps(self))
+        unfinished.rename(path)
+
+
+def read(data_folder: Path, run: str) -> Unfinished:
+    """What was kept of a run in a file."""
+    path = _file(data_folder, run)
+    try:
+        found = path.stat()
+        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise UsageError(f"{path} isn't read: others than its owner could have written it.")
+        with path.open("rb") as file:
+            unfinished: Any = pickle.load(file)
+    except FileNotFoundError as error:
+        raise UnknownRun(run) from error
+    except (OSError, pickle.PickleError, AttributeError, ImportError, EOFError) as error:
+        raise UsageError(f"{path} can't be read: {error!r}.") from error
+    assert isinstance(unfinished, Unfinished)
+    return unfinished
+
+
+def forget(data_folder: Path, run: str) -> None:
+    """Delete the file of a run, if there is one."""
+    with contextlib.suppress(OSError):
+        _file(data_folder, run).unlink()
+
+
+def _file(data_folder: Path, run: str) -> Path:
+    return data_folder / "unfinished" / run.replace("/", "_")
