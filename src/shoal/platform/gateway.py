@@ -434,7 +434,7 @@ class LocalGateway:
 
 def _post(job: Invocation, letter: Letter) -> None:
     try:
-        store = RedisStore(job.store)
+        store = RedisStore(job.store, known=True)
         try:
             store.post(job.run, letter)
         finally:
