@@ -22,9 +22,12 @@ from shoal.errors import (
     OutOfMemory,
     PlatformError,
     RunCancelled,
+    RunLost,
+    RunOver,
     RunTimeout,
     ShoalError,
     StoreError,
+    StoreRefused,
     TaskTimeout,
     WorkerDied,
 )
@@ -47,6 +50,9 @@ _SILENCE = 2.0
 """Seconds without a message after which the platform is asked whether anybody is at work."""
 _LAST_WORDS = 2.0
 """Seconds that workers have to hand in their timelines after the result is there."""
+
+_STORE_REFUSED = f"{StoreRefused.__module__}.{StoreRefused.__qualname__}"
+"""How the last line of a worker's traceback begins that the store has refused something."""
 
 State = Literal["running", "done", "failed", "cancelled"]
 
@@ -201,6 +207,8 @@ class Run:
             self.makespan = self.makespan or self._clock.now() - self.started
             self._state, outcome = "done", "done"
         except BaseException as error:
+            if isinstance(error, RunOver):  # nobody but us ends it
+                error = RunLost(self.id).with_traceback(error.__traceback__)
             self._error = error
             self._state = "cancelled" if isinstance(error, RunCancelled) else "failed"
             outcome = str(error).partition("\n")[0] or type(error).__name__
@@ -224,13 +232,14 @@ class Run:
             letters = self._receive(_GLANCE)
             for letter in letters:
                 self._take(letter, missing)
-            if self._display is not None and missing:
+            if self._display is not None and missing and not self._cancelled.is_set():
                 self._display.show(self._environment.store.progress(self.id))
             if letters:
                 silent_since, alone = time.monotonic(), False
             elif time.monotonic() - silent_since > _SILENCE:
                 active = self._environment.platform.active(self.id)
                 if not active and alone:
+                    self._environment.store.post(self.id, Letter("stuck", ""))  # unless it can't
                     raise PlatformError(
                         f"run {self.id} is stuck: no worker is at work, and "
                         f"{', '.join(sorted(missing)[:3])} has no output."
@@ -272,7 +281,7 @@ class Run:
             raise StoreError(f"The store has lost the output of task {task!r}.")
         return decode(data, self._key)
 
-    def _loss(self, letter: Letter) -> WorkerDied | OutOfMemory | TaskTimeout:
+    def _loss(self, letter: Letter) -> WorkerDied | OutOfMemory | TaskTimeout | StoreRefused:
         """What to say of a worker that died."""
         facts = json.loads(bytes(letter.parts[0]))
         tasks = list(self.workflow.calls)
@@ -284,6 +293,9 @@ class Run:
             reason = f"it exceeded the memory limit of {facts['memory_mb']} MB{others}"
             return OutOfMemory(task, letter.name, reason, not_run=not_run)
         if facts["reason"] == "error":
+            _, refused, text = facts["detail"].rpartition(f"{_STORE_REFUSED}: ")
+            if refused:
+                return StoreRefused(f"{text.strip()} Worker {letter.name} was told so.")
             return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")
         code = facts["code"]
         late = [task for task in running if self.workflow.calls[task].task.timeout is not None]

@@ -41,6 +41,7 @@ from shoal.settings import NAMES, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.embedded import EmbeddedServer, runtime_folder
 from shoal.storage.redis import RedisStore
+from shoal.storage.resp import with_patience
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId
 from shoal.worker.package import constant_sizes
@@ -53,7 +54,8 @@ T = TypeVar("T")
 WORKER_ENTRY = "shoal.worker.entry:handle"
 _PRELOADABLE = ("numpy", "scipy", "pandas", "PIL")
 """Packages that take long to import and bear being forked."""
-_LASTING = ("store", "platform", "token", "sandboxes", "idle_seconds", "latency", "folder")
+_LASTING = ("store", "durable", "store_memory_mb", "reconnect_seconds", "platform", "token",
+            "sandboxes", "idle_seconds", "latency", "folder")  # fmt: skip
 """What a session is made with; the other settings given to a call concern its run only."""
 
 
@@ -118,13 +120,21 @@ class Session:
         return gateway
 
     def _make_store(self) -> Store:
-        url = self.settings.store
+        settings = self.settings
+        url, revive = settings.store, None
         if url is None:
-            embedded = EmbeddedServer()
+            file = settings.data_folder() / "store" if settings.durable else None
+            embedded = EmbeddedServer(file, settings.store_memory_mb)
             self._closers.append(embedded.close)
-            url = embedded.url
-        store = RedisStore(url, self.settings.latency)
+            url, revive = embedded.url, embedded.revive
+        url = with_patience(url, settings.reconnect_seconds)
+        store = RedisStore(url, settings.latency, revive=revive)
         self._closers.append(store.disconnect)
+        if settings.durable and not store.durable:
+            raise SettingsError(
+                "durable is set, but the store that is given keeps nothing on disk: turn its "
+                "append-only file on (`appendonly yes`), or leave the setting out."
+            )
         return store
 
     @property
@@ -132,7 +142,7 @@ class Session:
         """The runs of the past."""
         with self._lock:
             if self._history is None:
-                self._history = open_history(self.settings)
+                self._history = open_history(self.settings, known=True)
             return self._history
 
     def compute(
@@ -360,6 +370,8 @@ class Session:
             run.cancel()
         if self._afterworker is not None:
             self._afterwards.put(None)
+            if isinstance(self._history, RedisHistory):
+                self._history.hurry()
             self._afterworker.join()
         self._close_all()
 
@@ -382,10 +394,16 @@ class Session:
         self.close()
 
 
-def open_history(settings: Settings) -> History:
-    """The runs of the past: beside the store if that is given, unless a folder is given too."""
+def open_history(settings: Settings, *, known: bool = False) -> History:
+    """The runs of the past: beside the store if that is given, unless a folder is given too.
+
+    Args:
+        settings: What is set.
+        known: The store has been reached: if it doesn't answer now, it is waited for.
+    """
     if settings.store is not None and settings.folder is None:
-        return RedisHistory(settings.store, settings.history_runs, settings.latency)
+        url = with_patience(settings.store, settings.reconnect_seconds)
+        return RedisHistory(url, settings.history_runs, settings.latency, known=known)
     return SqliteHistory(settings.data_folder(), settings.history_runs)
 
 
