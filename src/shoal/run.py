@@ -7,6 +7,7 @@ way a run ends, its workers are gone afterwards, and so is everything of it in t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import signal
@@ -203,7 +204,8 @@ class Run:
         outcome = "cancelled"
         try:
             self._await_outputs()
-            self._await_timelines()
+            with contextlib.suppress(StoreError):  # the result is there
+                self._await_timelines()
             self.makespan = self.makespan or self._clock.now() - self.started
             self._state, outcome = "done", "done"
         except BaseException as error:
@@ -232,7 +234,7 @@ class Run:
             letters = self._receive(_GLANCE)
             for letter in letters:
                 self._take(letter, missing)
-            if self._display is not None and missing and not self._cancelled.is_set():
+            if self._display is not None and missing:
                 self._display.show(self._environment.store.progress(self.id))
             if letters:
                 silent_since, alone = time.monotonic(), False

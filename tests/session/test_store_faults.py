@@ -26,6 +26,7 @@ from shoal.experiments.tree_reduction import tree_reduction
 from shoal.run import Run
 from shoal.session import Session
 from shoal.storage.redis import RedisStore
+from shoal.types import WorkerId
 from shoal.workflow import Output, Task
 from store_servers import Server, serving, tcp_server, url_of
 
@@ -192,6 +193,22 @@ def test_run_whose_data_somebody_deleted_is_told_as_lost(session: Session, tmp_p
     store_of(session)._call([["UNLINK", *left(session)]])
     with pytest.raises(RunLost, match="or they were deleted"):
         run.result(PATIENCE)
+
+
+def test_result_that_is_there_is_not_lost_with_the_store(
+    tcp_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client waits for the timeline of a worker that never comes when the data go."""
+    await_outputs = Run._await_outputs
+
+    def lose_data(run: Run) -> None:
+        await_outputs(run)
+        run._unfinished.add(WorkerId("never"))
+        store_of(session)._call([["FLUSHDB"]])
+
+    monkeypatch.setattr(Run, "_await_outputs", lose_data)
+    with Session(store=url_of(tcp_port, db=2), workers=2, folder=str(tmp_path)) as session:
+        assert session.compute(tree_reduction(16)) == [sum(range(16))]
 
 
 def test_durable_is_refused_with_a_store_that_keeps_nothing(tcp_port: int) -> None:

@@ -254,6 +254,19 @@ def test_server_that_stays_away_is_told_with_for_how_long_it_was_tried(
 
 
 @pytest.mark.real
+def test_progress_is_what_was_known_last_while_the_server_is_away(
+    tmp_path: Path, run: RunId
+) -> None:
+    with serving(tmp_path) as server, closing_store(server.reached()) as store:
+        store.open(run, Opening([w0]))
+        store.complete(run, w0, 1, Completion(executed=3))
+        assert store.progress(run) == 3
+        server.kill()
+        assert store.progress(run) == 3
+        assert store.progress(RunId("another")) == 0
+
+
+@pytest.mark.real
 def test_client_that_knows_the_server_is_there_waits_for_it_and_another_does_not(
     tmp_path: Path, run: RunId
 ) -> None:
@@ -359,7 +372,7 @@ def test_server_that_has_lost_its_primary_is_waited_for(tmp_path: Path, run: Run
         store.open(run, Opening([w0]))
         connection.call("REPLICAOF", "127.0.0.1", 1)
         waiting = [
-            begun(lambda: store.progress(run)),
+            begun(lambda: store.fetch(run, ["a"])),
             begun(lambda: store.receive(run, CLIENT, "", 0)),
         ]
         assert eventually(lambda: store._outage.lasts)

@@ -200,6 +200,8 @@ class RedisStore(ServerClient):
         """The server's, as of the latest connection."""
         self._opened: dict[RunId, str] = {}
         """The runs begun here, and the server's lifetime then."""
+        self._executed: dict[RunId, int] = {}
+        """How many of their tasks have been executed, as of the latest look."""
         super().__init__(url, latency, known=known, revive=revive)
 
     def _connect(self) -> Connection:
@@ -367,8 +369,15 @@ class RedisStore(ServerClient):
         ]
 
     def progress(self, run: RunId) -> int:
-        """How many tasks have been executed."""
-        return sum(int(count) for count in self._call([["HVALS", keys.progress(run)]])[0])
+        """How many tasks have been executed; what was known last while the server is away."""
+        try:
+            counts = self._call([["HVALS", keys.progress(run)]], seconds=0.0)[0]
+        except StoreUnavailable:
+            return self._executed.get(run, 0)
+        executed = sum(int(count) for count in counts)
+        if run in self._opened:
+            self._executed[run] = executed
+        return executed
 
     def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
         """End a run and delete everything of it."""
@@ -384,6 +393,7 @@ class RedisStore(ServerClient):
         touched = [*(name(run) for name in names), *mailboxes]
         seconds = _CLOSING_SECONDS if self._outage.lasts else None
         self._opened.pop(run, None)
+        self._executed.pop(run, None)
         self._script("close", touched, [keys.large_output(run, "")], seconds=seconds)
         for mailbox in mailboxes:
             self._receivers.hang_up(mailbox, remember=False)

@@ -133,14 +133,16 @@ class ServerClient:
                 self._connection = None
                 raise
 
-    def _call(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+    def _call(
+        self, commands: Sequence[Sequence[Arg]], *, seconds: float | None = None
+    ) -> list[Any]:
         """Several commands in one round trip."""
 
         def attempt() -> list[Any]:
             with self._connected() as connection:
                 return ready(connection, connection.pipeline(commands))
 
-        return checked(self._persist(attempt))
+        return checked(self._persist(attempt, seconds=seconds))
 
     def _script(
         self,
