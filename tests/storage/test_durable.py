@@ -165,6 +165,12 @@ def test_server_that_does_not_answer_keeps_its_file_to_itself(
         assert process_of(server) == pid
 
 
+def test_lock_on_the_file_lasts_as_long_as_the_server_even_without_its_keeper(folder: Path) -> None:
+    with durable(folder) as server:
+        descriptors = Path(f"/proc/{process_of(server)}/fd").iterdir()
+        assert folder.resolve() / "file.lock" in [path.resolve() for path in descriptors]
+
+
 def increments(folder: Path) -> Path:
     (found,) = (folder / "appendonlydir").glob("*.incr.aof")
     return found

@@ -179,6 +179,7 @@ def test_full_memory_is_told_with_what_to_do(run: RunId, nbytes: int) -> None:
         with pytest.raises(StoreRefused, match=r"memory is full.*maxmemory"):
             fill()
         store.close(run, [w0])
+        assert store._call([["KEYS", "*"]]) == [[]]
         store.disconnect()
 
 

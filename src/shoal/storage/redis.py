@@ -18,7 +18,7 @@ from shoal.types import RunId, TaskId, WorkerId
 
 _LARGE = 64 * 1024
 """Larger outputs are staged by a command of their own, because a script copies what it is given;
-the script then renames them, or deletes them if what their worker says is refused."""
+the script then renames them, and what it doesn't, for whatever reason, is deleted after it."""
 _STAGED_SECONDS = 3600
 _CLOSING_SECONDS = 1.0
 """For how long a run is tried to be closed while the server doesn't answer anyway."""
@@ -294,7 +294,8 @@ class RedisStore(ServerClient):
             keys.large_outputs(run),
             *staged,
         )
-        claims, owned = self._script("complete", touched, args, staging)
+        dropped: list[list[Arg]] = [["UNLINK", *staged]] if staged else []
+        claims, owned = self._script("complete", touched, args, staging, after=dropped)
         answers: list[Claim | Ready] = [
             Claim(WorkerId(str(owner, "utf-8")), int(start))
             for owner, start in zip(claims[::2], claims[1::2], strict=True)

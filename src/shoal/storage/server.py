@@ -151,20 +151,22 @@ class ServerClient:
         args: Sequence[Arg],
         before: Sequence[Sequence[Arg]] = (),
         *,
+        after: Sequence[Sequence[Arg]] = (),
         seconds: float | None = None,
     ) -> Any:
-        """Run a script, after other commands, in one round trip."""
+        """Run a script between other commands, in one round trip."""
         script = self.scripts[name]
         tail = (len(script_keys), *script_keys, *args)
 
         def attempt() -> list[Any]:
             with self._connected() as connection:
-                replies = connection.pipeline([*before, ("EVALSHA", script.sha, *tail)])
-                if isinstance(replies[-1], StoreRefused) and "NOSCRIPT" in str(replies[-1]):
-                    replies[-1:] = connection.pipeline([("EVAL", script.source, *tail)])
+                replies = connection.pipeline([*before, ("EVALSHA", script.sha, *tail), *after])
+                reply = replies[len(before)]
+                if isinstance(reply, StoreRefused) and "NOSCRIPT" in str(reply):
+                    replies = connection.pipeline([*before, ("EVAL", script.source, *tail), *after])
                 return ready(connection, replies)
 
-        return checked(self._persist(attempt, seconds=seconds))[-1]
+        return checked(self._persist(attempt, seconds=seconds))[len(before)]
 
     def hurry(self) -> None:
         """Wait for the server no longer, should it not answer."""
