@@ -61,6 +61,14 @@ def _add(*numbers: int) -> int:
     return sum(numbers)
 
 
+def _large(nbytes: int) -> bytes:
+    return os.urandom(nbytes)
+
+
+def _size(*parts: bytes) -> int:
+    return sum(len(part) for part in parts)
+
+
 def held(folder: Path) -> Output[int]:
     """Tasks that wait until the gate is opened, and what they add up to: 28."""
     hold, add = Task(_hold), Task(_add)
@@ -108,6 +116,25 @@ def test_results_are_right_though_connections_drop_before_the_store_has_heard(
             total = session.compute(tree_reduction(64), planner="spread", timeout=PATIENCE)
             proxy.drops = lambda way, data: None
             assert total == [sum(range(64))]
+        assert proxy.dropped
+    finally:
+        proxy.close()
+
+
+def test_large_outputs_arrive_though_connections_drop_while_they_are_sent(
+    tcp_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.run.this_host", lambda: "elsewhere")  # no shared memory
+    proxy = DroppingProxy(tcp_port)
+    large, size = Task(_large), Task(_size)
+    parts = [large(500_000) for _ in range(8)]
+    try:
+        with Session(store=url_of(proxy.port), workers=2, folder=str(tmp_path)) as session:
+            proxy.drops = at_random(1, 0.02, ("to",))
+            sizes = [size(*parts) for _ in range(2)]
+            assert session.compute(*sizes, planner="spread", timeout=PATIENCE) == [4_000_000] * 2
+            proxy.drops = lambda way, data: None
+            assert left(session) == []
         assert proxy.dropped
     finally:
         proxy.close()
@@ -214,14 +241,6 @@ def test_result_that_is_there_is_not_lost_with_the_store(
 def test_durable_is_refused_with_a_store_that_keeps_nothing(tcp_port: int) -> None:
     with pytest.raises(SettingsError, match=r"keeps nothing on disk.*appendonly yes"):
         Session(store=url_of(tcp_port), durable=True)
-
-
-def _large(nbytes: int) -> bytes:
-    return os.urandom(nbytes)
-
-
-def _size(*parts: bytes) -> int:
-    return sum(len(part) for part in parts)
 
 
 @pytest.mark.parametrize("planner", ["spread", "wukong"])
