@@ -1,4 +1,4 @@
-"""Servers for the tests of stores: over TCP, with a password."""
+"""Servers for the tests of stores, over TCP: one with a password, and one that can be killed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from observing import eventually
 from shoal.errors import StoreUnavailable
 from shoal.storage import keeper
 from shoal.storage.embedded import server_binary
+from shoal.storage.redis import RedisStore
 from shoal.storage.resp import Connection, parse_url
 
 PASSWORD = "open sesame"
@@ -50,3 +52,46 @@ def reachable(url: str) -> bool:
     except StoreUnavailable:
         return False
     return True
+
+
+class Server:
+    """A server that can be killed and started again."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        where = f"--port {self.port} --bind 127.0.0.1 --dir {folder} --loglevel warning"
+        self._command = [str(server_binary()), *where.split(" "), "--save", "", *options]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def reached(self, query: str = "") -> RedisStore:
+        return eventually(lambda: self._reached(query))  # type: ignore[return-value]
+
+    def _reached(self, query: str) -> RedisStore | None:
+        try:
+            return RedisStore(self.url + query)
+        except StoreUnavailable:
+            return None
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[Server]:
+    server = Server(folder, *options)
+    try:
+        yield server
+    finally:
+        server.kill()

@@ -30,9 +30,11 @@ SAMPLES = [
     errors.GatewayRefused("no such function"),
     errors.StoreError("broken"),
     errors.StoreUnavailable("nobody there"),
+    errors.StoreInterrupted("hung up"),
     errors.StoreRefused("full"),
     errors.Tampered("a wrong signature"),
     errors.RunOver("ended"),
+    errors.RunLost("r1"),
     errors.ProtocolViolation("executed twice"),
 ]
 MADE_FROM_FACTS = [sample for sample in SAMPLES if type(sample).__init__ is not Exception.__init__]

@@ -61,6 +61,9 @@ def test_settings_from_all_places_come_together(
 
 VALUES: dict[str, Any] = {
     "store": "redis://host",
+    "durable": True,
+    "store_memory_mb": 512,
+    "reconnect_seconds": 2.5,
     "platform": "http://host",
     "token": "größe",
     "workers": 3,

@@ -18,10 +18,12 @@
     │   ├── GatewayUnavailable     nobody answers, or the token is wrong
     │   └── GatewayRefused         the gateway understood, and says no
     ├── StoreError                 the store
-    │   ├── StoreUnavailable       nobody answers, or the connection broke
-    │   ├── StoreRefused           a wrong password, a full memory, a wrong command
+    │   ├── StoreUnavailable       nobody answers, or not in our language
+    │   │   └── StoreInterrupted   the connection broke, or the server isn't ready yet
+    │   ├── StoreRefused           a wrong password, a full memory or disk, a wrong command
     │   ├── Tampered               a blob's signature is wrong
-    │   └── RunOver                the run, or this start of the worker, is over
+    │   ├── RunOver                the run, or this start of the worker, is over
+    │   └── RunLost                the store no longer has a run that nobody has ended
     └── ProtocolViolation          ourselves
 
 A constructor takes facts, keeps them as attributes and writes the message. All survive pickling.
@@ -189,11 +191,15 @@ class StoreError(ShoalError):
 
 
 class StoreUnavailable(StoreError):
-    """Nobody answers at the store's address, or the connection broke."""
+    """Nobody answers at the store's address, or something else than a store does."""
+
+
+class StoreInterrupted(StoreUnavailable):
+    """The connection broke, or the server isn't ready yet: the same may work in a moment."""
 
 
 class StoreRefused(StoreError):
-    """The store answered with an error: a wrong password, full memory, a wrong command."""
+    """The store answered with an error: a wrong password, a full memory, a wrong command."""
 
 
 class Tampered(StoreError):
@@ -202,6 +208,18 @@ class Tampered(StoreError):
 
 class RunOver(StoreError):
     """The run has ended, or a newer start of this worker has taken over."""
+
+
+class RunLost(StoreError):
+    """The store no longer has a run that nobody has ended."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(
+            f"run {run} is lost: the store has been restarted without its data, or they were "
+            "deleted. Run it again. With durable=True the embedded server would have kept it; a "
+            "server of your own does with `appendonly yes`."
+        )
 
 
 class ProtocolViolation(ShoalError):

@@ -8,6 +8,7 @@ store; else what is finished stays there, for who resumes it, unless that isn't 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import signal
@@ -25,10 +26,12 @@ from shoal.errors import (
     OutOfMemory,
     PlatformError,
     RunCancelled,
+    RunLost,
     RunOver,
     RunTimeout,
     ShoalError,
     StoreError,
+    StoreRefused,
     TaskTimeout,
     UsageError,
     WorkerDied,
@@ -65,6 +68,9 @@ _LAST_SAVES = 1.0
 """Seconds that workers of a run that ends early have to save what they have in memory."""
 _LAST_WORDS = 2.0
 """Seconds that workers have to hand in their timelines after the result is there."""
+
+_STORE_REFUSED = f"{StoreRefused.__module__}.{StoreRefused.__qualname__}"
+"""How the last line of a worker's traceback begins that the store has refused something."""
 
 State = Literal["running", "done", "failed", "cancelled"]
 
@@ -290,10 +296,13 @@ class Run:
         outcome = "cancelled"
         try:
             self._await_outputs()
-            self._await_timelines()
+            with contextlib.suppress(StoreError):  # the result is there
+                self._await_timelines()
             self.makespan = self.makespan or self._clock.now() - self.started
             self._state, outcome = "done", "done"
         except BaseException as error:
+            if isinstance(error, RunOver):  # nobody but us ends it
+                error = RunLost(self.id).with_traceback(error.__traceback__)
             self._error = error
             self._state = "cancelled" if isinstance(error, RunCancelled) else "failed"
             outcome = str(error).partition("\n")[0] or type(error).__name__
@@ -329,6 +338,7 @@ class Run:
             elif time.monotonic() - silent_since > max(_SILENCE, 2 * self._environment.lease):
                 active = self._environment.platform.active(self.id)
                 if not active and alone:
+                    self._environment.store.post(self.id, Letter("stuck", ""))  # unless it can't
                     raise PlatformError(
                         f"run {self.id} is stuck: no worker is at work, and "
                         f"{', '.join(sorted(missing)[:3])} has no output."
@@ -407,7 +417,7 @@ class Run:
                     return True
         return False
 
-    def _loss(self, letter: Letter) -> WorkerDied | OutOfMemory | TaskTimeout:
+    def _loss(self, letter: Letter) -> WorkerDied | OutOfMemory | TaskTimeout | StoreRefused:
         """What to say of a worker that died."""
         facts = json.loads(bytes(letter.parts[0]))
         tasks = list(self.workflow.calls)
@@ -422,6 +432,9 @@ class Run:
             reason = "it gave no sign of life, again and again after it was started anew"
             return WorkerDied(task, letter.name, reason)
         if facts["reason"] == "error":
+            _, refused, text = facts["detail"].rpartition(f"{_STORE_REFUSED}: ")
+            if refused:
+                return StoreRefused(f"{text.strip()} Worker {letter.name} was told so.")
             return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")
         code = facts["code"]
         late = [task for task in running if self.workflow.calls[task].task.timeout is not None]

@@ -44,6 +44,7 @@ from shoal.storage.cachefolder import FolderCache
 from shoal.storage.cacheserver import ServerCache
 from shoal.storage.embedded import EmbeddedServer, runtime_folder
 from shoal.storage.redis import RedisStore
+from shoal.storage.resp import with_patience
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId
 from shoal.unfinished import Unfinished, forget, read
@@ -57,7 +58,8 @@ T = TypeVar("T")
 WORKER_ENTRY = "shoal.worker.entry:handle"
 _PRELOADABLE = ("numpy", "scipy", "pandas", "PIL")
 """Packages that take long to import and bear being forked."""
-_LASTING = ("store", "platform", "token", "sandboxes", "idle_seconds", "latency", "folder")
+_LASTING = ("store", "durable", "store_memory_mb", "reconnect_seconds", "platform", "token",
+            "sandboxes", "idle_seconds", "latency", "folder")  # fmt: skip
 """What a session is made with; the other settings given to a call concern its run only."""
 
 _MOST_KEPT = 5
@@ -127,13 +129,21 @@ class Session:
         return gateway
 
     def _make_store(self) -> Store:
-        url = self.settings.store
+        settings = self.settings
+        url, revive = settings.store, None
         if url is None:
-            embedded = EmbeddedServer()
+            file = settings.data_folder() / "store" if settings.durable else None
+            embedded = EmbeddedServer(file, settings.store_memory_mb)
             self._closers.append(embedded.close)
-            url = embedded.url
-        store = RedisStore(url, self.settings.latency)
+            url, revive = embedded.url, embedded.revive
+        url = with_patience(url, settings.reconnect_seconds)
+        store = RedisStore(url, settings.latency, revive=revive)
         self._closers.append(store.disconnect)
+        if settings.durable and not store.durable:
+            raise SettingsError(
+                "durable is set, but the store that is given keeps nothing on disk: turn its "
+                "append-only file on (`appendonly yes`), or leave the setting out."
+            )
         return store
 
     @property
@@ -141,7 +151,7 @@ class Session:
         """The runs of the past."""
         with self._lock:
             if self._history is None:
-                self._history = open_history(self.settings)
+                self._history = open_history(self.settings, known=True)
             return self._history
 
     def compute(
@@ -183,7 +193,7 @@ class Session:
         if not detach:
             self._begin_watched(run, begin)
             return run
-        if not self._lasting or self.settings.platform is None:
+        if self.settings.store is None or self.settings.platform is None:
             raise UsageError(
                 "detach=True: a run goes on without this process only if its store and its gateway "
                 "do. Give store= and platform= (see `shoal gateway`)."
@@ -285,7 +295,7 @@ class Session:
     @property
     def _lasting(self) -> bool:
         """Whether the store may outlive this process."""
-        return self.settings.store is not None
+        return self.settings.store is not None or self.settings.durable
 
     def _environment(
         self, workflow: Workflow, settings: Settings, learn: Callable[[Run], None]
@@ -466,6 +476,8 @@ class Session:
                 run.shared.delete()
         if self._afterworker is not None:
             self._afterwards.put(None)
+            if isinstance(self._history, RedisHistory):
+                self._history.hurry()
             self._afterworker.join()
         self._close_all()
 
@@ -488,10 +500,16 @@ class Session:
         self.close()
 
 
-def open_history(settings: Settings) -> History:
-    """The runs of the past: beside the store if that is given, unless a folder is given too."""
+def open_history(settings: Settings, *, known: bool = False) -> History:
+    """The runs of the past: beside the store if that is given, unless a folder is given too.
+
+    Args:
+        settings: What is set.
+        known: The store has been reached: if it doesn't answer now, it is waited for.
+    """
     if settings.store is not None and settings.folder is None:
-        return RedisHistory(settings.store, settings.history_runs, settings.latency)
+        url = with_patience(settings.store, settings.reconnect_seconds)
+        return RedisHistory(url, settings.history_runs, settings.latency, known=known)
     return SqliteHistory(settings.data_folder(), settings.history_runs)
 
 

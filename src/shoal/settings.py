@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from shoal.errors import SettingsError
+from shoal.storage.resp import RECONNECT_SECONDS
 
 FILE = "shoal.toml"
-_LEAST = {"workers": 1, "sandboxes": 1, "memory_mb": 64, "history_runs": 1}
+_LEAST = {"workers": 1, "sandboxes": 1, "memory_mb": 64, "history_runs": 1, "store_memory_mb": 64}
 _MOST = {"workers": 1024, "sandboxes": 1024}
 
 
@@ -26,6 +27,12 @@ class Settings:
 
     store: str | None = None
     """The store's URL, `redis://HOST:PORT/DB`; default: an embedded server."""
+    durable: bool = False
+    """Whether the embedded server keeps what it is told when it is killed, or the machine is."""
+    store_memory_mb: int | None = None
+    """What the embedded server may use; default: half of the machine's memory."""
+    reconnect_seconds: float = RECONNECT_SECONDS
+    """For how long a store that doesn't answer any more is waited for."""
     platform: str | None = None
     """A gateway's URL, `http://HOST:PORT`; default: a gateway within this process."""
     token: str | None = None
@@ -76,7 +83,8 @@ class Settings:
     @property
     def connections(self) -> tuple[Any, ...]:
         """The settings that two sessions must have in common to be one."""
-        return (self.store, self.platform, self.token, self.sandboxes, self.idle_seconds,
+        return (self.store, self.durable, self.store_memory_mb, self.reconnect_seconds,
+                self.platform, self.token, self.sandboxes, self.idle_seconds,
                 self.latency, self.folder)  # fmt: skip
 
 

@@ -519,11 +519,11 @@ def test_a_store_that_goes_away_during_a_run_ends_it(tmp_path: Path) -> None:
     try:
         url = f"redis://127.0.0.1:{port}"
         assert eventually(lambda: answers(url))
-        with Session(store=url, workers=1) as session:
+        with Session(store=url, workers=1, reconnect_seconds=0.5) as session:
             run = session.submit(write_pid(str(tmp_path)))
             pid = pid_in(tmp_path)
             server.kill()
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable, match=r"has not answered for 0\.\d s"):
                 run.result(PATIENCE)
             assert not exists(pid)
     finally:

@@ -369,7 +369,7 @@ def test_missing_package_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch
 def test_server_that_does_not_start_is_told_with_what_it_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def complain(folder: Path) -> int:
+    def complain(folder: Path, *_: Any) -> int:
         (folder / "server.log").write_text("the moon is in the wrong phase")
         return 0
 

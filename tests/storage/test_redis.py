@@ -11,7 +11,7 @@ from shoal.errors import RunOver, StoreRefused, StoreUnavailable
 from shoal.storage.base import Claim, Completion, Letter, MarkRequest, Opening
 from shoal.storage.keys import CLIENT
 from shoal.storage.redis import RedisStore
-from shoal.storage.resp import Arg, Connection, parse_url
+from shoal.storage.resp import Arg, Connection, parse_url, with_patience
 from shoal.types import RunId, TaskId, WorkerId
 from store_servers import tcp_server, url_of
 
@@ -72,9 +72,10 @@ def test_connection_that_the_server_dropped_is_replaced(
     assert store.progress(run) == 0
 
 
-def test_connection_that_breaks_within_a_command_is_told_and_replaced(
-    store: RedisStore, run: RunId, monkeypatch: pytest.MonkeyPatch
+def test_connection_that_breaks_within_every_command_is_told_and_replaced(
+    tcp_port: int, run: RunId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store = RedisStore(with_patience(url_of(tcp_port), 0.2))
     store.open(run, Opening([w0], outputs={"a": [b"a"]}))
 
     def broken(self: Connection, length: int) -> None:
@@ -85,6 +86,7 @@ def test_connection_that_breaks_within_a_command_is_told_and_replaced(
         with pytest.raises(StoreUnavailable, match="somebody cut the wire"):
             store.fetch(run, ["a"])
     assert store.fetch(run, ["a"]) == [b"a"]
+    store.disconnect()
 
 
 def test_interrupted_command_does_not_answer_the_next_one(
@@ -177,6 +179,7 @@ def test_full_memory_is_told_with_what_to_do(run: RunId, nbytes: int) -> None:
         with pytest.raises(StoreRefused, match=r"memory is full.*maxmemory"):
             fill()
         store.close(run, [w0])
+        assert store._call([["KEYS", "*"]]) == [[]]
         store.disconnect()
 
 

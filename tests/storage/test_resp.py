@@ -12,6 +12,7 @@ import subprocess
 import threading
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,13 @@ from shoal.storage.base import Letter, Opening
 from shoal.storage.codec import Blob
 from shoal.storage.keys import CLIENT
 from shoal.storage.redis import RedisStore
-from shoal.storage.resp import Address, Connection, parse_url
+from shoal.storage.resp import (
+    RECONNECT_SECONDS,
+    Address,
+    Connection,
+    parse_url,
+    with_patience,
+)
 from shoal.types import RunId, WorkerId
 from store_servers import PASSWORD, url_of
 
@@ -77,6 +84,10 @@ def test_url_gives_the_address(url: str, address: Address) -> None:
         "redis://:secret@host:99999",
         "redis://:secret@host/db",
         "redis://:secret@host?db=x",
+        "redis://:secret@host?reconnect_seconds=x",
+        "redis://:secret@host?reconnect_seconds=-1",
+        "redis://:secret@host?reconnect_seconds=nan",
+        "redis://:secret@host?reconnect_seconds=inf",
         "redis://:secret@[::1",
         "redis://:sec/secret@host",
         "redis://:sec#secret@host",
@@ -100,6 +111,15 @@ def test_address_is_shown_without_its_password() -> None:
     assert str(parse_url("unix://me:secret@/run/x.sock")) == "unix socket /run/x.sock"
 
 
+def test_url_carries_for_how_long_the_server_is_waited_for() -> None:
+    assert parse_url("redis://host").reconnect_seconds == RECONNECT_SECONDS
+    for url in ("redis://host/1", "unix:///run/x.sock", "redis://host?ca_file=x"):
+        assert with_patience(url, RECONNECT_SECONDS) == url
+        told = parse_url(with_patience(url, 2.5))
+        assert told == replace(parse_url(url), reconnect_seconds=2.5)
+        assert with_patience(with_patience(url, 2.5), 7.0) == with_patience(url, 2.5)
+
+
 class Canned(Connection):
     """A connection to a server that answers with what was prepared, in pieces of our choosing."""
 
@@ -111,6 +131,9 @@ class Canned(Connection):
 
     def _connect(self) -> Any:
         return self
+
+    def settimeout(self, seconds: float) -> None:
+        """Everything is there at once."""
 
     def recv_into(self, view: memoryview) -> int:
         if not self.pieces:

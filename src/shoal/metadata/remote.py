@@ -127,9 +127,11 @@ class RedisHistory(ServerClient):
 
     scripts = _SCRIPTS
 
-    def __init__(self, url: str, kept: int = KEPT, latency: float = 0.0) -> None:
-        """Reach the server at a URL; `latency` seconds are added to each round trip."""
-        super().__init__(url, latency)
+    def __init__(
+        self, url: str, kept: int = KEPT, latency: float = 0.0, *, known: bool = False
+    ) -> None:
+        """Reach the server at a URL, and keep so many runs; the rest is as in `ServerClient`."""
+        super().__init__(url, latency, known=known)
         self._kept = kept
 
     @property

@@ -85,10 +85,10 @@ class Tender:
         with self._changed:
             self._closed = True
             self._changed.notify()
+        for store in list(self._stores.values()):
+            store.disconnect()
         if self._thread is not None:
             self._thread.join()
-        for store in self._stores.values():
-            store.disconnect()
 
     def _run(self) -> None:
         looked = time.monotonic()
@@ -134,7 +134,7 @@ class Tender:
 
     def _store(self, url: str) -> RedisStore:
         if url not in self._stores:
-            self._stores[url] = RedisStore(url)
+            self._stores[url] = RedisStore(url, known=True)
         return self._stores[url]
 
     def _tend(self, job: Invocation, alive: Sequence[tuple[WorkerId, int]]) -> None:

@@ -1,13 +1,19 @@
 """The embedded server: a Valkey of the user's own, shared by all of the user's clients.
 
-It listens on a unix socket in a folder that only its user can enter, keeps nothing on disk, and
-ends with the last of its clients, also when that one is killed (see `keeper.py`).
+1. It listens on a unix socket in a folder that only its user can enter, and ends with the last of
+   its clients, also when that one is killed (see `keeper.py`).
+2. It keeps nothing on disk, unless it is to be durable: then it is a server of its own for each
+   folder that it keeps its file in, and answers nothing that isn't on the disk. Only one server at
+   a time has that file, for as long as it holds a lock that its process inherits.
+3. Who starts it says how much memory it may use; beyond that it refuses what it is told.
+4. A client that finds it dead starts it again (`revive`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import importlib.util
 import os
 import platform
@@ -16,64 +22,147 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
-from shoal.errors import StoreUnavailable
-from shoal.storage.resp import Connection, parse_url
+from shoal.errors import StoreInterrupted, StoreRefused, StoreUnavailable
+from shoal.storage.resp import Connection, not_ready, parse_url
 
 _START_SECONDS = 15.0
+_LOAD_SECONDS = 600.0
+"""What a durable server may take to load its file; it says meanwhile that it is loading."""
 _LONGEST_PATH = 103
 """What every system allows for the path of a unix socket."""
+
+
+_INHERITED = 3
+"""The descriptor by which a durable server holds the lock on its file."""
+_DIED_OF_DISK = ("Can't recover from AOF", "Can't persist AOF", "No space left on device")
+_LEAST_MEMORY_MB = 64
+
+State = Literal["absent", "loading", "ready"]
 
 
 class EmbeddedServer:
     """A client's share in the user's server; it may end when this is closed."""
 
-    def __init__(self) -> None:
-        folder = runtime_folder()
-        socket = folder / "server.sock"
-        if len(os.fsencode(socket)) > _LONGEST_PATH:
+    def __init__(self, durable: Path | None = None, memory_mb: int | None = None) -> None:
+        """Have a server run.
+
+        Args:
+            durable: The folder in which it keeps its file; None: it keeps nothing.
+            memory_mb: What it may use, if it has to be started; default: half of the machine's.
+        """
+        runtime = runtime_folder()
+        self._folder = runtime if durable is None else _private(durable)
+        self._durable = durable is not None
+        self._memory_mb = memory_mb or default_memory_mb()
+        name = "server" if durable is None else f"durable-{_digest(self._folder)}"
+        self._socket = runtime / f"{name}.sock"
+        if len(os.fsencode(self._socket)) > _LONGEST_PATH:
             raise StoreUnavailable(
-                f"The embedded server can't listen on {socket}: the path is too long for a "
+                f"The embedded server can't listen on {self._socket}: the path is too long for a "
                 "socket. Set XDG_RUNTIME_DIR to a folder with a shorter one."
             )
-        self.url = f"unix://{quote(str(socket))}"
-        self._held = _lock(folder / "server.lock", fcntl.LOCK_SH)
+        self.url = f"unix://{quote(str(self._socket))}"
+        self._log = self._folder / "server.log"
+        self._heard = 0
+        """How much of the log is old."""
+        self._held = _lock(self._folder / "server.lock", fcntl.LOCK_SH)
         try:
-            self._ensure_running(folder)
+            self._ensure_running()
         except BaseException:
             self.close()
             raise
 
-    def _ensure_running(self, folder: Path) -> None:
-        if _answers(self.url):
-            return
-        starting = _lock(folder / "starting.lock", fcntl.LOCK_EX)
-        try:
-            if not _answers(self.url):
-                keeper = _start(folder)
-                self._await(folder)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(keeper, 0)
-        finally:
-            os.close(starting)
+    def revive(self) -> None:
+        """Start the server again if it is gone, unless it died of a full disk."""
+        said = self._said()
+        self._heard += len(said)
+        if any(reason in said for reason in _DIED_OF_DISK):
+            raise StoreRefused(
+                f"The embedded server can't write to its file in {self._folder}: the disk is full, "
+                f"or broken. Make room there, or set another folder. It said: {said[-500:].strip()}"
+            )
+        self._ensure_running()
 
-    def _await(self, folder: Path) -> None:
-        deadline = time.monotonic() + _START_SECONDS
-        while not _answers(self.url):
-            if time.monotonic() > deadline:
-                log = folder / "server.log"
-                said = log.read_text()[-2000:] if log.exists() else "nothing"
+    def _ensure_running(self) -> None:
+        if _state(self.url) == "absent":
+            starting = _lock(self._folder / "starting.lock", fcntl.LOCK_EX)
+            try:
+                if _state(self.url) == "absent":
+                    self._start()
+            finally:
+                os.close(starting)
+        self._await("ready", _LOAD_SECONDS)
+
+    def _start(self) -> None:
+        self._heard += len(self._said())
+        file = _lock(self._folder / "file.lock", fcntl.LOCK_EX) if self._durable else None
+        try:
+            keeper = _start(self._folder, self._socket, self._memory_mb, file)
+        finally:
+            if file is not None:
+                os.close(file)
+        self._await("loading", _START_SECONDS)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(keeper, 0)
+
+    def _await(self, wanted: State, seconds: float) -> None:
+        """Wait until the server is there, or ready."""
+        deadline = time.monotonic() + seconds
+        while (state := _state(self.url)) not in ("ready", wanted):
+            if self._durable and _is_free(self._folder / "file.lock"):
                 raise StoreUnavailable(
-                    f"The embedded server has not started in {_START_SECONDS:g} s; it said: {said}"
+                    f"The embedded server can't start with its file in {self._folder}. It said: "
+                    f"{self._said()[-2000:].strip()}\nIf the file is damaged, mend it with "
+                    "valkey-check-aof --fix, or move the folder away: then the store begins empty, "
+                    "and runs that haven't ended are lost."
                 )
-            time.sleep(0.0005)
+            if time.monotonic() > deadline:
+                said = self._said()[-2000:] or "nothing"
+                raise StoreUnavailable(
+                    f"The embedded server has not started in {seconds:g} s; it said: {said}"
+                )
+            time.sleep(0.0005 if state == "absent" else 0.01)
+
+    def _said(self) -> str:
+        """What stands in the log that is new."""
+        if not self._log.exists():
+            return ""
+        with self._log.open(errors="replace", newline="") as log:
+            return log.read()[self._heard :]
 
     def close(self) -> None:
         """Give up this share."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1
+
+
+def default_memory_mb() -> int:
+    """Half of what this machine, or the control group that we are in, has."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            total = min(total, int(Path(path).read_text()))
+    return max(_LEAST_MEMORY_MB, total // 2 // 2**20)
+
+
+def _private(folder: Path) -> Path:
+    """A folder for what only its user may read."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"The embedded server can't keep its file in {folder}: {error}. Set another folder."
+        ) from error
+    return folder.resolve()
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]
 
 
 def runtime_folder() -> Path:
@@ -126,26 +215,41 @@ def _lock(path: Path, kind: int) -> int:
             return descriptor
 
 
-def _answers(url: str) -> bool:
-    address = parse_url(url)
-    if not os.path.exists(address.path or ""):
-        return False
-    try:
-        Connection(address).close()
-    except StoreUnavailable:
-        return False
+def _is_free(path: Path) -> bool:
+    """Whether nobody holds a lock."""
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
     return True
 
 
-def _start(folder: Path) -> int:
+def _state(url: str) -> State:
+    address = parse_url(url)
+    if not os.path.exists(address.path or ""):
+        return "absent"
+    try:
+        Connection(address).close()
+    except StoreInterrupted as error:
+        return "loading" if not_ready(error.__cause__) else "absent"
+    except StoreUnavailable:
+        return "absent"
+    return "ready"
+
+
+def _start(folder: Path, socket: Path, memory_mb: int, file: int | None) -> int:
     """Start the server; the process whose id is returned ends as soon as its keeper is at work."""
-    socket = folder / "server.sock"
     options = {
         "port": "0",
         "unixsocket": str(socket),
         "unixsocketperm": "700",
         "save": "",
-        "appendonly": "no",
+        "appendonly": "no" if file is None else "yes",
+        "appendfsync": "always",
+        "aof-load-truncated": "yes",
+        "maxmemory": f"{memory_mb}mb",
+        "maxmemory-policy": "noeviction",
         "dir": str(folder),
         "logfile": str(folder / "server.log"),
         "loglevel": "warning",
@@ -156,6 +260,11 @@ def _start(folder: Path) -> int:
     for name, value in options.items():
         command += [f"--{name}", value]
     keeper = Path(__file__).with_name("keeper.py")
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1, 2)
+    ]
+    if file is not None:
+        actions.append((os.POSIX_SPAWN_DUP2, file, _INHERITED))
     return os.posix_spawn(
         sys.executable,
         [
@@ -163,8 +272,6 @@ def _start(folder: Path) -> int:
             *(str(folder / "server.lock"), str(socket), *command),
         ],
         os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1, 2)
-        ],
+        file_actions=actions,
         setsid=True,
     )

@@ -4,6 +4,7 @@ Runs as a script of its own that imports nothing of Shoal, in a process that isn
 child, so that it leaves nothing behind in a client that outlives it. Each client holds a shared
 lock on a file; the system lets it go however the client ends. Who gets the exclusive lock knows
 that nobody is left, and may remove the socket: otherwise a new server could be listening there.
+What is open in the keeper is open in the server: a lock on its file lasts as long as the server.
 
 Arguments: the lock file, the socket, then the server's command line.
 """
@@ -40,7 +41,13 @@ def _main() -> None:
     lock, socket, *command = sys.argv[1:]
     if os.fork():
         os._exit(0)
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+    server = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        close_fds=False,
+        restore_signals=False,  # a file that may not grow is an error, which the server can tell
+        preexec_fn=_die_with_parent,
+    )
     alone = threading.Event()
     threading.Thread(target=_end_when_alone, args=(lock, server, alone), daemon=True).start()
     server.wait()

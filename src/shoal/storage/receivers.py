@@ -3,6 +3,7 @@
 1. Each waits for one mailbox, and is used by one thread at a time.
 2. Any thread may hang up on a mailbox. Whoever waits for it is woken; if nobody does, the next one
    to come doesn't begin to wait, so that who looked just before is not left waiting.
+3. That holds for who waits for the server to come back, too (`ended_within`).
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ class Receivers:
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._closed = False
         self._idle: dict[str, Connection] = {}
         self._waiting: dict[Connection, str] = {}
         self._hung_up: dict[str, None] = {}
 
     def take(self, mailbox: str) -> Connection | None:
         """A connection to wait on; None if somebody has hung up."""
+        if self.hung_up(mailbox):
+            return None
         with self._lock:
             connection = self._idle.pop(mailbox, None)
         if connection is not None and connection.dropped:
@@ -42,6 +46,16 @@ class Receivers:
             del self._hung_up[mailbox]
         connection.close()
         return None
+
+    def hung_up(self, mailbox: str) -> bool:
+        """Whether somebody has hung up while nobody waited; asking forgets it."""
+        with self._lock:
+            return self._hung_up.pop(mailbox, self) is None
+
+    def ended_within(self, mailbox: str, seconds: float) -> bool:
+        """Let time pass; whether somebody hung up meanwhile, or has before."""
+        with self._lock:
+            return self._lock.wait_for(lambda: self._closed or mailbox in self._hung_up, seconds)
 
     def give_back(self, connection: Connection) -> None:
         """The waiting is over, and the connection can be used again."""
@@ -68,6 +82,7 @@ class Receivers:
                 del self._waiting[connection]
             if remember and not ended:
                 self._hung_up[mailbox] = None
+                self._lock.notify_all()
                 while len(self._hung_up) > _REMEMBERED:
                     del self._hung_up[next(iter(self._hung_up))]
             elif not remember:
@@ -82,5 +97,7 @@ class Receivers:
             connections = [*self._waiting, *self._idle.values()]
             self._waiting.clear()
             self._idle.clear()
+            self._closed = True
+            self._lock.notify_all()
         for connection in connections:
             connection.hang_up()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from shoal.errors import RunOver, StoreUnavailable
+from shoal.errors import RunOver, StoreInterrupted, StoreUnavailable
 from shoal.storage import keys
 from shoal.storage.base import (
     Claim,
@@ -22,13 +23,15 @@ from shoal.storage.base import (
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
 from shoal.storage.receivers import Receivers
 from shoal.storage.resp import Arg, Connection
-from shoal.storage.server import Script, ServerClient, checked
+from shoal.storage.server import KEPT, Script, ServerClient, checked, lifetime, ready
 from shoal.types import RunId, TaskId, WorkerId
 
 _LARGE = 64 * 1024
 """Larger outputs are staged by a command of their own, because a script copies what it is given;
-the script then renames them, or deletes them if what their worker says is refused."""
+the script then renames them, and what it doesn't, for whatever reason, is deleted after it."""
 _STAGED_SECONDS = 3600
+_CLOSING_SECONDS = 1.0
+"""For how long a run is tried to be closed while the server doesn't answer anyway."""
 
 _GUARD = """
 local ttl = redis.call('PTTL', KEYS[1])
@@ -207,7 +210,8 @@ return {part, parked, given, saved, marks, handed, started}
 )
 
 _POST = (
-    _GUARD
+    "#!lua flags=allow-oom"  # who tells that the memory is full must get through
+    + _GUARD
     + """
 -- KEYS: state, the client's mailbox. ARGV: the letter's fields.
 local gone = over('', '')
@@ -356,14 +360,44 @@ class RedisStore(ServerClient):
 
     scripts = _SCRIPTS
 
-    def __init__(self, url: str, latency: float = 0.0) -> None:
-        """Reach the server at a URL; `latency` seconds are added to each round trip."""
-        super().__init__(url, latency)
-        self._receivers = Receivers(lambda: Connection(self._address, self._latency))
+    def __init__(
+        self,
+        url: str,
+        latency: float = 0.0,
+        *,
+        known: bool = False,
+        revive: Callable[[], None] | None = None,
+    ) -> None:
+        """Reach the server at a URL; the arguments are those of `ServerClient`."""
+        self._receivers = Receivers(self._connect)
+        self._watchful = not known
+        self._lifetime = ""
+        """The server's, as of the latest connection."""
+        self._opened: dict[RunId, str] = {}
+        """The runs begun here, and the server's lifetime then."""
+        self._executed: dict[RunId, int] = {}
+        """How many of their tasks have been executed, as of the latest look."""
+        super().__init__(url, latency, known=known, revive=revive)
+
+    def _connect(self) -> Connection:
+        connection = super()._connect()
+        if self._watchful:
+            try:
+                self._lifetime = lifetime(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    @property
+    def durable(self) -> bool:
+        """Whether the server keeps what it is told when it is restarted."""
+        return self._lifetime == KEPT
 
     def open(self, run: RunId, opening: Opening) -> None:
         """Begin a run."""
         checked(self._call([["MULTI"], *_opening_commands(run, opening), ["EXEC"]])[-1])
+        self._opened[run] = self._lifetime
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
         """Begin a start of a worker."""
@@ -426,7 +460,8 @@ class RedisStore(ServerClient):
             keys.given(run),
             *staged,
         )
-        claims, owned = self._script("complete", touched, args, staging)
+        dropped: list[list[Arg]] = [["UNLINK", *staged]] if staged else []
+        claims, owned = self._script("complete", touched, args, staging, after=dropped)
         answers: list[Claim | Ready] = [*_claims(claims)]
         answers += [Ready(TaskId(str(task, "utf-8")), tuple(rest)) for task, *rest in owned]
         return answers
@@ -441,10 +476,23 @@ class RedisStore(ServerClient):
 
     def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
         """The messages behind `after`."""
+        place = keys.mailbox(run, mailbox)
+        try:
+            return self._persist(
+                lambda: self._receive(run, mailbox, after, timeout),
+                wait=partial(self._receivers.ended_within, place),
+            )
+        except StoreInterrupted:
+            if self._receivers.hung_up(place):
+                return []
+            raise
+
+    def _receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
         connection = self._receivers.take(keys.mailbox(run, mailbox))
         if connection is None:
             return []
         try:
+            self._check_kept(run)
             reply = _read_mail(connection, run, mailbox, after, timeout)
         except StoreUnavailable:
             if self._receivers.give_up(connection):
@@ -455,6 +503,11 @@ class RedisStore(ServerClient):
             raise
         self._receivers.give_back(connection)
         return [_letter(str(id_, "utf-8"), fields) for id_, fields in reply[0][1]] if reply else []
+
+    def _check_kept(self, run: RunId) -> None:
+        """What a server has that was restarted from an old copy of its data isn't to be trusted."""
+        if self._opened.get(run, self._lifetime) != self._lifetime:
+            raise RunOver(f"Run {run} was begun before the store was restarted without its data.")
 
     def hang_up(self, run: RunId, mailbox: str) -> None:
         """End whoever waits for that mailbox, or is about to."""
@@ -516,8 +569,15 @@ class RedisStore(ServerClient):
         return _claims(claims), _text(last)
 
     def progress(self, run: RunId) -> int:
-        """How many tasks have been executed."""
-        return sum(int(count) for count in self._call([["HVALS", keys.progress(run)]])[0])
+        """How many tasks have been executed; what was known last while the server is away."""
+        try:
+            counts = self._call([["HVALS", keys.progress(run)]], seconds=0.0)[0]
+        except StoreUnavailable:
+            return self._executed.get(run, 0)
+        executed = sum(int(count) for count in counts)
+        if run in self._opened:
+            self._executed[run] = executed
+        return executed
 
     def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
         """End a run and delete everything of it."""
@@ -533,7 +593,10 @@ class RedisStore(ServerClient):
         )
         mailboxes = [keys.mailbox(run, name) for name in (keys.CLIENT, *workers)]
         touched = [*(name(run) for name in names), *mailboxes]
-        self._script("close", touched, [keys.large_output(run, "")])
+        seconds = _CLOSING_SECONDS if self._outage.lasts else None
+        self._opened.pop(run, None)
+        self._executed.pop(run, None)
+        self._script("close", touched, [keys.large_output(run, "")], seconds=seconds)
         for mailbox in mailboxes:
             self._receivers.hang_up(mailbox, remember=False)
 
@@ -588,7 +651,7 @@ def _read_mail(
     block = ("BLOCK", max(1, round(timeout * 1000))) if timeout > 0 else ()
     read = ("XREAD", *block, "STREAMS", keys.mailbox(run, mailbox), after or "0")
     connection.send([("EXISTS", keys.state(run)), read])
-    if not checked([connection.reply()])[0]:
+    if not checked(ready(connection, [connection.reply()]))[0]:
         raise RunOver(f"Run {run} is over.")
     mail: list[Any] | None = checked([connection.reply(patience=timeout)])[0]
     return mail

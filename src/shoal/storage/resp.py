@@ -7,6 +7,7 @@ one writes buffers as they are and reads large replies straight into the memory 
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import time
@@ -15,17 +16,21 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from shoal.errors import SettingsError, StoreRefused, StoreUnavailable
+from shoal.errors import SettingsError, StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage.codec import Buffer
 
 Arg = str | int | float | Buffer | list[Buffer]
 """A command's argument; a list of buffers is one argument, written without joining."""
 
+RECONNECT_SECONDS = 20.0
+"""For how long a server that can't be reached any more is waited for, unless its URL says so."""
 _CONNECT_SECONDS = 5.0
 _REPLY_SECONDS = 60.0
 _GATHER = 32 * 1024
 """Smaller pieces are joined before they are written."""
 _IOV_MAX = 512
+_NOT_READY = ("LOADING", "TRYAGAIN", "MASTERDOWN")
+"""How the errors of a server begin that will be ready in a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,7 @@ class Address:
     db: int = 0
     tls: bool = False
     ca_file: str | None = None
+    reconnect_seconds: float = RECONNECT_SECONDS
 
     def __str__(self) -> str:
         return f"unix socket {self.path}" if self.path else f"{self.host}:{self.port}"
@@ -54,7 +60,8 @@ def parse_url(url: str) -> Address:
         # Not `from` the error: what it quotes may be a part of the password.
         raise SettingsError(
             f"store={_safe(url)!r} is not a store's URL: use redis://HOST:PORT/DB, with numbers "
-            "for port and database; in a password, write %40 for @, %23 for # and %2F for /."
+            "for port, database and reconnect_seconds; in a password, write %40 for @, %23 for # "
+            "and %2F for /."
         ) from None
 
 
@@ -83,7 +90,22 @@ def _address(url: str) -> Address:
         db=int(db or 0),
         tls=parts.scheme in ("rediss", "valkeys"),
         ca_file=query["ca_file"][0] if "ca_file" in query else None,
+        reconnect_seconds=_seconds(query.get("reconnect_seconds", [str(RECONNECT_SECONDS)])[0]),
     )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(text)
+    return seconds
+
+
+def with_patience(url: str, reconnect_seconds: float) -> str:
+    """The URL, saying for how long the server is waited for; whoever is given it does the same."""
+    if reconnect_seconds == RECONNECT_SECONDS or "reconnect_seconds=" in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}reconnect_seconds={reconnect_seconds:g}"
 
 
 def _safe(url: str) -> str:
@@ -109,11 +131,10 @@ class Connection:
         try:
             sock = _dialled(self.address)
         except OSError as error:
-            raise StoreUnavailable(
+            raise StoreInterrupted(
                 f"The store at {self.address} can't be reached: {error}. Is the server running, "
                 "and is the address right?"
             ) from error
-        sock.settimeout(_REPLY_SECONDS)
         return sock
 
     def _greet(self) -> None:
@@ -128,8 +149,11 @@ class Connection:
                 answer = self.call("PING")
                 if answer != b"PONG":
                     raise self._strange(repr(answer))
+            self._socket.settimeout(_REPLY_SECONDS)
         except StoreRefused as error:
             self.close()
+            if not_ready(error):
+                raise self.interruption(error) from error
             raise StoreRefused(
                 f"The store at {address} doesn't let us in: {error}. Check the user name, password "
                 "and database in the store's URL."
@@ -151,9 +175,13 @@ class Connection:
 
     def hang_up(self) -> None:
         """Close it under whoever waits for a reply; that one gets an error."""
+        self.interrupt()
+        self._socket.close()
+
+    def interrupt(self) -> None:
+        """End whoever waits for a reply, who closes it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
 
     def call(self, *args: Arg) -> Any:
         """One command, one reply; an error reply is raised."""
@@ -211,8 +239,12 @@ class Connection:
         except ValueError as error:
             raise self._strange(str(error)) from error
 
-    def _broken(self, error: OSError) -> StoreUnavailable:
-        return StoreUnavailable(f"The connection to the store at {self.address} broke: {error}.")
+    def interruption(self, error: StoreRefused) -> StoreInterrupted:
+        """What to raise for the reply of a server that isn't ready."""
+        return StoreInterrupted(f"The store at {self.address} isn't ready yet: {error}.")
+
+    def _broken(self, error: OSError) -> StoreInterrupted:
+        return StoreInterrupted(f"The connection to the store at {self.address} broke: {error}.")
 
     def _strange(self, said: str) -> StoreUnavailable:
         return StoreUnavailable(
@@ -280,6 +312,11 @@ class Connection:
         if not got:
             raise ConnectionResetError("the server hung up")
         self._end += got
+
+
+def not_ready(reply: Any) -> bool:
+    """Whether a reply says that the server will be ready in a moment."""
+    return isinstance(reply, StoreRefused) and str(reply).startswith(_NOT_READY)
 
 
 def _dialled(address: Address) -> socket.socket:

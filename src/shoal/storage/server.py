@@ -1,15 +1,28 @@
-"""`ServerClient`: commands and scripts on a Valkey or Redis server, over one shared connection."""
+"""`ServerClient`: commands and scripts on a Valkey or Redis server, over one shared connection.
+
+1. A connection that broke is replaced, and what was under way is said again, all of it: whatever is
+   said to the server may be said twice. The same goes for a server that is still loading its data.
+2. That has an end: `reconnect_seconds` of the server's URL. A client that has never reached the
+   server is told at once that nobody is there; a wrong password is never tried twice.
+3. Scripts that a restarted server doesn't know are sent again.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from shoal.errors import RunOver, StoreRefused
-from shoal.storage.resp import Address, Arg, Connection, parse_url
+from shoal.errors import RunOver, StoreInterrupted, StoreRefused, StoreUnavailable
+from shoal.storage.backoff import Backoff, Outage
+from shoal.storage.resp import Address, Arg, Connection, not_ready, parse_url
+
+T = TypeVar("T")
+
+KEPT = "kept"
+"""The lifetime of a server that writes everything to a file."""
 
 
 class Script:
@@ -21,21 +34,88 @@ class Script:
 
 
 class ServerClient:
-    """What asks things of a server; safe to use from several threads.
-
-    A connection that broke is given up, and the next command makes another.
-    """
+    """What asks things of a server; safe to use from several threads."""
 
     scripts: ClassVar[Mapping[str, Script]] = {}
     """What it runs on the server, by name."""
 
-    def __init__(self, url: str, latency: float = 0.0) -> None:
-        """Reach the server at a URL; `latency` seconds are added to each round trip."""
+    def __init__(
+        self,
+        url: str,
+        latency: float = 0.0,
+        *,
+        known: bool = False,
+        revive: Callable[[], None] | None = None,
+    ) -> None:
+        """Reach the server at a URL.
+
+        Args:
+            url: Where it is, how to get in, and for how long to wait for it.
+            latency: Seconds added to each round trip.
+            known: Somebody has reached it: if nobody answers now, it is waited for.
+            revive: Starts the server again if it is gone.
+        """
         self.url = url
         self._address: Address = parse_url(url)
         self._latency = latency
+        self._revive = revive
+        self._outage = Outage()
+        self._hurried = threading.Event()
         self._lock = threading.Lock()
-        self._connection: Connection | None = Connection(self._address, latency)
+        self._connection: Connection | None = None
+        if not known:
+            self._connection = self._persist(self._first_contact)
+
+    def _first_contact(self) -> Connection:
+        """A connection to a server that may not be there: only one that is there is waited for."""
+        try:
+            return self._connect()
+        except StoreInterrupted as error:
+            if not_ready(error.__cause__):
+                raise
+            raise StoreUnavailable(str(error)) from error.__cause__
+
+    def _connect(self) -> Connection:
+        try:
+            return Connection(self._address, self._latency)
+        except StoreInterrupted as error:
+            if self._revive is None or not_ready(error.__cause__):
+                raise
+        self._revive()
+        return Connection(self._address, self._latency)
+
+    def _persist(
+        self,
+        attempt: Callable[[], T],
+        *,
+        seconds: float | None = None,
+        wait: Callable[[float], bool] | None = None,
+    ) -> T:
+        """What an attempt gives that may be made again, until the server answers.
+
+        Args:
+            attempt: Raises `StoreInterrupted` if it is to be made again.
+            seconds: For how long; default: what the server's URL says.
+            wait: Lets time pass between attempts, and says whether they are over.
+
+        Raises:
+            StoreUnavailable: The time is over; `StoreInterrupted` if it wasn't, but `wait` said so.
+        """
+        backoff: Backoff | None = None
+        while True:
+            try:
+                result = attempt()
+            except StoreInterrupted as error:
+                if backoff is None:
+                    limit = self._address.reconnect_seconds if seconds is None else seconds
+                    ended = wait or self._hurried.wait
+                    backoff = Backoff(self._address, self._outage, limit, ended)
+                if not backoff.pause(error):
+                    raise
+            else:
+                if backoff is not None:
+                    self._outage.ended()
+                return result
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
@@ -44,7 +124,7 @@ class ServerClient:
                 self._connection.close()
                 self._connection = None
             if self._connection is None:
-                self._connection = Connection(self._address, self._latency)
+                self._connection = self._connect()
             try:
                 yield self._connection
             except BaseException:
@@ -53,11 +133,16 @@ class ServerClient:
                 self._connection = None
                 raise
 
-    def _call(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
+    def _call(
+        self, commands: Sequence[Sequence[Arg]], *, seconds: float | None = None
+    ) -> list[Any]:
         """Several commands in one round trip."""
-        with self._connected() as connection:
-            replies = connection.pipeline(commands)
-        return checked(replies)
+
+        def attempt() -> list[Any]:
+            with self._connected() as connection:
+                return ready(connection, connection.pipeline(commands))
+
+        return checked(self._persist(attempt, seconds=seconds))
 
     def _script(
         self,
@@ -65,22 +150,56 @@ class ServerClient:
         script_keys: Sequence[str],
         args: Sequence[Arg],
         before: Sequence[Sequence[Arg]] = (),
+        *,
+        after: Sequence[Sequence[Arg]] = (),
+        seconds: float | None = None,
     ) -> Any:
-        """Run a script, after other commands, in one round trip."""
+        """Run a script between other commands, in one round trip."""
         script = self.scripts[name]
         tail = (len(script_keys), *script_keys, *args)
-        with self._connected() as connection:
-            replies = connection.pipeline([*before, ("EVALSHA", script.sha, *tail)])
-            if isinstance(replies[-1], StoreRefused) and "NOSCRIPT" in str(replies[-1]):
-                replies[-1:] = connection.pipeline([("EVAL", script.source, *tail)])
-        return checked(replies)[-1]
+
+        def attempt() -> list[Any]:
+            with self._connected() as connection:
+                replies = connection.pipeline([*before, ("EVALSHA", script.sha, *tail), *after])
+                reply = replies[len(before)]
+                if isinstance(reply, StoreRefused) and "NOSCRIPT" in str(reply):
+                    replies = connection.pipeline([*before, ("EVAL", script.source, *tail), *after])
+                return ready(connection, replies)
+
+        return checked(self._persist(attempt, seconds=seconds))[len(before)]
+
+    def hurry(self) -> None:
+        """Wait for the server no longer, should it not answer."""
+        self._hurried.set()
 
     def disconnect(self) -> None:
-        """Give up the connection."""
+        """Give up the connection, also under whoever uses it."""
+        self.hurry()
+        connection = self._connection
+        if connection is not None:
+            connection.interrupt()
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
+
+
+def lifetime(connection: Connection) -> str:
+    """What changes when a server begins anew with less than it had; nothing if it keeps a file."""
+    server, persistence = connection.pipeline([("INFO", "server"), ("INFO", "persistence")])
+    if isinstance(server, StoreRefused) or isinstance(persistence, StoreRefused):
+        return "unknown"
+    if b"aof_enabled:1" in bytes(persistence):
+        return KEPT
+    return bytes(server).partition(b"run_id:")[2].split()[0].decode()
+
+
+def ready(connection: Connection, replies: list[Any]) -> list[Any]:
+    """The replies, unless one says that the server isn't ready."""
+    for reply in replies:
+        if not_ready(reply):
+            raise connection.interruption(reply) from reply
+    return replies
 
 
 def checked(replies: list[Any]) -> list[Any]:
@@ -97,7 +216,12 @@ def _explained(error: StoreRefused) -> Exception:
         return RunOver(text[text.index("RUNOVER") + 8 :].partition(" script:")[0] + ".")
     if text.startswith("OOM"):
         return StoreRefused(
-            f"The store's memory is full ({text}). Give the server more (maxmemory), or produce "
-            "smaller outputs."
+            f"The store's memory is full ({text}). Give the server more (store_memory_mb, or "
+            "maxmemory of a server of your own), or produce smaller outputs."
+        )
+    if text.startswith("MISCONF"):
+        return StoreRefused(
+            f"The store can't write to its disk ({text}). Make room on the server's disk, or give "
+            "it another one."
         )
     return error

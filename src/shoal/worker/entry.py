@@ -28,7 +28,7 @@ def handle(job: dict[str, Any], running: Running) -> bool:
     where = (invocation.store, invocation.latency)
     store = _stores.get(where)
     if store is None:
-        store = _stores[where] = RedisStore(*where)
+        store = _stores[where] = RedisStore(*where, known=True)
     platform = HttpPlatform(job["gateway"], job["token"], invocation.latency)
     try:
         return run_worker(invocation, store, platform, running, start=job["start"])

@@ -1,0 +1,104 @@
+"""A proxy in front of a real server that drops connections, for the tests of reconnecting."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+from collections.abc import Callable
+
+Drops = Callable[[str, bytes], int | None]
+"""Given which way some bytes go, `to` or `from` the server: after how many of them the connection
+is dropped; None: they are passed on, and the connection holds."""
+
+
+class DroppingProxy:
+    """Passes on what goes between clients and a server on loopback, until it drops it."""
+
+    def __init__(self, port: int, drops: Drops = lambda way, data: None) -> None:
+        self.drops = drops
+        self.dropped = 0
+        """How many connections have been dropped."""
+        self._target = ("127.0.0.1", port)
+        self._lock = threading.Lock()
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._begin(self._listen)
+
+    def _begin(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _listen(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(self._target)
+                except OSError:
+                    client.close()
+                    continue
+                for each in (client, server):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                pair = (client, server)
+                with self._lock:
+                    self._pairs.add(pair)
+                self._begin(self._pass_on, "to", client, server, pair)
+                self._begin(self._pass_on, "from", server, client, pair)
+
+    def _pass_on(
+        self,
+        way: str,
+        source: socket.socket,
+        target: socket.socket,
+        pair: tuple[socket.socket, socket.socket],
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                count = self.drops(way, data)
+                target.sendall(data if count is None else data[:count])
+                if count is not None:
+                    self.dropped += 1
+                    break
+        self._drop(pair)
+
+    def _drop(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        with self._lock:
+            self._pairs.discard(pair)
+        for each in pair:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def drop_all(self) -> None:
+        """Drop every connection there is."""
+        with self._lock:
+            pairs = list(self._pairs)
+        self.dropped += len(pairs)
+        for pair in pairs:
+            self._drop(pair)
+
+    def close(self) -> None:
+        """Drop everything, and let nobody in any more."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_all()
+        for thread in self._threads:
+            thread.join()
+
+
+def at_random(seed: int, share: float, ways: tuple[str, ...] = ("to", "from")) -> Drops:
+    """Drops a share of what is passed on, at any byte of it: the last one never arrives."""
+    chance = random.Random(seed)
+
+    def drops(way: str, data: bytes) -> int | None:
+        if way not in ways or chance.random() >= share:
+            return None
+        return chance.randrange(len(data))
+
+    return drops
