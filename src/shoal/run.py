@@ -120,6 +120,8 @@ class Environment:
     """Keeps an ended run; called with its outcome."""
     keep: float
     """Seconds for which what is finished of a run that isn't is kept."""
+    ended: Callable[[Run], None]
+    """Is told of an ended run before anybody else is."""
     retired: Callable[[], SharedFolder | None]
     """Gives the folder of an ended run, if there is one to be taken over."""
     retire: Callable[[SharedFolder], None]
@@ -316,6 +318,7 @@ class Run:
                 self._display.close()
             self._clean_up()
             self._environment.file(self, outcome)
+            self._environment.ended(self)
             self._ended.set()
 
     def _await_outputs(self) -> None:
@@ -467,7 +470,7 @@ class Run:
                         self.records.append(bytes(letter.parts[0]))
         except StoreError:
             return  # it is told of by what happens next
-        if self._error is not None:
+        if isinstance(self._error, ShoalError):
             self._error.add_note(
                 f"What is finished is kept: compute(resume={self.id!r}) repeats only the rest."
             )

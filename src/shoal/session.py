@@ -249,7 +249,6 @@ class Session:
         finally:
             with self._lock:
                 self._runs.discard(run)
-            self._keep(run)
 
     def _keep(self, run: Run) -> None:
         """Keep a few runs that aren't finished, for who resumes them."""
@@ -313,6 +312,7 @@ class Session:
             keep=settings.keep_seconds,
             cache=_cache_place(workflow, settings),
             file=self._filing(learn) if settings.history else lambda run, outcome: None,
+            ended=self._keep,
             retired=self._take_retired,
             retire=lambda folder: self._do_afterwards(lambda: self._retire(folder)),
         )
