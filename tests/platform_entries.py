@@ -28,6 +28,9 @@ def act(job: Job, running: Any) -> bool:
     word, _, argument = (invocation["part"] or "pass").partition(" ")
     note(job, "began")
     running.set(0, TASK)
+    if word == "token":
+        (folder / argument).write_text(job["token"])
+        word = "pass"
     reusable = _ACTIONS[word](folder, argument)
     running.clear(0)
     note(job, "ended")

@@ -11,10 +11,11 @@ from typing import Any
 from observing import eventually
 from platform_entries import read_notes
 from shoal.platform.base import Invocation, Platform
-from shoal.platform.gateway import LocalGateway, new_token
+from shoal.platform.gateway import LocalGateway
 from shoal.platform.http import HttpPlatform
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
+from shoal.platform.tokens import new_token
 from shoal.types import RunId, WorkerId
 
 ENTRY = "platform_entries:act"

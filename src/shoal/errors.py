@@ -17,6 +17,7 @@
     ├── PlatformError              the platform
     │   ├── GatewayUnavailable     nobody answers, or the token is wrong
     │   └── GatewayRefused         the gateway understood, and says no
+    │       └── GatewayBusy        for now: too many requests, or too many workers wait
     ├── StoreError                 the store
     │   ├── StoreUnavailable       nobody answers, or the connection broke
     │   ├── StoreRefused           a wrong password, a full memory, a wrong command
@@ -182,6 +183,10 @@ class GatewayUnavailable(PlatformError):
 
 class GatewayRefused(PlatformError):
     """The gateway understood the request, and refuses it."""
+
+
+class GatewayBusy(GatewayRefused):
+    """The gateway refuses for now: too many requests, or too many workers wait."""
 
 
 class StoreError(ShoalError):

@@ -33,11 +33,12 @@ from shoal.planning.book import PlanBook, key_of
 from shoal.planning.choice import Wanted, planned
 from shoal.planning.preview import Preview
 from shoal.platform.base import Platform
-from shoal.platform.gateway import LocalGateway, import_path, new_token
+from shoal.platform.gateway import LocalGateway, import_path
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
+from shoal.platform.tokens import new_token, read_token
 from shoal.run import Display, Environment, Run
-from shoal.settings import NAMES, Settings, resolve
+from shoal.settings import LASTING, NAMES, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.embedded import EmbeddedServer, runtime_folder
 from shoal.storage.redis import RedisStore
@@ -53,8 +54,6 @@ T = TypeVar("T")
 WORKER_ENTRY = "shoal.worker.entry:handle"
 _PRELOADABLE = ("numpy", "scipy", "pandas", "PIL")
 """Packages that take long to import and bear being forked."""
-_LASTING = ("store", "platform", "token", "sandboxes", "idle_seconds", "latency", "folder")
-"""What a session is made with; the other settings given to a call concern its run only."""
 
 
 class Session:
@@ -400,7 +399,7 @@ def remote_platform(settings: Settings) -> Platform | None:
         return None
     from shoal.platform.http import HttpPlatform
 
-    return HttpPlatform(settings.platform, _token(settings), settings.latency)
+    return HttpPlatform(settings.platform, _token(settings), settings.latency, settings.ca_file)
 
 
 def _token(settings: Settings) -> str:
@@ -413,7 +412,7 @@ def _token(settings: Settings) -> str:
             f"The gateway at {settings.platform} wants a token: set SHOAL_TOKEN, or token in "
             "shoal.toml, to what `shoal gateway` wrote to its token file."
         )
-    return path.read_text().strip()
+    return read_token(path)
 
 
 def token_file() -> Path:
@@ -452,7 +451,7 @@ class _Engine:
         with self._lock:
             session = self._sessions.get(key)
             if session is None or session._closed or session._process != os.getpid():
-                lasting = {name: settled[name] for name in _LASTING if name in settled}
+                lasting = {name: settled[name] for name in LASTING if name in settled}
                 session = self._sessions[key] = Session(**(lasting | own))
             return session
 

@@ -15,7 +15,6 @@ import json
 import logging
 import mmap
 import os
-import secrets
 import selectors
 import signal
 import socket
@@ -27,12 +26,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shoal.clock import RealClock
-from shoal.errors import GatewayRefused, RunOver, ShoalError
+from shoal.errors import GatewayBusy, GatewayRefused, RunOver, ShoalError
 from shoal.execution.pool import Acquired, WarmPool
 from shoal.platform.base import Invocation, LogLine, this_host
 from shoal.platform.limits import machine_memory_mb
 from shoal.platform.logs import RunLogs
 from shoal.platform.sandbox import PAGE, RunningTasks, send_frame
+from shoal.platform.tokens import run_token
 from shoal.platform.zygotes import Zygotes
 from shoal.storage.base import Letter
 from shoal.storage.redis import RedisStore
@@ -41,6 +41,8 @@ from shoal.types import Resources, RunId
 log = logging.getLogger(__name__)
 
 _CANCEL_SECONDS = 5.0
+_MOST_WAITING = 100_000
+"""Invocations in the queue."""
 _LINE = 64 * 1024
 """A longer line is cut, so that one without an end isn't collected for ever."""
 _READ = 1 << 16
@@ -94,6 +96,7 @@ class LocalGateway:
             idle_seconds: After how long an idle sandbox is removed.
             latency: Seconds added to each invocation, for experiments.
         """
+        self.capacity = capacity
         self.host = this_host()
         self.memory_mb = machine_memory_mb()
         self.address = ("", "")
@@ -128,6 +131,8 @@ class LocalGateway:
             threading.Event().wait(self._latency)
         with self._lock:
             self._check_open()
+            if len(self._queue) + len(invocations) > _MOST_WAITING:
+                raise GatewayBusy(f"{len(self._queue)} workers wait for a sandbox already.")
             self._queue.extend(invocations)
             self._serve_queue()
 
@@ -267,6 +272,7 @@ class LocalGateway:
         sandbox.last_run = (job.run, job.worker)
         sandbox.began = self._clock.now()
         url, token = self.address
+        token = run_token(token, job.run, job.session)
         frame = {"invocation": asdict(job), "gateway": url, "token": token, "start": start}
         try:
             send_frame(sandbox.control, json.dumps(frame, separators=(",", ":")).encode())
@@ -458,11 +464,6 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int
     ours.callback(os.close, read)
     theirs.callback(os.close, write)
     return read, write
-
-
-def new_token() -> str:
-    """A secret for a gateway's address."""
-    return secrets.token_urlsafe(32)
 
 
 def import_path() -> tuple[str, ...]:
