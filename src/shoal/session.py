@@ -34,13 +34,14 @@ from shoal.planning.choice import Wanted, planned
 from shoal.planning.preview import Preview
 from shoal.platform.base import Platform
 from shoal.platform.gateway import LocalGateway, import_path
+from shoal.platform.housing import Housing, hidden_folder, variable_names
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token, read_token
 from shoal.run import Display, Environment, Run
 from shoal.settings import LASTING, NAMES, Settings, resolve
 from shoal.storage.base import Store
-from shoal.storage.embedded import EmbeddedServer, runtime_folder
+from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.redis import RedisStore
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId
@@ -110,6 +111,7 @@ class Session:
             capacity=settings.sandboxes,
             idle_seconds=settings.idle_seconds,
             latency=settings.latency,
+            housing=Housing(settings.isolation, False, variable_names(settings.pass_variables)),
         )
         self._closers.append(gateway.close)
         server = GatewayServer(gateway, new_token())
@@ -417,7 +419,7 @@ def _token(settings: Settings) -> str:
 
 def token_file() -> Path:
     """Where a stand-alone gateway of this user keeps its token."""
-    return runtime_folder() / "gateway.token"
+    return hidden_folder() / "gateway.token"
 
 
 def _display(settings: Settings, name: str, tasks: int) -> Display | None:

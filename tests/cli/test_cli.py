@@ -325,7 +325,7 @@ def test_the_doctor_tells_what_is_not_in_order(
     said = shoal("doctor")
     assert said.code == 1
     assert re.search(r"^FAIL  history .*can't be opened", said.out, re.MULTILINE)
-    assert "1 of 9 checks failed" in said.err
+    assert "1 of 10 checks failed" in said.err
 
 
 # gateway.
@@ -431,7 +431,9 @@ def test_ctrl_c_ends_a_run_with_130_and_a_word(folder: Path) -> None:
         "def sleep():\n    pathlib.Path('begun').touch()\n    time.sleep(60)\n"
         "output = shoal.task(sleep)()\n"
     )
-    with started("run", "slow.py:output", OF_TEST=str(folder)) as process:
+    with started(
+        "run", "slow.py:output", OF_TEST=str(folder), SHOAL_PASS_VARIABLES="OF_TEST"
+    ) as process:
         assert eventually(lambda: (folder / "begun").exists())
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)

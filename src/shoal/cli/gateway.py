@@ -12,6 +12,7 @@ import threading
 
 from shoal.errors import UsageError
 from shoal.platform.gateway import LocalGateway
+from shoal.platform.housing import Housing, variable_names
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer, server_tls
 from shoal.platform.tokens import new_token, read_token, write_token
@@ -50,6 +51,7 @@ def carry_out(args: argparse.Namespace) -> None:
         RunLogs(settings.data_folder() / "logs"),
         capacity=settings.sandboxes,
         idle_seconds=settings.idle_seconds,
+        housing=Housing(settings.isolation, True, variable_names(settings.pass_variables)),
     )
     token = settings.token or new_token()
     try:

@@ -22,18 +22,19 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shoal.clock import RealClock
 from shoal.errors import GatewayBusy, GatewayRefused, RunOver, ShoalError
 from shoal.execution.pool import Acquired, WarmPool
 from shoal.platform.base import Invocation, LogLine, this_host
+from shoal.platform.housing import Housing
 from shoal.platform.limits import machine_memory_mb
 from shoal.platform.logs import RunLogs
 from shoal.platform.sandbox import PAGE, RunningTasks, send_frame
 from shoal.platform.tokens import run_token
-from shoal.platform.zygotes import Zygotes
+from shoal.platform.zygotes import Key, Zygotes
 from shoal.storage.base import Letter
 from shoal.storage.redis import RedisStore
 from shoal.types import Resources, RunId
@@ -49,6 +50,8 @@ _READ = 1 << 16
 _DRAINS = 32
 """How often a stream is read after a job, should something go on printing."""
 
+_DEFAULT = Housing()
+
 Kind = tuple[Resources, str]
 """What sandboxes must have in common to be exchangeable: resources and session."""
 
@@ -61,9 +64,9 @@ class _Sandbox:
     streams: dict[str, int]
     """The pipes that its stdout and stderr come out of."""
     running: RunningTasks
-    zygote: int
+    zygote: Key
     pid: int = 0
-    """Once the zygote has told it."""
+    """Once the zygote has told it; 0 in a namespace, where the system sees to the end."""
     job: Invocation | None = None
     last_run: tuple[RunId, str] = (RunId(""), "")
     """Whose lines come out of it."""
@@ -86,6 +89,7 @@ class LocalGateway:
         capacity: int = 32,
         idle_seconds: float = 7.0,
         latency: float = 0.0,
+        housing: Housing = _DEFAULT,
     ) -> None:
         """Start a gateway; its first zygote begins to load at once.
 
@@ -95,7 +99,9 @@ class LocalGateway:
             capacity: How many sandboxes there may be at once.
             idle_seconds: After how long an idle sandbox is removed.
             latency: Seconds added to each invocation, for experiments.
+            housing: What sandboxes get of the machine.
         """
+        self._housing = housing
         self.capacity = capacity
         self.host = this_host()
         self.memory_mb = machine_memory_mb()
@@ -120,8 +126,8 @@ class LocalGateway:
         self._wake.setblocking(False)
         self._waker.setblocking(False)
         self._selector.register(self._wake, selectors.EVENT_READ, self._on_wake)
-        self._zygotes = Zygotes(entry, self._selector)
-        self._zygotes.get(1)
+        self._zygotes = Zygotes(entry, self._selector, housing)
+        self._zygotes.start(1)
         self._thread = threading.Thread(target=self._listen, name="shoal-gateway", daemon=True)
         self._thread.start()
 
@@ -187,6 +193,7 @@ class LocalGateway:
                 "idle": self._pool.idle,
                 "queued": len(self._queue),
                 "limits": self._zygotes.limits,
+                "isolation": self._zygotes.isolation,
                 "memory_mb": self.memory_mb,
                 "invocations": dict(self._counts),
                 "busy_seconds": round(self._busy_seconds, 6),
@@ -254,12 +261,12 @@ class LocalGateway:
             theirs.callback(os.close, page)
             os.ftruncate(page, PAGE)
             running = RunningTasks(mmap.mmap(page, PAGE))
-            zygote = self._zygotes.get(min(kind[0].slots, os.cpu_count() or 1))
-            zygote.preload(preload)
+            key = (min(kind[0].slots, os.cpu_count() or 1), kind[1])
+            zygote = self._zygotes.get(key, preload)
             zygote.fork(number, kind[0], (inside.fileno(), out_inside, err_inside, page))
             ours.pop_all()
         streams = {"stdout": out, "stderr": err}
-        sandbox = _Sandbox(number, kind, control, streams, running, zygote.slots)
+        sandbox = _Sandbox(number, kind, control, streams, running, key)
         self._sandboxes[number] = sandbox
         control.setblocking(True)
         self._watch(control, lambda: self._on_control(sandbox))
@@ -273,6 +280,8 @@ class LocalGateway:
         sandbox.began = self._clock.now()
         url, token = self.address
         token = run_token(token, job.run, job.session)
+        if self._housing.own_folder:
+            job = replace(job, folder="")
         frame = {"invocation": asdict(job), "gateway": url, "token": token, "start": start}
         try:
             send_frame(sandbox.control, json.dumps(frame, separators=(",", ":")).encode())
@@ -398,7 +407,7 @@ class LocalGateway:
         elif message["op"] == "forked" and sandbox is not None:
             sandbox.pid = message["pid"]
         elif message["op"] == "gone":
-            for lost in [s for s in self._sandboxes.values() if s.zygote == message["slots"]]:
+            for lost in [s for s in self._sandboxes.values() if s.zygote == message["zygote"]]:
                 _kill_group(lost.pid)
                 self._on_exit(lost, {"code": -9, "out_of_memory": False})
         elif message["op"] == "ready" and message["limits"] == "rlimit" and not self._unlimited:
@@ -425,6 +434,8 @@ class LocalGateway:
         sandbox.job = None
         self._pool.remove(sandbox.number)
         del self._sandboxes[sandbox.number]
+        if all(other.zygote != sandbox.zygote for other in self._sandboxes.values()):
+            self._zygotes.release(sandbox.zygote)
         for descriptor in (sandbox.control.fileno(), *sandbox.streams.values()):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
