@@ -60,8 +60,15 @@ def test_folders_of_what_has_ended_are_swept(tmp_path: Path) -> None:
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def reason() -> str:
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime folder in which nobody else has sandboxes."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def reason(runtime: None) -> str:
     """Why sandboxes can't be kept apart on this machine; empty if they can."""
     return problem(str(hidden_folder()))
 
