@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench planning predictions load quality clean
+.PHONY: help demo test lint types layers tests quick bench planning predictions load quality fuzz clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -22,6 +22,10 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml
 
 $(VENV)/.bench: $(BIN)/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+$(VENV)/.fuzz: $(BIN)/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	@touch $@
 
 $(VENV)/.quality: $(BIN)/python pyproject.toml
@@ -63,6 +67,9 @@ load: $(VENV)/.dev  ## many clients on one gateway, and one run of 100,000 tasks
 
 quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simulated side by side
 	$(BIN)/python benchmarks/plan_quality.py $(ARGS)
+
+fuzz: $(VENV)/.fuzz  ## arbitrary input for the gateway and for everything that parses
+	$(BIN)/python tests/fuzz/fuzzing.py $(ARGS)
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

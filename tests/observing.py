@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,18 @@ def exists(pid: int) -> bool:
         return _stat(pid)[0] != "Z"
     except OSError:
         return False
+
+
+def outside(pid: int) -> int:
+    """The number that a process has here which has another one in a sandbox's namespace."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            found = re.search(r"^NSpid:\t(\d+)\t(?:\d+\t)*(\d+)$", status.read_text(), re.MULTILINE)
+        except OSError:
+            continue
+        if found is not None and int(found[2]) == pid:
+            return int(found[1])
+    return pid
 
 
 def parent(pid: int) -> int:

@@ -28,10 +28,18 @@ def act(job: Job, running: Any) -> bool:
     word, _, argument = (invocation["part"] or "pass").partition(" ")
     note(job, "began")
     running.set(0, TASK)
+    if word == "token":
+        (folder / argument).write_text(job["token"])
+        word = "pass"
     reusable = _ACTIONS[word](folder, argument)
     running.clear(0)
     note(job, "ended")
     return reusable is not False
+
+
+def nothing(job: Job, running: Any) -> bool:
+    """Be done at once."""
+    return True
 
 
 def note(job: Job, event: str, **facts: Any) -> None:
@@ -126,6 +134,26 @@ def _show_limits(folder: Path, name: str) -> None:
     (folder / name).write_text(json.dumps(limits))
 
 
+def _look(folder: Path, name: str) -> None:
+    """Write down what a sandbox finds around it, and leave a temporary file."""
+    import tempfile
+
+    temporary = tempfile.gettempdir()
+    hidden = Path(temporary).parents[2]
+    (Path(temporary) / "left").touch()
+    found = {
+        "environment": dict(os.environ),
+        "status": Path("/proc/self/status").read_text(),
+        "pid": os.getpid(),
+        "group": os.getpgrp(),
+        "processes": [int(entry) for entry in os.listdir("/proc") if entry.isdigit()],
+        "temporary": temporary,
+        "hidden": os.listdir(hidden),
+        "homes": os.listdir(hidden / "sandboxes"),
+    }
+    (folder / name).write_text(json.dumps(found))
+
+
 def _grow(folder: Path, megabytes: str) -> None:
     _hold(bytearray(int(megabytes) * 1024 * 1024))
 
@@ -148,6 +176,7 @@ _ACTIONS = {
     "flood": _flood,
     "grow": _grow,
     "limits": _show_limits,
+    "look": _look,
     "pass": _pass,
     "print": _print,
     "raise": _raise_children,

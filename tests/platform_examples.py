@@ -11,13 +11,16 @@ from typing import Any
 from observing import eventually
 from platform_entries import read_notes
 from shoal.platform.base import Invocation, Platform
-from shoal.platform.gateway import LocalGateway, new_token
+from shoal.platform.gateway import LocalGateway
+from shoal.platform.housing import Housing
 from shoal.platform.http import HttpPlatform
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
+from shoal.platform.tokens import new_token
 from shoal.types import RunId, WorkerId
 
 ENTRY = "platform_entries:act"
+HOUSING = Housing(variables=("OF_TEST",))
 
 
 @dataclass
@@ -72,11 +75,20 @@ class Caller:
 
 @contextlib.contextmanager
 def gateway(
-    folder: Path, *, capacity: int = 4, idle_seconds: float = 60.0, entry: str = ENTRY
+    folder: Path,
+    *,
+    capacity: int = 4,
+    idle_seconds: float = 60.0,
+    entry: str = ENTRY,
+    housing: Housing = HOUSING,
 ) -> Iterator[LocalGateway]:
     """A gateway that ends with the test."""
     made = LocalGateway(
-        entry, RunLogs(folder / "logs"), capacity=capacity, idle_seconds=idle_seconds
+        entry,
+        RunLogs(folder / "logs"),
+        capacity=capacity,
+        idle_seconds=idle_seconds,
+        housing=housing,
     )
     try:
         yield made

@@ -28,6 +28,7 @@ SAMPLES = [
     errors.PlatformError("broken"),
     errors.GatewayUnavailable("nobody there"),
     errors.GatewayRefused("no such function"),
+    errors.GatewayBusy("too many requests"),
     errors.StoreError("broken"),
     errors.StoreUnavailable("nobody there"),
     errors.StoreInterrupted("hung up"),

@@ -66,6 +66,9 @@ VALUES: dict[str, Any] = {
     "reconnect_seconds": 2.5,
     "platform": "http://host",
     "token": "größe",
+    "ca_file": "/etc/ca.pem",
+    "isolation": False,
+    "pass_variables": "DATABASE_URL,EDITOR",
     "workers": 3,
     "memory_mb": 64,
     "cpus": 0.5,
@@ -283,10 +286,11 @@ def test_data_is_kept_where_the_setting_or_the_user_says(
 def test_sessions_differ_in_their_connections_only() -> None:
     same = Settings(workers=3, memory_mb=512, cpus=1.0, progress=True, history=False)
     assert same.connections == Settings().connections
-    for name in ("store", "platform", "token", "folder"):
+    for name in ("store", "platform", "token", "ca_file", "pass_variables", "folder"):
         assert resolve({name: "x"}).connections != Settings().connections
     for name in ("sandboxes", "idle_seconds", "latency"):
         assert resolve({name: 1}).connections != Settings().connections
+    assert resolve({"isolation": False}).connections != Settings().connections
 
 
 @pytest.mark.parametrize("name", ["workers", "sandboxes"])

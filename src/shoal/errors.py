@@ -17,6 +17,7 @@
     ├── PlatformError              the platform
     │   ├── GatewayUnavailable     nobody answers, or the token is wrong
     │   └── GatewayRefused         the gateway understood, and says no
+    │       └── GatewayBusy        for now: too many requests, or too many workers wait
     ├── StoreError                 the store
     │   ├── StoreUnavailable       nobody answers, or not in our language
     │   │   └── StoreInterrupted   the connection broke, or the server isn't ready yet
@@ -184,6 +185,10 @@ class GatewayUnavailable(PlatformError):
 
 class GatewayRefused(PlatformError):
     """The gateway understood the request, and refuses it."""
+
+
+class GatewayBusy(GatewayRefused):
+    """The gateway refuses for now: too many requests, or too many workers wait."""
 
 
 class StoreError(ShoalError):

@@ -33,16 +33,18 @@ from shoal.planning.book import PlanBook, key_of
 from shoal.planning.choice import Wanted, planned
 from shoal.planning.preview import Preview
 from shoal.platform.base import Platform
-from shoal.platform.gateway import LocalGateway, import_path, new_token
+from shoal.platform.gateway import LocalGateway, import_path
+from shoal.platform.housing import Housing, hidden_folder, variable_names
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
+from shoal.platform.tokens import new_token, read_token
 from shoal.run import Display, Environment, Run
-from shoal.settings import NAMES, Settings, resolve
+from shoal.settings import LASTING, NAMES, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.cache import Cache, CachePlace, cache_key
 from shoal.storage.cachefolder import FolderCache
 from shoal.storage.cacheserver import ServerCache
-from shoal.storage.embedded import EmbeddedServer, runtime_folder
+from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.redis import RedisStore
 from shoal.storage.resp import with_patience
 from shoal.storage.shared import SharedFolder
@@ -58,9 +60,6 @@ T = TypeVar("T")
 WORKER_ENTRY = "shoal.worker.entry:handle"
 _PRELOADABLE = ("numpy", "scipy", "pandas", "PIL")
 """Packages that take long to import and bear being forked."""
-_LASTING = ("store", "durable", "store_memory_mb", "reconnect_seconds", "platform", "token",
-            "sandboxes", "idle_seconds", "latency", "folder")  # fmt: skip
-"""What a session is made with; the other settings given to a call concern its run only."""
 
 _MOST_KEPT = 5
 """Runs that aren't finished, of which what is finished is kept."""
@@ -122,6 +121,7 @@ class Session:
             capacity=settings.sandboxes,
             idle_seconds=settings.idle_seconds,
             latency=settings.latency,
+            housing=Housing(settings.isolation, False, variable_names(settings.pass_variables)),
         )
         self._closers.append(gateway.close)
         server = GatewayServer(gateway, new_token())
@@ -549,7 +549,7 @@ def remote_platform(settings: Settings) -> Platform | None:
         return None
     from shoal.platform.http import HttpPlatform
 
-    return HttpPlatform(settings.platform, _token(settings), settings.latency)
+    return HttpPlatform(settings.platform, _token(settings), settings.latency, settings.ca_file)
 
 
 def _token(settings: Settings) -> str:
@@ -562,12 +562,12 @@ def _token(settings: Settings) -> str:
             f"The gateway at {settings.platform} wants a token: set SHOAL_TOKEN, or token in "
             "shoal.toml, to what `shoal gateway` wrote to its token file."
         )
-    return path.read_text().strip()
+    return read_token(path)
 
 
 def token_file() -> Path:
     """Where a stand-alone gateway of this user keeps its token."""
-    return runtime_folder() / "gateway.token"
+    return hidden_folder() / "gateway.token"
 
 
 def _display(settings: Settings, name: str, tasks: int) -> Display | None:
@@ -601,7 +601,7 @@ class _Engine:
         with self._lock:
             session = self._sessions.get(key)
             if session is None or session._closed or session._process != os.getpid():
-                lasting = {name: settled[name] for name in _LASTING if name in settled}
+                lasting = {name: settled[name] for name in LASTING if name in settled}
                 session = self._sessions[key] = Session(**(lasting | own))
             return session
 

@@ -37,6 +37,9 @@ class Settings:
     """A gateway's URL, `http://HOST:PORT`; default: a gateway within this process."""
     token: str | None = None
     """The gateway's token; default: the one in the file that `shoal gateway` writes."""
+    ca_file: str | None = None
+    """Who the certificate of an `https://` gateway may come from, a file in PEM format; default:
+    whom the system trusts."""
     workers: int | None = None
     """How many workers may be at work at once; default: one for each core."""
     memory_mb: int = 2048
@@ -53,6 +56,10 @@ class Settings:
     """How often a worker is started anew that ended in the same task, or vanished."""
     keep_seconds: float = 24 * 3600.0
     """For how long what is finished of a failed or cancelled run is kept, for who resumes it."""
+    isolation: bool = True
+    """Whether sandboxes are kept from seeing each other, where the system permits that."""
+    pass_variables: str = ""
+    """Names of environment variables that tasks get beside the harmless ones, with commas."""
     latency: float = 0.0
     """Seconds added to each round trip to store and gateway, for experiments."""
     progress: bool | None = None
@@ -83,11 +90,13 @@ class Settings:
     @property
     def connections(self) -> tuple[Any, ...]:
         """The settings that two sessions must have in common to be one."""
-        return (self.store, self.durable, self.store_memory_mb, self.reconnect_seconds,
-                self.platform, self.token, self.sandboxes, self.idle_seconds,
-                self.latency, self.folder)  # fmt: skip
+        return tuple(getattr(self, name) for name in LASTING)
 
 
+LASTING = ("store", "durable", "store_memory_mb", "reconnect_seconds", "platform", "token",
+           "ca_file", "sandboxes", "idle_seconds", "isolation", "pass_variables", "latency",
+           "folder")  # fmt: skip
+"""What a session is made with; other settings may differ from run to run."""
 _TYPES: dict[str, Any] = get_type_hints(Settings)
 NAMES = tuple(field.name for field in fields(Settings))
 
@@ -170,5 +179,5 @@ def _from_file(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path} can't be read: {error}.") from error

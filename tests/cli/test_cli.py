@@ -325,7 +325,7 @@ def test_the_doctor_tells_what_is_not_in_order(
     said = shoal("doctor")
     assert said.code == 1
     assert re.search(r"^FAIL  history .*can't be opened", said.out, re.MULTILINE)
-    assert "1 of 9 checks failed" in said.err
+    assert "1 of 10 checks failed" in said.err
 
 
 # gateway.
@@ -375,11 +375,33 @@ def test_a_gateway_serves_clients_until_it_is_ended(
     assert (late.code, "wants a token" in late.err) == (2, True)
 
 
+def test_a_gateway_with_a_certificate_serves_a_whole_run_over_tls(
+    shoal: Shoal, folder: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = str(certificate.with_suffix(".key"))
+    secured = ("--certificate", str(certificate), "--private-key", key)
+    with started("gateway", "--host", "0.0.0.0", "--port", "0", *secured) as gateway:
+        assert gateway.stdout is not None
+        listening = re.match(r"listening on https://0.0.0.0:(\d+),", gateway.stdout.readline())
+        assert listening is not None
+        gateway.stdout.readline()
+        monkeypatch.setenv("SHOAL_PLATFORM", f"https://127.0.0.1:{listening[1]}")
+        assert "ca_file" in shoal("run", "pipeline.py:output").err
+        monkeypatch.setenv("SHOAL_CA_FILE", str(certificate))
+        output = shoal("run", "pipeline.py:output", "--set", "planner=wukong")
+        assert (output.code, output.out) == (0, "3\n"), output.err
+        default_engine.close()
+        gateway.terminate()
+        assert gateway.wait(PATIENCE) == 0
+
+
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
         (["--host", "0.0.0.0"], "can be reached from elsewhere", 2),
         (["--host", "no such host", "--insecure"], "can't listen", 1),
+        (["--certificate", "here"], "are given together", 2),
+        (["--certificate", "here", "--private-key", "there"], "PEM format", 2),
         (["--port", "99999"], "ports go from 0 to 65535", 1),
         (["--sandboxes", "0"], "at least 1", 2),
         (["--idle-seconds", "-1"], "at least 0", 2),
@@ -409,7 +431,9 @@ def test_ctrl_c_ends_a_run_with_130_and_a_word(folder: Path) -> None:
         "def sleep():\n    pathlib.Path('begun').touch()\n    time.sleep(60)\n"
         "output = shoal.task(sleep)()\n"
     )
-    with started("run", "slow.py:output", OF_TEST=str(folder)) as process:
+    with started(
+        "run", "slow.py:output", OF_TEST=str(folder), SHOAL_PASS_VARIABLES="OF_TEST"
+    ) as process:
         assert eventually(lambda: (folder / "begun").exists())
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)

@@ -9,6 +9,7 @@ from execution_examples import a, b, c, w0, w1
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.errors import StoreError
 from shoal.execution.timeline import (
     KINDS,
     Row,
@@ -92,7 +93,7 @@ def test_record_of_a_machine_with_the_other_byte_order_is_read() -> None:
 
 def test_cut_off_record_is_not_taken_for_a_shorter_one() -> None:
     record = encode_record(w0, [(3, 2, 1.5, 2.5, 0.25, 4096)])
-    with pytest.raises(ValueError, match="bytes"):
+    with pytest.raises(StoreError, match=r"damaged.*bytes"):
         decode_records([record[:-1]], TASKS, 0.0, 3.0)
 
 

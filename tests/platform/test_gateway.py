@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually, exists, parent
+from observing import PATIENCE, eventually, exists, outside, parent
 from platform_entries import TASK
 from platform_examples import Caller, gateway
 from shoal.errors import GatewayRefused
@@ -79,7 +79,9 @@ def test_status_counts_sandboxes_and_invocations(local: LocalGateway, caller: Ca
 def test_idle_sandboxes_end_by_themselves(tmp_path: Path) -> None:
     with gateway(tmp_path, idle_seconds=0.05) as local:
         caller = Caller(local, tmp_path)
-        pid = caller.carry_out(caller.job())[0]["sandbox"]
+        caller.invoke(caller.job(part="await go"))
+        pid = outside(caller.await_notes("began")[0]["sandbox"])
+        caller.let_go()
         assert eventually(lambda: not exists(pid))
         assert eventually(lambda: local.status()["idle"] == 0)
 
@@ -102,7 +104,7 @@ def test_a_sandbox_that_is_killed_is_reported_with_the_signal(
     caller: Caller, store: RedisStore
 ) -> None:
     caller.invoke(caller.job(part="await go", store=store.url))
-    os.kill(caller.await_notes("began")[0]["sandbox"], signal.SIGKILL)
+    os.kill(outside(caller.await_notes("began")[0]["sandbox"]), signal.SIGKILL)
     found = loss(store)
     assert (found["reason"], found["code"]) == ("died", -signal.SIGKILL)
 
@@ -118,7 +120,7 @@ def test_an_entry_that_breaks_is_reported_with_its_traceback(
 
 def test_a_cancelled_worker_is_not_reported(caller: Caller, store: RedisStore) -> None:
     caller.invoke(caller.job(part="await go", store=store.url))
-    pid = caller.await_notes("began")[0]["sandbox"]
+    pid = outside(caller.await_notes("began")[0]["sandbox"])
     caller.platform.cancel(RUN)
     assert not exists(pid)
     assert store.receive(RUN, CLIENT, "", 0) == []
@@ -141,12 +143,13 @@ def test_a_run_whose_store_is_gone_gets_a_warning(
     assert "run run-1 can't be tended" in caplog.messages[0]
 
 
+@pytest.mark.parametrize("branch", [False, True])
 def test_the_zygote_is_replaced_when_it_dies(
-    local: LocalGateway, caller: Caller, store: RedisStore
+    local: LocalGateway, caller: Caller, store: RedisStore, branch: bool
 ) -> None:
     caller.invoke(caller.job(part="await go", store=store.url))
-    sandbox = caller.await_notes("began")[0]["sandbox"]
-    zygote = parent(sandbox)
+    sandbox = outside(caller.await_notes("began")[0]["sandbox"])
+    zygote = parent(sandbox) if branch else parent(parent(sandbox))
     os.kill(zygote, signal.SIGKILL)
     assert loss(store)["code"] == -signal.SIGKILL
     assert eventually(lambda: not exists(sandbox))
@@ -158,8 +161,7 @@ def test_invocations_right_after_the_zygote_died_are_not_forgotten(
 ) -> None:
     """1. The zygote dies. 2. A job comes before the gateway notices. 3. It is run or reported."""
     caller.carry_out(caller.job("w1", session="s2"))
-    sandbox = caller.notes("began")[0]["sandbox"]
-    zygote = parent(sandbox)
+    zygote = parent(parent(outside(caller.notes("began")[0]["sandbox"])))
     with local._lock:
         os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: not exists(zygote))
@@ -212,7 +214,7 @@ def test_a_stream_that_never_ends_does_not_hold_the_gateway_up(local: LocalGatew
             control=ours,
             streams={"stdout": endless.fileno()},
             running=RunningTasks(mmap.mmap(-1, PAGE)),
-            zygote=1,
+            zygote=(1, "s1"),
             last_run=(RUN, "w0"),
         )
         local._drain(sandbox)

@@ -94,7 +94,7 @@ def test_exceeding_the_memory_limit_is_reported_as_such(caller: Caller, machine:
     server = EmbeddedServer()
     store = RedisStore(server.url)
     try:
-        store.open(RUN, Opening([WorkerId("w0")]))
+        store.open(RUN, Opening([WorkerId("w0")], restarts=0))
         caller.carry_out(caller.job(part="grow 1024", store=store.url, memory_mb=128))
         (letter,) = store.receive(RUN, CLIENT, "", PATIENCE)
         facts = json.loads(bytes(letter.parts[0]))

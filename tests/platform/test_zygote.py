@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from observing import PATIENCE, eventually, parent, processes_mentioning
+from observing import PATIENCE, eventually, outside, parent, processes_mentioning
 from platform_entries import read_notes
 from platform_examples import ENTRY, Caller, gateway
 from shoal.platform import limits
@@ -55,13 +55,13 @@ def groups(zygote: int) -> list[Path]:
 
 
 def await_work(client: subprocess.Popen[str], folder: Path) -> int:
-    """Wait until all is as it should be; the zygote."""
+    """Wait until all is as it should be; the branch of the zygote."""
     assert client.stdout is not None
     assert client.stdout.readline() == "ready\n"
     assert eventually(lambda: (folder / "raised").exists())
-    # Client, zygote, two sandboxes, child, grandchild.
-    assert eventually(lambda: len(processes_mentioning(str(folder))) == 6)
-    return parent(read_notes(folder, "began")[0]["sandbox"])
+    # Client, zygote, branch, two sandboxes, child, grandchild.
+    assert eventually(lambda: len(processes_mentioning(str(folder))) == 7)
+    return parent(outside(read_notes(folder, "began")[0]["sandbox"]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -81,7 +81,7 @@ def test_no_process_is_left_of_a_zygote_that_is_killed(
 ) -> None:
     with client:
         zygote = await_work(client, tmp_path)
-        os.kill(zygote, signal.SIGKILL)
+        os.kill(parent(zygote), signal.SIGKILL)
         assert eventually(lambda: processes_mentioning(str(tmp_path)).keys() == {client.pid})
         client.kill()
     assert eventually(lambda: not Path(f"/proc/{zygote}").exists())

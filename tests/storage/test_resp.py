@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import select
-import shutil
 import socket
 import socketserver
 import ssl
-import subprocess
 import threading
 import traceback
 from collections.abc import Iterator
@@ -507,25 +505,6 @@ class _PassingOn(socketserver.BaseRequestHandler):
                         if not data:
                             return
                         target.sendall(data)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("there is no openssl to make a certificate with")
-    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
-    subprocess.run(
-        [
-            *(openssl, "req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
-            *("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", path.with_suffix(".key"), "-out", path),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return path
 
 
 @pytest.fixture

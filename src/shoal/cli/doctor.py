@@ -15,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 
 from shoal.errors import ShoalError
-from shoal.platform import limits
+from shoal.platform import isolation, limits
+from shoal.platform.housing import hidden_folder
 from shoal.session import open_history
 from shoal.settings import resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
@@ -83,6 +84,16 @@ def _limits() -> Finding:
     return True, f"CPU and memory by {found.kind}"
 
 
+def _isolation() -> Finding:
+    if not resolve({}).isolation:
+        return True, "sandboxes see each other: it is switched off"
+    reason = isolation.problem(str(hidden_folder()))
+    if reason:
+        return True, f"sandboxes see each other: no namespaces ({reason})"
+    user = " (as root, which keeps rights to all files)" if os.getuid() == 0 else ""
+    return True, f"sessions' sandboxes don't see each other{user}"
+
+
 def _shared_memory() -> Finding:
     folder = Path("/dev/shm")
     if not os.access(folder, os.W_OK):
@@ -108,6 +119,7 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
     "embedded server": _server,
     "runtime folder": _folder,
     "limits": _limits,
+    "isolation": _isolation,
     "shared memory": _shared_memory,
     "ports": _loopback,
     "history": _history,

@@ -1,17 +1,21 @@
-"""`shoal gateway`: a gateway that stands alone and serves several clients."""
+"""`shoal gateway`: a gateway that stands alone and serves several clients.
+
+Its own sandboxes always reach it on loopback, so a certificate concerns only those outside.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ipaddress
-import os
 import signal
 import threading
 
 from shoal.errors import UsageError
-from shoal.platform.gateway import LocalGateway, new_token
+from shoal.platform.gateway import LocalGateway
+from shoal.platform.housing import Housing, variable_names
 from shoal.platform.logs import RunLogs
-from shoal.platform.server import GatewayServer
+from shoal.platform.server import GatewayServer, server_tls
+from shoal.platform.tokens import new_token, read_token, write_token
 from shoal.session import WORKER_ENTRY, token_file
 from shoal.settings import resolve
 
@@ -22,6 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8470, help="port to listen on (8470; 0: any)")
     parser.add_argument("--sandboxes", type=int, help="how many there may be at once (32)")
     parser.add_argument("--idle-seconds", type=float, help="remove idle ones after so long (7)")
+    parser.add_argument("--certificate", help="file with the certificate to serve HTTPS with")
+    parser.add_argument("--private-key", help="file with the certificate's key")
     parser.add_argument(
         "--insecure", action="store_true", help="allow plain HTTP on an address others can reach"
     )
@@ -29,10 +35,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def carry_out(args: argparse.Namespace) -> None:
     """Serve until interrupted or terminated."""
-    if not _is_loopback(args.host) and not args.insecure:
+    if (args.certificate is None) != (args.private_key is None):
+        raise UsageError("--certificate and --private-key are given together.")
+    tls = server_tls(args.certificate, args.private_key) if args.certificate else None
+    if not _is_loopback(args.host) and tls is None and not args.insecure:
         raise UsageError(
-            f"--host {args.host} can be reached from elsewhere, and HTTP is not encrypted: listen "
-            "on 127.0.0.1 behind a TLS proxy, or say --insecure."
+            f"--host {args.host} can be reached from elsewhere, and HTTP is not encrypted: give "
+            "--certificate and --private-key, listen on 127.0.0.1 behind a TLS proxy, or say "
+            "--insecure."
         )
     given = {"sandboxes": args.sandboxes, "idle_seconds": args.idle_seconds}
     settings = resolve({name: value for name, value in given.items() if value is not None})
@@ -41,12 +51,14 @@ def carry_out(args: argparse.Namespace) -> None:
         RunLogs(settings.data_folder() / "logs"),
         capacity=settings.sandboxes,
         idle_seconds=settings.idle_seconds,
+        housing=Housing(settings.isolation, True, variable_names(settings.pass_variables)),
     )
     token = settings.token or new_token()
     try:
-        server = GatewayServer(gateway, token, args.host, args.port)
+        server = GatewayServer(gateway, token, args.host, args.port, tls)
+        inner = GatewayServer(gateway, token) if tls else None  # sandboxes use the last one
         path = token_file()
-        _write_secret(str(path), token)
+        write_token(path, token)
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
@@ -55,7 +67,9 @@ def carry_out(args: argparse.Namespace) -> None:
         print(f"use it with SHOAL_PLATFORM={server.url}; Ctrl-C ends it", flush=True)
         ended.wait()
         server.close()
-        if path.exists() and path.read_text().strip() == token:
+        if inner is not None:
+            inner.close()
+        if path.exists() and read_token(path) == token:
             path.unlink()
     finally:
         gateway.close()
@@ -66,8 +80,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _write_secret(path: str, secret: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(secret + "\n")

@@ -13,9 +13,7 @@ from shoal.session import Session
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
-    parser.add_argument(
-        "run", metavar="RUN", help="the run's id, as its error or `shoal runs` says"
-    )
+    parser.add_argument("run", metavar="RUN", help="its id, as its error or `shoal runs` says")
     configure_set(parser, "a setting, such as the store that the run was begun with")
 
 

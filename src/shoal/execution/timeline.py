@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from shoal.errors import StoreError
 from shoal.types import TaskId, WorkerId
 
 KINDS = ("cold start", "warm start", "fetch", "execute", "save", "load", "deliver", "leave",
@@ -112,27 +113,32 @@ def decode_records(
     """The timeline of a run from its workers' records."""
     spans: list[Span] = []
     for record in records:
-        head, _, packed = record.partition(b"\n")
-        header = json.loads(head)
-        columns = array("d")
-        columns.frombytes(packed)
-        if header["order"] != sys.byteorder:
-            columns.byteswap()
-        count = header["rows"]
-        rows = zip(
-            *(columns[i * count : (i + 1) * count] for i in range(len(_FIELDS))), strict=True
-        )
-        for kind, number, start, end, cpu, nbytes in rows:
-            spans.append(
-                Span(
-                    KINDS[int(kind)],
-                    WorkerId(header["worker"]),
-                    tasks[int(number)] if number >= 0 else None,
-                    start - started,
-                    end - started,
-                    cpu,
-                    int(nbytes),
-                )
-            )
+        try:
+            spans += _spans(record, tasks, started)
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+            raise StoreError(f"A worker's record of its time is damaged: {error}.") from error
     spans.sort(key=lambda span: span.start)
     return Timeline(tuple(spans), makespan)
+
+
+def _spans(record: bytes, tasks: Sequence[TaskId], started: float) -> Iterator[Span]:
+    head, _, packed = record.partition(b"\n")
+    header = json.loads(head)
+    columns = array("d")
+    columns.frombytes(packed)
+    if header["order"] != sys.byteorder:
+        columns.byteswap()
+    count = header["rows"]
+    if not isinstance(count, int) or len(columns) != count * len(_FIELDS):
+        raise ValueError(f"it has {len(columns)} numbers for {count!r} rows")
+    rows = zip(*(columns[i * count : (i + 1) * count] for i in range(len(_FIELDS))), strict=True)
+    for kind, number, start, end, cpu, nbytes in rows:
+        yield Span(
+            KINDS[int(kind)],
+            WorkerId(header["worker"]),
+            tasks[int(number)] if number >= 0 else None,
+            start - started,
+            end - started,
+            cpu,
+            int(nbytes),
+        )

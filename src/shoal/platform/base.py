@@ -6,6 +6,8 @@ An invocation is JSON, never a pickle: a platform reads it and unpickles nothing
 from __future__ import annotations
 
 import json
+import re
+import reprlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
@@ -16,7 +18,6 @@ from shoal.storage.base import LEASE, Claim
 from shoal.storage.cache import CachePlace
 from shoal.types import Resources, RunId, WorkerId
 
-_LONGEST_RUN = 100
 INLINE_PART = 64 * 1024
 """A part up to this size travels in the invocation, a larger one through the store."""
 
@@ -117,14 +118,15 @@ class Invocation:
             raise GatewayRefused(f"An invocation {' and '.join(wrong)}.")
         for name, value in found.items():
             if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
-                raise GatewayRefused(f"An invocation's {name} can't be {value!r}.")
-            if isinstance(value, list):
-                if not all(isinstance(item, str) for item in value):
-                    raise GatewayRefused(f"An invocation's {name} must be a list of strings.")
-                found[name] = tuple(value)
-        if not valid_run(found["run"]):
-            raise GatewayRefused("An invocation's run has letters, digits and hyphens only.")
-        invocation = Invocation(**found)
+                raise GatewayRefused(f"An invocation's {name} can't be {_shown(name, value)}.")
+            if isinstance(value, int | float):
+                _check_number(name, value)
+            elif isinstance(value, str):
+                _check_text(name, value)
+            elif isinstance(value, list):
+                _check_list(name, value)
+        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
+        invocation = Invocation(**(found | lists))
         try:
             invocation.resources  # noqa: B018 - checks itself
         except UsageError as error:
@@ -150,6 +152,107 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _REQUIRED = frozenset(("run", "worker", "epoch", "memory_mb", "cpus", "store", "key", "session"))
 assert _TYPES.keys() == {field.name for field in fields(Invocation)}
 
+MOST_WARM = 1024
+"""Sandboxes that one request may have warmed up."""
+_NUMBERS: dict[str, tuple[int, int]] = {
+    "epoch": (0, 2**31),
+    "memory_mb": (64, 2**24),
+    "cpus": (0, 4096),
+    "latency": (0, 3600),
+    "lease": (0, 24 * 3600),
+    "cache_nbytes": (0, 2**50),
+    "sent": (0, 10**11),
+    "started": (0, 10**11),
+}
+"""The least and the most of each number; CPUs are more than the least."""
+_CHARACTERS = {"run": 100, "session": 100, "key": 128, "preload": 100} | {
+    "part": 2 * INLINE_PART,
+    "inputs": 16 * 1024 * 1024,
+}
+_MOST_CHARACTERS = 4096
+"""Of a string, also in a list, unless said otherwise."""
+_MOST_ITEMS = 1000
+_NAME = "^[A-Za-z0-9-]*[A-Za-z0-9][A-Za-z0-9-]*$"
+_TEXT = "^[^\\x00]*$"
+_PATTERNS = {
+    "run": (_NAME, "letters, digits and hyphens"),
+    "session": (_NAME, "letters, digits and hyphens"),
+    "key": ("^([0-9a-f]{2})+$", "pairs of hexadecimal digits"),
+    "preload": ("^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)*$", "names of modules"),
+}
+"""What a string consists of, as a pattern and in words; others are any text."""
+_COMPILED = {name: re.compile(pattern[:-1] + r"\Z") for name, (pattern, _) in _PATTERNS.items()}
+_PATHS = frozenset(("path", "folder", "shared"))
+"""What may hold bytes that aren't text, as Python stands for them."""
+_SECRET = frozenset(("store", "key", "part", "inputs"))
+"""What no message may repeat."""
+
+
+def _shown(name: str, value: Any) -> str:
+    return type(value).__name__ if name in _SECRET else reprlib.repr(value)
+
+
+def _check_number(name: str, value: float) -> None:
+    least, most = _NUMBERS[name]
+    if not value <= most and value == value:
+        raise GatewayRefused(f"An invocation's {name} can't be {value!r}: {most} is the most.")
+    if not value >= least and name not in ("memory_mb", "cpus"):  # `Resources` says it better
+        raise GatewayRefused(f"An invocation's {name} can't be {value!r}: {least} is the least.")
+
+
+def _check_text(name: str, text: str) -> None:
+    most = _CHARACTERS.get(name, _MOST_CHARACTERS)
+    if name in _COMPILED and not _COMPILED[name].match(text[: most + 1]):
+        raise GatewayRefused(f"An invocation's {name} has {_PATTERNS[name][1]} only.")
+    if len(text) > most:
+        kind = f", and {_PATTERNS[name][1]} only" if name in _PATTERNS else ""
+        raise GatewayRefused(f"An invocation's {name} has at most {most} characters{kind}.")
+    try:
+        text.encode(errors="surrogateescape" if name in _PATHS else "strict")
+    except UnicodeEncodeError as error:
+        raise GatewayRefused(f"An invocation's {name} must be text.") from error
+    if "\0" in text:
+        raise GatewayRefused(f"An invocation's {name} must be text.")
+
+
+def _check_list(name: str, items: list[Any]) -> None:
+    if len(items) > _MOST_ITEMS:
+        raise GatewayRefused(f"An invocation's {name} has at most {_MOST_ITEMS} items.")
+    for item in items:
+        if not isinstance(item, str):
+            raise GatewayRefused(f"An invocation's {name} must be a list of strings.")
+        _check_text(name, item)
+
+
+def invocation_schema() -> dict[str, Any]:
+    """What `Invocation.from_dict` takes, as JSON Schema."""
+    return {
+        "type": "object",
+        "required": sorted(_REQUIRED),
+        "additionalProperties": False,
+        "properties": {name: _schema(name, kinds) for name, kinds in _TYPES.items()},
+    }
+
+
+def run_schema() -> dict[str, Any]:
+    """What a run's id is, as JSON Schema."""
+    return _schema("run", _TYPES["run"])
+
+
+def _schema(name: str, kinds: tuple[type, ...]) -> dict[str, Any]:
+    if name in _NUMBERS:
+        least, most = _NUMBERS[name]
+        lower = "exclusiveMinimum" if name == "cpus" else "minimum"
+        return {"type": "number" if float in kinds else "integer", lower: least, "maximum": most}
+    text = {
+        "type": "string",
+        "maxLength": _CHARACTERS.get(name, _MOST_CHARACTERS),
+        "pattern": _PATTERNS.get(name, (_TEXT, ""))[0],
+    }
+    if list in kinds:
+        return {"type": "array", "maxItems": _MOST_ITEMS, "items": text}
+    return text | {"type": ["string", "null"]} if type(None) in kinds else text
+
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
@@ -164,7 +267,7 @@ class LogLine:
 
 def valid_run(run: str) -> bool:
     """Whether a run's id is one: it names files, too."""
-    return len(run) <= _LONGEST_RUN and run.isascii() and run.replace("-", "").isalnum()
+    return len(run) <= _CHARACTERS["run"] and _COMPILED["run"].match(run) is not None
 
 
 class Platform(Protocol):

@@ -17,7 +17,6 @@ import json
 import logging
 import mmap
 import os
-import secrets
 import selectors
 import signal
 import socket
@@ -25,28 +24,34 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shoal.clock import RealClock
-from shoal.errors import GatewayRefused
+from shoal.errors import GatewayBusy, GatewayRefused
 from shoal.execution.pool import Acquired, WarmPool
 from shoal.platform.base import Invocation, LogLine, this_host
+from shoal.platform.housing import Housing
 from shoal.platform.limits import machine_memory_mb
 from shoal.platform.logs import RunLogs
 from shoal.platform.sandbox import PAGE, RunningTasks, send_frame
-from shoal.platform.tending import Tender, stopped
-from shoal.platform.zygotes import Zygotes
+from shoal.platform.tending import Tender
+from shoal.platform.tokens import run_token
+from shoal.platform.zygotes import Key, Zygotes
 from shoal.types import Resources, RunId, WorkerId
 
 log = logging.getLogger(__name__)
 
 _CANCEL_SECONDS = 5.0
+_MOST_WAITING = 100_000
+"""Invocations in the queue."""
 _LINE = 64 * 1024
 """A longer line is cut, so that one without an end isn't collected for ever."""
 _READ = 1 << 16
 _DRAINS = 32
 """How often a stream is read after a job, should something go on printing."""
+
+_DEFAULT = Housing()
 
 Kind = tuple[Resources, str]
 """What sandboxes must have in common to be exchangeable: resources and session."""
@@ -60,9 +65,9 @@ class _Sandbox:
     streams: dict[str, int]
     """The pipes that its stdout and stderr come out of."""
     running: RunningTasks
-    zygote: int
+    zygote: Key
     pid: int = 0
-    """Once the zygote has told it."""
+    """Once the zygote has told it; 0 in a namespace, where the system sees to the end."""
     job: Invocation | None = None
     last_run: tuple[RunId, str] = (RunId(""), "")
     """Whose lines come out of it."""
@@ -70,6 +75,8 @@ class _Sandbox:
     frame: bytearray = field(default_factory=bytearray)
     rest: dict[str, bytes] = field(default_factory=dict)
     """Unfinished lines."""
+    paused: bool = False
+    """Somebody has stopped its process, and not let it go on."""
     doomed: bool = False
     """It is being killed, and nobody is to be told."""
 
@@ -85,6 +92,7 @@ class LocalGateway:
         capacity: int = 32,
         idle_seconds: float = 7.0,
         latency: float = 0.0,
+        housing: Housing = _DEFAULT,
     ) -> None:
         """Start a gateway; its first zygote begins to load at once.
 
@@ -94,7 +102,10 @@ class LocalGateway:
             capacity: How many sandboxes there may be at once.
             idle_seconds: After how long an idle sandbox is removed.
             latency: Seconds added to each invocation, for experiments.
+            housing: What sandboxes get of the machine.
         """
+        self._housing = housing
+        self.capacity = capacity
         self.host = this_host()
         self.memory_mb = machine_memory_mb()
         self.address = ("", "")
@@ -118,8 +129,8 @@ class LocalGateway:
         self._wake.setblocking(False)
         self._waker.setblocking(False)
         self._selector.register(self._wake, selectors.EVENT_READ, self._on_wake)
-        self._zygotes = Zygotes(entry, self._selector)
-        self._zygotes.get(1)
+        self._zygotes = Zygotes(entry, self._selector, housing)
+        self._zygotes.start(1)
         self._tender = Tender(self.alive, self.invoke)
         self._thread = threading.Thread(target=self._listen, name="shoal-gateway", daemon=True)
         self._thread.start()
@@ -130,6 +141,8 @@ class LocalGateway:
             threading.Event().wait(self._latency)
         with self._lock:
             self._check_open()
+            if len(self._queue) + len(invocations) > _MOST_WAITING:
+                raise GatewayBusy(f"{len(self._queue)} workers wait for a sandbox already.")
             for job in invocations:
                 self._supersede(job)
             self._tender.know(invocations)
@@ -148,7 +161,7 @@ class LocalGateway:
         """The starts of workers that are at work or wait to be, by run."""
         found: dict[RunId, list[tuple[WorkerId, int]]] = {}
         with self._lock:
-            jobs = [s.job for s in self._sandboxes.values() if s.job and not stopped(s.pid)]
+            jobs = [s.job for s in self._sandboxes.values() if s.job and not s.paused]
             for job in (*jobs, *self._queue):
                 found.setdefault(job.run, []).append((job.worker, job.epoch))
         return found
@@ -205,6 +218,7 @@ class LocalGateway:
                 "idle": self._pool.idle,
                 "queued": len(self._queue),
                 "limits": self._zygotes.limits,
+                "isolation": self._zygotes.isolation,
                 "memory_mb": self.memory_mb,
                 "invocations": dict(self._counts),
                 "busy_seconds": round(self._busy_seconds, 6),
@@ -273,12 +287,12 @@ class LocalGateway:
             theirs.callback(os.close, page)
             os.ftruncate(page, PAGE)
             running = RunningTasks(mmap.mmap(page, PAGE))
-            zygote = self._zygotes.get(min(kind[0].slots, os.cpu_count() or 1))
-            zygote.preload(preload)
+            key = (min(kind[0].slots, os.cpu_count() or 1), kind[1])
+            zygote = self._zygotes.get(key, preload)
             zygote.fork(number, kind[0], (inside.fileno(), out_inside, err_inside, page))
             ours.pop_all()
         streams = {"stdout": out, "stderr": err}
-        sandbox = _Sandbox(number, kind, control, streams, running, zygote.slots)
+        sandbox = _Sandbox(number, kind, control, streams, running, key)
         self._sandboxes[number] = sandbox
         control.setblocking(True)
         self._watch(control, lambda: self._on_control(sandbox))
@@ -291,6 +305,9 @@ class LocalGateway:
         sandbox.last_run = (job.run, job.worker)
         sandbox.began = self._clock.now()
         url, token = self.address
+        token = run_token(token, job.run, job.session)
+        if self._housing.own_folder:
+            job = replace(job, folder="")
         frame = {"invocation": asdict(job), "gateway": url, "token": token, "start": start}
         try:
             send_frame(sandbox.control, json.dumps(frame, separators=(",", ":")).encode())
@@ -415,8 +432,10 @@ class LocalGateway:
             self._on_exit(sandbox, message)
         elif message["op"] == "forked" and sandbox is not None:
             sandbox.pid = message["pid"]
+        elif message["op"] == "paused" and sandbox is not None:
+            sandbox.paused = message["paused"]
         elif message["op"] == "gone":
-            for lost in [s for s in self._sandboxes.values() if s.zygote == message["slots"]]:
+            for lost in [s for s in self._sandboxes.values() if s.zygote == message["zygote"]]:
                 _kill_group(lost.pid)
                 self._on_exit(lost, {"code": -9, "out_of_memory": False})
         elif message["op"] == "ready" and message["limits"] == "rlimit" and not self._unlimited:
@@ -443,6 +462,8 @@ class LocalGateway:
         sandbox.job = None
         self._pool.remove(sandbox.number)
         del self._sandboxes[sandbox.number]
+        if all(other.zygote != sandbox.zygote for other in self._sandboxes.values()):
+            self._zygotes.release(sandbox.zygote)
         for descriptor in (sandbox.control.fileno(), *sandbox.streams.values()):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
@@ -469,11 +490,6 @@ def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int
     ours.callback(os.close, read)
     theirs.callback(os.close, write)
     return read, write
-
-
-def new_token() -> str:
-    """A secret for a gateway's address."""
-    return secrets.token_urlsafe(32)
 
 
 def import_path() -> tuple[str, ...]:

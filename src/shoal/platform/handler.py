@@ -2,23 +2,36 @@
 
 `POST /job` starts workers, `POST /warmup` allocates sandboxes without running anything,
 `DELETE /runs/RUN` stops a run's workers, `GET /runs/RUN/logs` tells what its user code printed,
-`GET /status` and `GET /metrics` (Prometheus text format) what the gateway is doing. Each request
-carries the token in its `Authorization` header; bodies are JSON.
+`GET /status` and `GET /metrics` (Prometheus text format) what the gateway is doing, and
+`GET /openapi.json` describes all of it.
+
+1. Each request carries a token in its `Authorization` header: the gateway's, or one of a run, which
+   opens that run only. Bodies are JSON, and what doesn't fit the description is refused with 400.
+2. Nobody holds a thread for ever: a request has to be there within a time, a stranger's sooner, and
+   a stranger's connection is closed after the first answer.
+3. Heads, bodies and requests a second are bounded.
 """
 
 from __future__ import annotations
 
-import hmac
+import http.client
+import io
 import json
 import logging
+import math
 import socket
-from dataclasses import asdict
+import ssl
+import time
+from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
-from shoal.errors import GatewayRefused
-from shoal.platform.base import Invocation, valid_run
+from shoal.errors import GatewayBusy, GatewayRefused
+from shoal.platform.base import MOST_WARM, Invocation, valid_run
 from shoal.platform.gateway import LocalGateway
+from shoal.platform.openapi import description
+from shoal.platform.throttle import Throttle
+from shoal.platform.tokens import Scope, scope_of
 from shoal.types import RunId
 
 log = logging.getLogger(__name__)
@@ -26,28 +39,106 @@ log = logging.getLogger(__name__)
 _MOST_BYTES = 64 * 1024 * 1024
 _MOST_UNASKED = 1024 * 1024
 """Bytes that are read from somebody without a token."""
+_MOST_HEAD = 32 * 1024
+"""Bytes of a request's headers."""
 _IDLE_SECONDS = 60.0
-_MOST_WARM = 1024
+"""How long a connection is kept between requests, and the most that a request may take."""
+_STRANGER_SECONDS = 10.0
+"""The same for somebody who hasn't shown a token."""
+_BUSY_SECONDS = 1
+"""After how long to try again when the queue is full."""
 
 
-def serve_connection(
-    connection: socket.socket, peer: tuple[str, int], gateway: LocalGateway, token: str
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What all connections to a gateway have in common."""
+
+    gateway: LocalGateway
+    token: str
+    tls: ssl.SSLContext | None = None
+    callers: Throttle = field(default_factory=lambda: Throttle(2000, 4000))
+    """Requests with a token, of each address and run."""
+    strangers: Throttle = field(default_factory=lambda: Throttle(10, 200))
+    """Requests without one, of each address."""
+
+
+def serve_connection(connection: socket.socket, peer: tuple[str, int], door: Door) -> None:
     """Answer requests on a connection until it is closed."""
-    handler = type("Handler", (_Handler,), {"gateway": gateway, "token": token})
-    with connection:
-        try:
-            handler(connection, peer, None)
-        except OSError as error:
-            log.debug("%s went away: %s", peer[0], error)
+    handler = type("Handler", (_Handler,), {"door": door})
+    try:
+        with connection:
+            connection.settimeout(_STRANGER_SECONDS)
+            if door.tls is None:
+                handler(connection, peer, None)
+                return
+            with door.tls.wrap_socket(connection, server_side=True) as secured:
+                handler(secured, peer, None)
+    except OSError as error:
+        log.debug("%s went away: %s", peer[0], error)
+
+
+class _Arriving(io.RawIOBase):
+    """A connection's bytes, which have to come in time however slowly they drip."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._idle = True
+        self._deadline = 0.0
+        self._request = 0.0
+
+    def expect(self, idle: float, request: float) -> None:
+        """A request may begin within a time, and has another to arrive once it has begun."""
+        self._idle = True
+        self._deadline = time.monotonic() + idle
+        self._request = request
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        self._connection.settimeout(left)
+        count = self._connection.recv_into(buffer)
+        if self._idle:
+            self._idle = False
+            self._deadline = time.monotonic() + self._request
+        return count
+
+
+class _Lines(io.BufferedReader):
+    """What has arrived, with a bound on all headers of a request together."""
+
+    head = 0
+    """Bytes that have been read line by line since the request began."""
+
+    def readline(self, size: int | None = -1) -> bytes:
+        line = super().readline(size)
+        self.head += len(line)
+        if self.head > _MOST_HEAD and len(line) < self.head:  # not for the request line itself
+            raise http.client.LineTooLong("header")
+        return line
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "shoal"
     timeout = _IDLE_SECONDS
-    gateway: LocalGateway
-    token: str
+    door: Door
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._arriving = _Arriving(self.connection)
+        self._lines = self.rfile = _Lines(self._arriving)
+        self._known = False
+
+    def handle_one_request(self) -> None:
+        within = self.timeout if self._known else min(self.timeout, _STRANGER_SECONDS)
+        self._arriving.expect(within, within)
+        self._lines.head = 0
+        super().handle_one_request()
 
     def log_message(self, format: str, *args: Any) -> None:
         log.debug("%s " + format, self.client_address[0], *args)
@@ -67,13 +158,22 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply(code if code < 500 else 400, {"error": message or "This isn't a request."})
 
     def _answer(self, method: str) -> None:
+        wait = 0.0
         try:
-            allowed = self._allowed()
-            body = self._body(_MOST_BYTES if allowed else _MOST_UNASKED)
-            if allowed:
-                status, answer = self._route(method, body)
-            else:
+            scope = scope_of(self.headers.get("Authorization", ""), self.door.token)
+            self._known = scope is not None
+            self.close_connection = self.close_connection or not self._known
+            wait = self._delay(scope)
+            body = self._body(_MOST_BYTES if self._known else _MOST_UNASKED)
+            if wait:
+                status, answer = 429, {"error": "There are too many requests."}
+            elif scope is None:
                 status, answer = 401, {"error": "The token is missing or wrong."}
+            else:
+                status, answer = self._route(method, body, scope)
+        except GatewayBusy as error:
+            wait = _BUSY_SECONDS
+            status, answer = 429, {"error": str(error)}
         except GatewayRefused as error:
             status, answer = 400, {"error": str(error)}
         except OSError:
@@ -81,57 +181,97 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception:
             log.exception("%s %s", method, self.path)
             status, answer = 500, {"error": "The gateway has a defect; its log says which."}
-        self._reply(status, answer)
+        self._reply(status, answer, wait)
+
+    def _delay(self, scope: Scope | None) -> float:
+        now = time.monotonic()
+        if scope is None:
+            return self.door.strangers.delay(self.client_address[0], now)
+        return self.door.callers.delay((self.client_address[0], scope.run), now)
 
     def _body(self, most: int) -> bytes:
-        try:
-            length = int(self.headers.get("Content-Length") or 0)
-        except ValueError:
-            length = -1
-        if not 0 <= length <= most or "Transfer-Encoding" in self.headers:
+        given = self.headers.get_all("Content-Length") or ["0"]
+        known = len(given) == 1 and given[0].isascii() and given[0].isdecimal()
+        length = int(given[0][:20]) if known else most + 1
+        if length > most or "Transfer-Encoding" in self.headers:
             self.close_connection = True
             raise GatewayRefused(f"A request has at most {most} bytes and says how many.")
-        return self.rfile.read(length)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionError("the request was cut off")
+        return body
 
-    def _allowed(self) -> bool:
-        given = self.headers.get("Authorization", "")
-        return hmac.compare_digest(given.encode(), f"Bearer {self.token}".encode())
-
-    def _route(self, method: str, body: bytes) -> tuple[int, Any]:
-        gateway = self.gateway
-        match method, self.path.strip("/").split("/"):
-            case "POST", ["job"]:
-                gateway.invoke([Invocation.from_dict(item) for item in _json_list(body)])
-                return 202, {}
-            case "POST", ["warmup"]:
-                count, item = _warmup(body)
-                gateway.prewarm(Invocation.from_dict(item), count)
-                return 202, {}
-            case "GET", ["status"]:
-                return 200, gateway.status() | {"host": gateway.host}
-            case "GET", ["metrics"]:
-                return 200, metrics(gateway.status())
-            case "GET", ["runs", run]:
-                return 200, {"active": gateway.active(RunId(run))}
+    def _route(self, method: str, body: bytes, scope: Scope) -> tuple[int, Any]:
+        match method, self.path.split("/")[1:]:
+            case _, ["runs", run, *_] if not valid_run(run):
+                return self._missing(method)
+            case _, ["runs", run, *_] if not scope.covers(run):
+                return _forbidden()
+            case "GET", ["metrics"] if scope.run is not None:
+                return _forbidden()
+            case "POST", ["job" | "warmup"]:
+                return self._start(body, scope)
+            case "GET", [*path]:
+                return self._look(path, scope)
             case "DELETE", ["runs", run]:
-                gateway.cancel(RunId(run))
+                self.door.gateway.cancel(RunId(run))
                 return 200, {}
-            case "GET", ["runs", run, "logs"] if valid_run(run):
-                return 200, [asdict(line) for line in gateway.logs(RunId(run))]
-        return 404, {"error": f"There is no {method} {self.path} here."}
+        return self._missing(method)
 
-    def _reply(self, status: int, answer: Any) -> None:
+    def _start(self, body: bytes, scope: Scope) -> tuple[int, Any]:
+        """Start workers, or warm sandboxes up."""
+        gateway = self.door.gateway
+        if self.path == "/job":
+            count, items = None, _json_list(body)
+        else:
+            count, items = _warmup(body)
+        jobs = [Invocation.from_dict(item) for item in items]
+        if not all(scope.covers(job.run, job.session) for job in jobs):
+            return _forbidden()
+        if count is None:
+            gateway.invoke(jobs)
+        else:
+            gateway.prewarm(jobs[0], count)
+        return 202, {}
+
+    def _look(self, path: list[str], scope: Scope) -> tuple[int, Any]:
+        gateway = self.door.gateway
+        match path:
+            case ["status"]:
+                status = gateway.status() | {"host": gateway.host}
+                return 200, status | {"runs": [run for run in status["runs"] if scope.covers(run)]}
+            case ["metrics"]:
+                return 200, metrics(gateway.status())
+            case ["openapi.json"]:
+                return 200, description()
+            case ["runs", run]:
+                return 200, {"active": gateway.active(RunId(run))}
+            case ["runs", run, "logs"]:
+                return 200, [asdict(line) for line in gateway.logs(RunId(run))]
+        return self._missing("GET")
+
+    def _missing(self, method: str) -> tuple[int, Any]:
+        return 404, {"error": f"There is no {method} {self.path[:200]} here."}
+
+    def _reply(self, status: int, answer: Any, wait: float = 0.0) -> None:
         text = isinstance(answer, str)
         body = answer.encode() if text else json.dumps(answer).encode()
+        self.connection.settimeout(_IDLE_SECONDS if self._known else _STRANGER_SECONDS)
         self.send_response(status)
         self.send_header(
             "Content-Type", "text/plain; version=0.0.4" if text else "application/json"
         )
         self.send_header("Content-Length", str(len(body)))
+        if wait:
+            self.send_header("Retry-After", str(math.ceil(wait)))
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+
+
+def _forbidden() -> tuple[int, Any]:
+    return 403, {"error": "The token is that of another run."}
 
 
 def _json_list(body: bytes) -> list[Any]:
@@ -144,11 +284,11 @@ def _json_list(body: bytes) -> list[Any]:
     return found
 
 
-def _warmup(body: bytes) -> tuple[int, Any]:
+def _warmup(body: bytes) -> tuple[int, list[Any]]:
     found = _json_list(body)
-    if len(found) != 2 or type(found[0]) is not int or not 0 <= found[0] <= _MOST_WARM:
+    if len(found) != 2 or type(found[0]) is not int or not 0 <= found[0] <= MOST_WARM:
         raise GatewayRefused("A warm-up is a list of a count and an invocation.")
-    return found[0], found[1]
+    return found[0], found[1:]
 
 
 def metrics(status: dict[str, Any]) -> str:

@@ -1,4 +1,7 @@
-"""`HttpPlatform`: a gateway somewhere else, spoken to over HTTP."""
+"""`HttpPlatform`: a gateway somewhere else, spoken to over HTTP or HTTPS.
+
+A gateway that has too much to do is asked again, for a while.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,45 @@ import http.client
 import json
 import select
 import socket
+import ssl
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
-from shoal.errors import GatewayRefused, GatewayUnavailable, SettingsError
+from shoal.errors import GatewayBusy, GatewayRefused, GatewayUnavailable, SettingsError
 from shoal.execution.pool import WarmPool
 from shoal.platform.base import Invocation, LogLine
 from shoal.types import Resources, RunId
 
 _CONNECT_SECONDS = 5.0
 _REPLY_SECONDS = 30.0
+_BUSY = 429
+_BUSY_SECONDS = 30.0
+"""How long a gateway that has too much to do is asked again."""
+_RETRY_SECONDS = 1.0
 
 
 class HttpPlatform:
     """A gateway somewhere else, through its URL and token."""
 
-    def __init__(self, url: str, token: str, latency: float = 0.0) -> None:
+    def __init__(
+        self, url: str, token: str, latency: float = 0.0, ca_file: str | None = None
+    ) -> None:
+        """Speak to a gateway.
+
+        Args:
+            url: Where it is; `https://` for TLS.
+            token: Its token, or that of a run.
+            latency: Seconds added to each round trip, for experiments.
+            ca_file: Who its certificate may come from; default: whom the system trusts.
+        """
         self.url = url
-        self._tls, self._where = _address(url)
+        tls, self._where = _address(url)
+        self._tls = _trusting(ca_file) if tls else None
         if not token.isascii() or not token.isprintable():
             raise SettingsError("A gateway's token has printable ASCII characters only.")
         self._token = token
@@ -87,8 +107,7 @@ class HttpPlatform:
         if self._latency:
             threading.Event().wait(self._latency)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        with self._lock:
-            status, answer = self._exchange(method, path, data)
+        status, answer = self._patient_exchange(method, path, data)
         if status == 401:
             raise GatewayUnavailable(
                 f"The gateway at {self.url} doesn't accept our token. Set SHOAL_TOKEN, or token in "
@@ -97,7 +116,8 @@ class HttpPlatform:
         try:
             found = json.loads(answer or b"{}")
             if status >= 300:
-                raise GatewayRefused(f"The gateway at {self.url} refuses: {found['error']}")
+                kind = GatewayBusy if status == _BUSY else GatewayRefused
+                raise kind(f"The gateway at {self.url} refuses: {found['error']}")
         except (ValueError, LookupError, TypeError) as error:
             raise GatewayUnavailable(
                 f"What answers at {self.url} with status {status} isn't a gateway. Is the address "
@@ -105,8 +125,21 @@ class HttpPlatform:
             ) from error
         return found
 
-    def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
-        """One request; once more on a new connection if the kept one was closed meanwhile."""
+    def _patient_exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
+        """One request; again after a while if the gateway has too much to do."""
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while True:
+            with self._lock:
+                status, answer, wait = self._exchange(method, path, data)
+            if status != _BUSY or time.monotonic() + wait > deadline:
+                return status, answer
+            time.sleep(wait)
+
+    def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes, float]:
+        """A status, a body, and after how long to ask again.
+
+        Once more on a new connection if the kept one was closed meanwhile.
+        """
         for fresh in (False, True):
             connection = self._connection
             if connection is None or fresh or _closed(connection):
@@ -116,7 +149,9 @@ class HttpPlatform:
                 headers = {"Authorization": f"Bearer {self._token}"}
                 connection.request(method, path, data, headers)
                 response = connection.getresponse()
-                return response.status, response.read()
+                wait = response.headers.get("Retry-After", "")
+                seconds = float(wait) if wait.isdecimal() else _RETRY_SECONDS
+                return response.status, response.read(), seconds
             except (OSError, http.client.HTTPException) as error:
                 self._forget()
                 if fresh or isinstance(error, TimeoutError):
@@ -129,8 +164,12 @@ class HttpPlatform:
             self._connection = None
 
     def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
-        connection = kind(*self._where, timeout=_CONNECT_SECONDS)
+        if self._tls is None:
+            connection = http.client.HTTPConnection(*self._where, timeout=_CONNECT_SECONDS)
+        else:
+            connection = http.client.HTTPSConnection(
+                *self._where, timeout=_CONNECT_SECONDS, context=self._tls
+            )
         try:
             connection.connect()
         except OSError as error:
@@ -141,6 +180,12 @@ class HttpPlatform:
         return connection
 
     def _unreachable(self, error: Exception) -> GatewayUnavailable:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return GatewayUnavailable(
+                f"The certificate of the gateway at {self.url} isn't trusted: "
+                f"{error.verify_message}. Set ca_file to the file of who signed it, and use the "
+                "name that the certificate has."
+            )
         return GatewayUnavailable(
             f"The gateway at {self.url} can't be reached: {error}. Is `shoal gateway` running "
             "there, and is the address right?"
@@ -158,6 +203,17 @@ def _address(url: str) -> tuple[bool, tuple[str, int]]:
         raise SettingsError(f"platform={url!r} is not a gateway's URL: use http://HOST:PORT.")
     tls = parts.scheme == "https"
     return tls, (parts.hostname, port or (443 if tls else 80))
+
+
+def _trusting(ca_file: str | None) -> ssl.SSLContext:
+    """TLS that checks who the gateway is."""
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"ca_file={ca_file!r} can't be used: {error}. It is a file of certificates in PEM "
+            "format."
+        ) from error
 
 
 def _closed(connection: http.client.HTTPConnection) -> bool:

@@ -71,8 +71,8 @@ def _exactly(sock: socket.socket, count: int) -> bytes | None:
     return bytes(data)
 
 
-def serve(control: int, page: int, entry: Entry) -> int:
-    """Serve invocations until the gateway hangs up."""
+def serve(control: int, page: int, entry: Entry, home: str) -> int:
+    """Serve invocations, each beginning in the sandbox's folder, until the gateway hangs up."""
     sock = socket.socket(fileno=control)
     running = RunningTasks(mmap.mmap(page, PAGE))
     os.close(page)
@@ -81,6 +81,7 @@ def serve(control: int, page: int, entry: Entry) -> int:
         if frame is None:
             return 0
         _open_streams()
+        os.chdir(home)
         answer: dict[str, Any] = {"reusable": False}
         try:
             answer["reusable"] = entry(json.loads(frame), running)

@@ -1,4 +1,8 @@
-"""`GatewayServer`: the door to a gateway: accepts connections, each served by a thread."""
+"""`GatewayServer`: the door to a gateway: accepts connections, each served by a thread.
+
+It listens on loopback unless told otherwise. Connections beyond a number that grows with the
+gateway's capacity are turned away at once.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,15 @@ import contextlib
 import logging
 import socket
 import threading
+from typing import TYPE_CHECKING
 
-from shoal.errors import GatewayUnavailable
+from shoal.errors import GatewayUnavailable, SettingsError
 from shoal.platform.gateway import LocalGateway
+
+if TYPE_CHECKING:
+    import ssl
+
+    from shoal.platform.handler import Door
 
 log = logging.getLogger(__name__)
 
@@ -16,6 +26,12 @@ _BACKLOG = 256
 _LAST_PORT = 65535
 _PAUSE = 0.1
 """Seconds until the next try after one that failed, for want of descriptors for example."""
+_CONNECTIONS = 256
+"""Connections beside two for each sandbox."""
+_FULL = (
+    b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: 44\r\n"
+    b'Retry-After: 1\r\nConnection: close\r\n\r\n{"error": "There are too many connections."}'
+)
 
 
 class GatewayServer:
@@ -25,10 +41,19 @@ class GatewayServer:
     """
 
     def __init__(
-        self, gateway: LocalGateway, token: str, host: str = "127.0.0.1", port: int = 0
+        self,
+        gateway: LocalGateway,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._gateway = gateway
         self._token = token
+        self._tls = tls
+        self._door: Door | None = None
+        most = _CONNECTIONS + 2 * gateway.capacity
+        self._room = threading.BoundedSemaphore(most)
         try:
             if not 0 <= port <= _LAST_PORT:
                 raise OSError(0, f"ports go from 0 to {_LAST_PORT}")
@@ -38,7 +63,7 @@ class GatewayServer:
                 f"The gateway can't listen on {host}:{port}: {error.strerror}. Choose another "
                 "address or port."
             ) from error
-        self.url = f"http://{host}:{self._socket.getsockname()[1]}"
+        self.url = f"http{'s' if tls else ''}://{host}:{self._socket.getsockname()[1]}"
         gateway.address = (self.url, token)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="shoal-http", daemon=True)
@@ -52,15 +77,29 @@ class GatewayServer:
                 if not self._closed.wait(_PAUSE):
                     log.warning("a connection could not be accepted: %s", error)
                 continue
-            from shoal.platform.handler import serve_connection
-
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not self._room.acquire(blocking=False):
+                self._turn_away(connection)
+                continue
             threading.Thread(
-                target=serve_connection,
-                args=(connection, peer, self._gateway, self._token),
-                name="shoal-http",
-                daemon=True,
+                target=self._serve, args=(connection, peer), name="shoal-http", daemon=True
             ).start()
+
+    def _turn_away(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.setblocking(False)
+            if self._tls is None:
+                connection.send(_FULL)
+
+    def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        from shoal.platform.handler import Door, serve_connection
+
+        try:
+            if self._door is None:
+                self._door = Door(self._gateway, self._token, self._tls)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            serve_connection(connection, peer, self._door)
+        finally:
+            self._room.release()
 
     def close(self) -> None:
         """Accept no more."""
@@ -69,3 +108,25 @@ class GatewayServer:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join()
+
+
+def server_tls(certificate: str, private_key: str) -> ssl.SSLContext:
+    """TLS with a certificate and its key, each in a file; TLS 1.2 or newer."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.num_tickets = 0  # what comes unasked looks like a hang-up to who keeps a connection
+    try:
+        context.load_cert_chain(certificate, private_key, password=_no_password)
+    except (OSError, ValueError) as error:
+        raise SettingsError(
+            f"The certificate {certificate} and the private key {private_key} can't be used: "
+            f"{error}. Both are files in PEM format, and the key has no passphrase."
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    """Instead of asking on a terminal."""
+    raise ValueError("the private key has a passphrase")

@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from shoal.clock import RealClock
@@ -163,11 +162,3 @@ class Tender:
         log.info("run %s: worker %s is started anew: %s", job.run, job.worker, facts["reason"])
         again = job.of(claim, self._clock.now())
         self._invoke([replace(again, part=job.part, inputs=job.inputs)])
-
-
-def stopped(pid: int) -> bool:
-    """Whether a process is known to be paused."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, IndexError):
-        return False

@@ -1,8 +1,12 @@
 """The zygote: a process with everything imported that forks itself into sandboxes.
 
-It has one thread and obeys the gateway over a socket: `preload` packages, `fork` a sandbox, `kill`
-one. It says when a sandbox has ended and why. When the gateway's end of the socket closes, however
-that came about, it kills every sandbox and ends.
+It has one thread and obeys the gateway over a socket: `preload` packages, `branch` into another
+zygote with a socket of its own, `fork` a sandbox, `kill` one. It says when a sandbox has ended and
+why. When the gateway's end of the socket closes, however that came about, it kills every sandbox
+and ends, and its branches end with it.
+
+A session's sandboxes are forked from a branch of its own, in namespaces of its own where that is
+possible (see `isolation.py`). Each has a folder, which goes with it.
 """
 
 from __future__ import annotations
@@ -16,14 +20,19 @@ import os
 import random
 import resource
 import select
+import shutil
 import signal
 import socket
 import sys
+import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from shoal.platform import limits
+from shoal.platform.housing import home_of, sweep
+from shoal.platform.isolation import Isolation
 from shoal.platform.sandbox import Entry, serve
 from shoal.types import Resources
 
@@ -33,17 +42,31 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _KEPT_SHARE = 3
 """An allocator keeps up to this part of a sandbox's memory."""
 _MESSAGE = 1 << 16
+_END_SECONDS = 2.0
+"""How long branches may take to end by themselves."""
+_PAUSE = 0.002
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Zygote:
     """The state of the zygote's process."""
 
-    def __init__(self, gateway: socket.socket, entry: Entry) -> None:
+    def __init__(
+        self,
+        gateway: socket.socket,
+        entry: Entry,
+        isolation: Isolation,
+        limited: limits.Limits,
+        number: int,
+    ) -> None:
         self._gateway = gateway
         self._entry = entry
-        self._limits = limits.detect()
-        self._limits.sweep()
+        self._isolation = isolation
+        self._limits = limited
+        self._number = number
+        """That of its process, outside of namespaces."""
+        self._home = home_of(isolation.hidden, number)
+        self._branches: set[int] = set()
         self._children: dict[int, int] = {}
         """Sandboxes' numbers by process id."""
         self._wake, wake = socket.socketpair()
@@ -54,9 +77,17 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
+    def greet(self) -> None:
+        """Say what is possible here."""
+        self._say(
+            op="ready",
+            limits=self._limits.kind,
+            reason=self._limits.reason,
+            isolation=self._isolation.reason or "namespaces",
+        )
+
     def run(self) -> None:
         """Obey until the gateway hangs up."""
-        self._say(op="ready", limits=self._limits.kind, reason=self._limits.reason)
         try:
             while True:
                 readable, _, _ = select.select([self._gateway, self._wake], [], [])
@@ -83,6 +114,8 @@ class Zygote:
         message = json.loads(data)
         if message["op"] == "preload":
             self._preload(message["modules"])
+        elif message["op"] == "branch":
+            self._branch(descriptors[0])
         elif message["op"] == "fork":
             self._fork(message, descriptors)
         elif message["op"] == "kill":
@@ -96,16 +129,34 @@ class Zygote:
         gc.collect()
         gc.freeze()
 
+    def _branch(self, descriptor: int) -> None:
+        within, number = self._isolation.branch()
+        if not within:
+            os.close(descriptor)
+            if number:  # else it has ended already
+                self._branches.add(number)
+            return
+        try:
+            for stale in (self._gateway, self._wake, self._wakers):
+                stale.close()
+            gateway = socket.socket(fileno=descriptor)
+            Zygote(gateway, self._entry, self._isolation, self._limits, number).run()
+        except BaseException:  # noqa: BLE001 - the outermost edge
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+
     def _group(self, sandbox: int) -> str:
-        return f"shoal-{os.getpid()}-{sandbox}"
+        return f"shoal-{self._number}-{sandbox}"
 
     def _fork(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        group = self._group(message["sandbox"])
+        home = self._home / str(message["sandbox"])
+        home.mkdir(mode=0o700)
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                code = self._become_sandbox(message, descriptors, group)
+                code = self._become_sandbox(message, descriptors, str(home))
             except BaseException:  # noqa: BLE001 - the outermost edge: it goes to the run's log
                 traceback.print_exc()
             finally:
@@ -113,9 +164,10 @@ class Zygote:
         for descriptor in descriptors:
             os.close(descriptor)
         self._children[pid] = message["sandbox"]
-        self._say(op="forked", sandbox=message["sandbox"], pid=pid)
+        outside = pid if self._isolation.reason else 0  # which nobody could kill in here
+        self._say(op="forked", sandbox=message["sandbox"], pid=outside)
 
-    def _become_sandbox(self, message: dict[str, Any], descriptors: list[int], group: str) -> int:
+    def _become_sandbox(self, message: dict[str, Any], descriptors: list[int], home: str) -> int:
         control, out, err, page = descriptors
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -130,11 +182,15 @@ class Zygote:
         os.close(out)
         os.close(err)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        group = self._group(message["sandbox"])
         self._limits.enter(group, Resources(message["memory_mb"], message["cpus"]))
         _keep_freed_memory(message["memory_mb"] * 2**20 // _KEPT_SHARE)
         _reseed()
         gc.enable()
-        return serve(control, page, self._entry)
+        self._isolation.confine()
+        os.environ["TMPDIR"] = home
+        tempfile.tempdir = None
+        return serve(control, page, self._entry, home)
 
     def _kill(self, sandbox: int) -> None:
         for pid, number in self._children.items():
@@ -142,18 +198,25 @@ class Zygote:
                 _kill_group(pid)
 
     def _reap(self) -> None:
-        while self._children:
+        while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
+            if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                paused = os.WIFSTOPPED(status)
+                self._say(op="paused", sandbox=self._children.get(pid, -1), paused=paused)
+                continue
             sandbox = self._children.pop(pid, None)
+            if pid in self._branches:
+                self._forget(pid)
             if sandbox is None:
                 continue
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
+            shutil.rmtree(self._home / str(sandbox), ignore_errors=True)
             group = self._group(sandbox)
             out_of_memory = self._limits.ran_out_of_memory(group)
             self._limits.remove(group)
@@ -164,13 +227,25 @@ class Zygote:
                 out_of_memory=out_of_memory,
             )
 
+    def _forget(self, branch: int) -> None:
+        self._branches.discard(branch)
+        shutil.rmtree(home_of(self._isolation.hidden, branch), ignore_errors=True)
+
     def _end(self) -> None:
+        deadline = time.monotonic() + _END_SECONDS
+        while self._branches:  # the gateway has hung up on them, too
+            self._reap()
+            if time.monotonic() > deadline:
+                for branch in self._branches:
+                    _kill_group(branch)
+            time.sleep(_PAUSE)
         for pid in self._children:
             _kill_group(pid)
         for pid, sandbox in self._children.items():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
             self._limits.remove(self._group(sandbox))
+        shutil.rmtree(self._home, ignore_errors=True)
 
 
 def _kill_group(pid: int) -> None:
@@ -198,16 +273,24 @@ def _reseed() -> None:
         numpy_random.seed()
 
 
-def main(descriptor: int, entry: str) -> None:
+def main(descriptor: int, entry: str, hidden: str, isolated: bool) -> None:
     """Run a zygote.
 
     Args:
         descriptor: Its end of the socket to the gateway.
         entry: `module:function` of what a sandbox does with an invocation.
+        hidden: The folder that sandboxes have theirs in, and don't see otherwise.
+        isolated: Whether sandboxes are to be kept apart where that is possible.
     """
     module, _, name = entry.partition(":")
     function: Callable[..., Any] = getattr(importlib.import_module(module), name)
     gc.collect()
     gc.freeze()
     gc.disable()
-    Zygote(socket.socket(fileno=descriptor), function).run()
+    limited = limits.detect()
+    limited.sweep()
+    sweep(hidden)
+    isolation = Isolation(hidden, isolated)
+    zygote = Zygote(socket.socket(fileno=descriptor), function, isolation, limited, os.getpid())
+    zygote.greet()
+    zygote.run()

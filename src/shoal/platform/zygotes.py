@@ -1,7 +1,8 @@
 """`Zygotes`: the gateway's side of its zygotes, one for each number of threads that libraries use.
 
 A library such as OpenBLAS reads how many threads to use when it is loaded, so sandboxes with other
-numbers of slots are forked from another zygote.
+numbers of slots are forked from another zygote. Each session's are forked from a branch of it,
+which is ended when none of them is left.
 """
 
 from __future__ import annotations
@@ -14,44 +15,37 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
+from shoal.platform.housing import Housing, hidden_folder
 from shoal.types import Resources
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; "
-    "from shoal.platform.zygote import main; main({fd}, {entry!r})"
+    "from shoal.platform.zygote import main; main({fd}, {entry!r}, {hidden!r}, {isolated})"
 )
 _END_SECONDS = 5.0
 
+Key = tuple[int, str]
+"""Which branch: a number of slots and a session."""
 
-class ZygoteProcess:
-    """A running zygote."""
 
-    def __init__(self, entry: str, slots: int) -> None:
-        self.slots = slots
-        self.socket, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        path = [os.path.abspath(item) if item else os.getcwd() for item in sys.path]
-        program = _PROGRAM.format(path=path, fd=inside.fileno(), entry=entry)
-        self._preloaded: set[str] = set()
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(inside.fileno(),),
-            start_new_session=True,
-            env={name: str(slots) for name in _THREADS} | dict(os.environ),
-        )
-        inside.close()
+class Branch:
+    """A zygote, as the gateway speaks to it."""
+
+    def __init__(self, sock: socket.socket, preloaded: Iterable[str] = ()) -> None:
+        self.socket = sock
+        self._preloaded = set(preloaded)
 
     def preload(self, modules: Sequence[str]) -> None:
         """Have packages imported before the next fork."""
         new = [module for module in modules if module not in self._preloaded]
         if new:
             self._preloaded.update(new)
-            with contextlib.suppress(ConnectionError):
-                self._send({"op": "preload", "modules": new})
+            self._send({"op": "preload", "modules": new})
 
     def fork(self, number: int, resources: Resources, descriptors: Sequence[int]) -> None:
         """Have a sandbox made that uses these files."""
@@ -61,16 +55,50 @@ class ZygoteProcess:
             "memory_mb": resources.memory_mb,
             "cpus": resources.cpu_share,
         }
-        with contextlib.suppress(ConnectionError):  # it has ended, which is reported as such
-            socket.send_fds(self.socket, [json.dumps(message).encode()], list(descriptors))
+        self._send(message, descriptors)
 
     def kill(self, number: int) -> None:
         """Have a sandbox killed."""
-        with contextlib.suppress(OSError):
-            self._send({"op": "kill", "sandbox": number})
+        self._send({"op": "kill", "sandbox": number})
 
-    def _send(self, message: dict[str, Any]) -> None:
-        self.socket.send(json.dumps(message).encode())
+    def branch(self) -> Branch:
+        """Another zygote, forked from this one."""
+        outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with inside:
+            self._send({"op": "branch"}, [inside.fileno()])
+        return Branch(outside, self._preloaded)
+
+    def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which is reported as such
+            socket.send_fds(self.socket, [json.dumps(message).encode()], list(descriptors))
+
+    def close(self) -> None:
+        """Hang up, which ends it."""
+        self.socket.close()
+
+
+class ZygoteProcess(Branch):
+    """A zygote that the gateway has started itself."""
+
+    def __init__(self, entry: str, slots: int, housing: Housing) -> None:
+        outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(outside)
+        path = [os.path.abspath(item) if item else os.getcwd() for item in sys.path]
+        program = _PROGRAM.format(
+            path=path,
+            fd=inside.fileno(),
+            entry=entry,
+            hidden=str(hidden_folder()),
+            isolated=housing.isolation,
+        )
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(inside.fileno(),),
+            start_new_session=True,
+            env={name: str(slots) for name in _THREADS} | housing.environment(os.environ),
+        )
+        inside.close()
 
     def close(self) -> None:
         """Hang up, which ends it, and wait until it has ended."""
@@ -85,49 +113,81 @@ class ZygoteProcess:
 class Zygotes:
     """Every zygote of a gateway, started when first needed."""
 
-    def __init__(self, entry: str, selector: selectors.BaseSelector) -> None:
+    def __init__(self, entry: str, selector: selectors.BaseSelector, housing: Housing) -> None:
         self.limits = "unknown"
         """How sandboxes are limited, once a zygote has said so."""
+        self.isolation = "unknown"
+        """How sandboxes are kept apart, or why they aren't, once a zygote has said so."""
+        self._housing = housing
         self._entry = entry
         self._selector = selector
-        self._running: dict[int, ZygoteProcess] = {}
+        self._started: dict[int, ZygoteProcess] = {}
+        """By number of slots."""
+        self._branches: dict[Key, Branch] = {}
         self._ended: list[ZygoteProcess] = []
         self._messages: deque[dict[str, Any]] = deque()
 
-    def get(self, slots: int) -> ZygoteProcess:
-        """The zygote for sandboxes with so many slots."""
-        zygote = self._running.get(slots)
+    def start(self, slots: int) -> ZygoteProcess:
+        """The zygote for sandboxes with so many slots; it begins to load."""
+        zygote = self._started.get(slots)
         if zygote is None:
-            zygote = self._running[slots] = ZygoteProcess(self._entry, slots)
-            started = zygote
-            self._selector.register(
-                zygote.socket, selectors.EVENT_READ, lambda: self._on_message(started)
-            )
+            zygote = self._started[slots] = ZygoteProcess(self._entry, slots, self._housing)
+            self._listen(zygote, partial(self._lost_zygote, zygote, slots))
         return zygote
 
-    def kill(self, slots: int, number: int) -> None:
-        """Have a sandbox killed, if its zygote hasn't done so already by ending."""
-        zygote = self._running.get(slots)
-        if zygote is not None:
-            zygote.kill(number)
+    def get(self, key: Key, preload: Sequence[str]) -> Branch:
+        """The branch for sandboxes with so many slots of a session, with packages loaded."""
+        zygote = self.start(key[0])
+        branch = self._branches.get(key)
+        if branch is None:
+            zygote.preload(preload)
+            branch = self._branches[key] = zygote.branch()
+            self._listen(branch, partial(self._lost, key))
+        branch.preload(preload)
+        return branch
 
-    def _on_message(self, zygote: ZygoteProcess) -> None:
+    def release(self, key: Key) -> None:
+        """End a branch that has no sandboxes any more."""
+        branch = self._branches.pop(key, None)
+        if branch is not None:
+            self._selector.unregister(branch.socket)
+            branch.close()
+
+    def kill(self, key: Key, number: int) -> None:
+        """Have a sandbox killed, if its zygote hasn't done so already by ending."""
+        branch = self._branches.get(key)
+        if branch is not None:
+            branch.kill(number)
+
+    def _listen(self, branch: Branch, lost: Callable[[], None]) -> None:
+        callback = partial(self._on_message, branch, lost)
+        self._selector.register(branch.socket, selectors.EVENT_READ, callback)
+
+    def _on_message(self, branch: Branch, lost: Callable[[], None]) -> None:
         try:
-            data = zygote.socket.recv(1 << 16, socket.MSG_DONTWAIT)
+            data = branch.socket.recv(1 << 16, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if data:
-            message = json.loads(data)
-            if message["op"] == "ready":
-                self.limits = message["limits"]
-            self._messages.append(message)
-        elif self._running.get(zygote.slots) is zygote:
-            del self._running[zygote.slots]
-            self._selector.unregister(zygote.socket)
-            self._ended.append(zygote)
-            self._messages.append({"op": "gone", "slots": zygote.slots})
+        if not data:
+            lost()
+            return
+        message = json.loads(data)
+        if message["op"] == "ready":
+            self.limits = message["limits"]
+            self.isolation = message["isolation"]
+        self._messages.append(message)
+
+    def _lost_zygote(self, zygote: ZygoteProcess, slots: int) -> None:
+        """A zygote has ended; its branches end by themselves."""
+        del self._started[slots]
+        self._selector.unregister(zygote.socket)
+        self._ended.append(zygote)
+
+    def _lost(self, key: Key) -> None:
+        self.release(key)
+        self._messages.append({"op": "gone", "zygote": key})
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What zygotes have said since the last time."""
@@ -136,7 +196,10 @@ class Zygotes:
 
     def close(self) -> None:
         """End all of them."""
-        for zygote in (*self._running.values(), *self._ended):
+        for branch in self._branches.values():
+            branch.close()
+        for zygote in (*self._started.values(), *self._ended):
             zygote.close()
-        self._running.clear()
+        self._branches.clear()
+        self._started.clear()
         self._ended.clear()

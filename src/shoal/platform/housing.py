@@ -1,0 +1,72 @@
+"""`Housing`: what a gateway's sandboxes get of the machine: variables, folders, a view of others.
+
+1. Variables come from a list of harmless ones, so a client's passwords and keys stay with it;
+   further ones have to be named in the settings.
+2. Each sandbox has a folder of its own for temporary files, removed with it. Tasks of an embedded
+   gateway work in the client's folder, as scripts do; those of a stand-alone one in their own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.storage.embedded import runtime_folder
+
+_HARMLESS = frozenset(
+    ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH",
+     "VIRTUAL_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "SSL_CERT_DIR")
+)  # fmt: skip
+_HARMLESS_BEGINNINGS = ("LC_", "PYTHON", "XDG_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_")
+_SECRET_BEGINNINGS = ("SHOAL_", "AWS_")
+_SECRET_ENDS = ("TOKEN", "PASSWORD", "PASSWD", "SECRET", "KEY", "CREDENTIALS")
+
+
+@dataclass(frozen=True, slots=True)
+class Housing:
+    """What sandboxes get."""
+
+    isolation: bool = True
+    """Whether they are kept from seeing each other, where that is possible."""
+    own_folder: bool = False
+    """Whether tasks work in the sandbox's folder, and not in the client's."""
+    variables: tuple[str, ...] = ()
+    """Environment variables that they get beside the harmless ones."""
+
+    def environment(self, found: Mapping[str, str]) -> dict[str, str]:
+        """Of these variables, those that sandboxes get."""
+        return {n: v for n, v in found.items() if n in self.variables or _harmless(n)}
+
+
+def _harmless(name: str) -> bool:
+    if name.startswith(_SECRET_BEGINNINGS) or name.upper().endswith(_SECRET_ENDS):
+        return False
+    return name in _HARMLESS or name.startswith(_HARMLESS_BEGINNINGS)
+
+
+def variable_names(text: str) -> tuple[str, ...]:
+    """The names in a setting, between commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def hidden_folder() -> Path:
+    """The user's folder for what no sandbox is to see."""
+    folder = runtime_folder() / "hidden"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def home_of(hidden: str, number: int) -> Path:
+    """The folder of a zygote's branch: those of its sandboxes are in it."""
+    return Path(hidden, "sandboxes", str(number))
+
+
+def sweep(hidden: str) -> None:
+    """Delete the folders of branches that have ended."""
+    root = Path(hidden, "sandboxes")
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for home in root.iterdir():
+        if home.name.isdigit() and not Path("/proc", home.name).exists():
+            shutil.rmtree(home, ignore_errors=True)

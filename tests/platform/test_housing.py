@@ -1,0 +1,228 @@
+"""What sandboxes get of the machine: variables, folders, and a view of others or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observing import PATIENCE
+from platform_examples import Caller, gateway
+from shoal.platform.gateway import LocalGateway
+from shoal.platform.housing import Housing, hidden_folder, home_of, sweep, variable_names
+from shoal.platform.isolation import problem
+from shoal.platform.tokens import write_token
+from shoal.types import RunId
+
+SECRETS = {
+    "SHOAL_TOKEN": "s1",
+    "SHOAL_STORE": "redis://:s2@host",
+    "AWS_ACCESS_KEY_ID": "s3",
+    "AWS_PROFILE": "s4",
+    "DATABASE_PASSWORD": "s5",
+    "GITHUB_TOKEN": "s6",
+    "OPENAI_API_KEY": "s7",
+    "PYTHON_REGISTRY_TOKEN": "s8",
+    "XDG_SECRET": "s9",
+    "ANYTHING": "s10",
+}
+HARMLESS = {"PATH": "/bin", "HOME": "/root", "LANG": "C", "LC_ALL": "C", "TZ": "UTC",
+            "PYTHONHASHSEED": "0", "XDG_RUNTIME_DIR": "/run", "OMP_NUM_THREADS": "1"}  # fmt: skip
+
+
+def test_only_harmless_variables_reach_a_sandbox() -> None:
+    assert Housing().environment(SECRETS | HARMLESS) == HARMLESS
+
+
+def test_named_variables_reach_a_sandbox_too() -> None:
+    housing = Housing(variables=variable_names(" ANYTHING, AWS_PROFILE ,,"))
+    given = housing.environment(SECRETS | HARMLESS)
+    assert given == HARMLESS | {"ANYTHING": "s10", "AWS_PROFILE": "s4"}
+
+
+def test_folders_of_what_has_ended_are_swept(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for number in (ended.pid, os.getpid()):
+        home_of(str(tmp_path), number).mkdir(parents=True)
+    sweep(str(tmp_path))
+    assert [home.name for home in (tmp_path / "sandboxes").iterdir()] == [str(os.getpid())]
+
+
+# In real sandboxes.
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime folder in which nobody else has sandboxes."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def reason(runtime: None) -> str:
+    """Why sandboxes can't be kept apart on this machine; empty if they can."""
+    return problem(str(hidden_folder()))
+
+
+@pytest.fixture
+def local(tmp_path: Path, reason: str) -> Iterator[LocalGateway]:
+    if reason:
+        pytest.skip(f"no namespaces here: {reason}")
+    with gateway(tmp_path) as local:
+        yield local
+
+
+@pytest.fixture
+def caller(local: LocalGateway, tmp_path: Path) -> Caller:
+    return Caller(local, tmp_path)
+
+
+def told(caller: Caller, name: str = "facts", **job: Any) -> dict[str, Any]:
+    """What a sandbox finds around it."""
+    caller.carry_out(caller.job(part=f"look {name}", **job))
+    found: dict[str, Any] = json.loads((caller.folder / name).read_text())
+    return found
+
+
+def test_a_sandbox_has_no_secret_in_its_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SECRETS.items():
+        if not name.startswith("SHOAL_"):
+            monkeypatch.setenv(name, value)
+    with gateway(tmp_path, housing=Housing(variables=("AWS_PROFILE",))) as local:
+        found = told(Caller(local, tmp_path))
+    assert SECRETS.keys() & found["environment"].keys() == {"AWS_PROFILE"}
+    assert found["environment"]["PATH"] == os.environ["PATH"]
+
+
+def test_a_sandbox_gains_no_privileges_and_leads_its_own_group(caller: Caller) -> None:
+    found = told(caller)
+    assert "NoNewPrivs:\t1" in found["status"]
+    assert found["group"] == found["pid"]
+
+
+def test_a_sandbox_may_not_mount_trace_or_load(caller: Caller) -> None:
+    status = told(caller)["status"]
+    effective = int(status.partition("CapEff:\t")[2].split()[0], 16)
+    for forbidden in (16, 17, 19, 21, 27):  # modules, raw I/O, tracing, administration, devices
+        assert not effective >> forbidden & 1
+
+
+def test_a_sandbox_sees_no_process_but_its_session_s(caller: Caller) -> None:
+    caller.invoke(caller.job("w1", "await go", session="s2"))
+    other = caller.await_notes("began")[0]["sandbox"]
+    found = told(caller, session="s1", run=RunId("run-2"))
+    assert {1, found["pid"]} == {*found["processes"]}
+    assert other != found["pid"]
+    caller.let_go()
+    caller.await_quiet()
+
+
+def test_sandboxes_of_one_session_have_different_numbers(caller: Caller) -> None:
+    jobs = [caller.job(f"w{number}", "await go") for number in range(3)]
+    caller.invoke(*jobs)
+    began = caller.await_notes("began", 3)
+    assert len({line["sandbox"] for line in began}) == 3
+    caller.let_go()
+    caller.await_quiet()
+
+
+def test_a_sandbox_sees_neither_the_token_nor_other_sessions_folders(caller: Caller) -> None:
+    write_token(hidden_folder() / "gateway.token", "secret")
+    try:
+        caller.invoke(caller.job("w1", "await go", session="s2"))
+        caller.await_notes("began")
+        (other,) = os.listdir(hidden_folder() / "sandboxes")
+        found = told(caller, session="s1", run=RunId("run-2"))
+    finally:
+        (hidden_folder() / "gateway.token").unlink()
+    assert found["hidden"] == ["sandboxes"]
+    assert len(found["homes"]) == 1
+    assert other not in found["homes"]
+    caller.let_go()
+    caller.await_quiet()
+
+
+def test_temporary_files_go_with_the_sandbox(caller: Caller, local: LocalGateway) -> None:
+    found = told(caller)
+    home = Path(found["temporary"])
+    assert home.is_relative_to(hidden_folder())
+    assert (home / "left").exists()
+    local.close()
+    assert os.listdir(hidden_folder() / "sandboxes") == []
+
+
+def test_an_embedded_sandbox_works_in_the_client_s_folder_and_another_in_its_own(
+    tmp_path: Path,
+) -> None:
+    """Where a worker is to go is in its invocation; the entry point of real workers goes there."""
+    for own in (False, True):
+        with gateway(tmp_path, housing=Housing(own_folder=own), entry=f"{__name__}:show") as local:
+            caller = Caller(local, tmp_path)
+            caller.invoke(caller.job())
+            caller.await_quiet()
+            shown = [line.text for line in local.logs(caller.job().run)][-2:]
+        assert shown[0] == ("" if own else str(tmp_path))
+        assert Path(shown[1]).is_relative_to(hidden_folder())
+
+
+def show(job: dict[str, Any], running: Any) -> bool:
+    """Print the folder that the client names and the one that the sandbox is in."""
+    print(job["invocation"]["folder"])
+    print(os.getcwd())
+    return True
+
+
+def test_without_isolation_sandboxes_work_and_it_is_said(tmp_path: Path) -> None:
+    with gateway(tmp_path, housing=Housing(isolation=False)) as local:
+        found = told(Caller(local, tmp_path))
+        assert local.status()["isolation"] == "it is switched off"
+        assert len(found["processes"]) > 2
+        home = Path(found["temporary"])
+        assert home.is_relative_to(hidden_folder())
+    assert not home.exists()
+
+
+def test_where_namespaces_are_not_permitted_sandboxes_work_without(tmp_path: Path) -> None:
+    with gateway(tmp_path, entry="platform_entries_open:act") as local:
+        caller = Caller(local, tmp_path)
+        caller.carry_out(caller.job())
+        assert "not permitted" in local.status()["isolation"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_an_ordinary_user_s_sandboxes_are_kept_apart_too(tmp_path: Path, reason: str) -> None:
+    """In a user namespace, which some systems forbid: then it is said, and works without."""
+    program = (
+        "import os, sys\n"
+        "from shoal.platform.isolation import _libc, problem\n"
+        "os.setgid(65534); os.setgroups([]); os.setuid(65534); _libc.prctl(4, 1)\n"
+        "os.makedirs(sys.argv[1]); print(problem(sys.argv[1]))"
+    )
+    tmp_path.chmod(0o777)
+    for folder in tmp_path.parents[:3]:
+        if folder != Path("/tmp"):
+            folder.chmod(0o755)
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "hidden")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.strip() in (
+        "",
+        "Operation not permitted",
+        "[Errno 1] Operation not permitted",
+    )

@@ -1,0 +1,13 @@
+"""The same entries in a zygote that may not make namespaces."""
+
+from platform_entries import act
+from shoal.platform import isolation
+
+__all__ = ["act"]
+
+
+def _refuse() -> None:
+    raise PermissionError(1, "Operation not permitted")
+
+
+isolation._unshare = _refuse
