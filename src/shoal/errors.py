@@ -13,7 +13,8 @@
     │   └── WorkerDied             it ended its worker's process
     ├── RunEnded                   somebody ended the run
     │   ├── RunCancelled
-    │   └── RunTimeout             the result wasn't there in time
+    │   ├── RunTimeout             the result wasn't there in time
+    │   └── RunStuck               nothing went on any more
     ├── PlatformError              the platform
     │   ├── GatewayUnavailable     nobody answers, or the token is wrong
     │   └── GatewayRefused         the gateway understood, and says no
@@ -173,6 +174,19 @@ class RunTimeout(RunEnded):
         self.seconds = seconds
         self.state = state
         super().__init__(f"run {run} had no result after {seconds:g} s: {state}.")
+
+
+class RunStuck(RunEnded):
+    """Nothing went on any more, and nobody was executing a task."""
+
+    def __init__(self, run: str, seconds: float, waits_for: str) -> None:
+        self.run = run
+        self.seconds = seconds
+        self.waits_for = waits_for
+        super().__init__(
+            f"run {run} is stuck: no task was executing and nothing has happened for "
+            f"{seconds:.0f} s. {waits_for} `shoal logs {run}` shows what its tasks printed."
+        )
 
 
 class PlatformError(ShoalError):

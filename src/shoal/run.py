@@ -28,6 +28,7 @@ from shoal.errors import (
     RunCancelled,
     RunLost,
     RunOver,
+    RunStuck,
     RunTimeout,
     ShoalError,
     StoreError,
@@ -60,8 +61,8 @@ from shoal.worker.package import Packed, pack
 
 _GLANCE = 0.1
 """Seconds between two looks at the progress, while somebody watches."""
-_SILENCE = 2.0
-"""Seconds without a message after which the platform is asked whether anybody is at work."""
+_STUCK = 4
+"""Leases without a message, a task that is executing, or one more that is executed."""
 _PATIENCE = 60.0
 """Seconds that a platform may be away when workers are to be started anew."""
 _LAST_SAVES = 1.0
@@ -168,6 +169,8 @@ class Run:
         """Workers known of that haven't handed in their timelines."""
         self._finished: set[WorkerId] = set()
         self._error: BaseException | None = None
+        self.needs: dict[str, int] = {}
+        """Memory that tasks have turned out to need, in MB, by their names."""
         self._losses: Counter[TaskId] = Counter()
         """How often workers have ended in a task that has tries left."""
         self._unheard: float | None = None
@@ -323,8 +326,8 @@ class Run:
 
     def _await_outputs(self) -> None:
         missing = set(self.workflow.sinks)
-        silent_since, alone = time.monotonic(), False
-        tended = time.monotonic()
+        tended = heard = looked = time.monotonic()
+        executed = 0
         while missing:
             if self._cancelled.is_set():
                 raise RunCancelled(self.id)
@@ -336,18 +339,35 @@ class Run:
             if time.monotonic() - tended > self._environment.lease / 3:
                 tended = time.monotonic()
                 self._tend()
+            now = time.monotonic()
             if letters:
-                silent_since, alone = time.monotonic(), False
-            elif time.monotonic() - silent_since > max(_SILENCE, 2 * self._environment.lease):
-                active = self._environment.platform.active(self.id)
-                if not active and alone:
+                heard = looked = now
+            elif now - looked > self._environment.lease:
+                looked = now
+                before, executed = executed, self._environment.store.progress(self.id)
+                if executed != before or self._environment.platform.running(self.id):
+                    heard = now
+                elif now - heard > _STUCK * self._environment.lease:
                     self._environment.store.post(self.id, Letter("stuck", ""))  # unless it can't
-                    raise PlatformError(
-                        f"run {self.id} is stuck: no worker is at work, and "
-                        f"{', '.join(sorted(missing)[:3])} has no output."
-                    )
-                silent_since, alone = time.monotonic(), not active
+                    raise RunStuck(self.id, now - heard, self._awaited(missing))
         self.makespan = self._clock.now() - self.started
+
+    def _awaited(self, missing: set[TaskId]) -> str:
+        """What the run waits for: the first task that isn't ready, and of whom."""
+        plan, marked = self.plan, self._environment.store.marked(self.id)
+        for task, sources in self.workflow.upstream.items():
+            owner = plan.placements[task].worker
+            producers = dict.fromkeys(plan.placements[source].worker for source in sources)
+            if owner is None or not producers or set(producers) == {owner}:
+                continue
+            for producer in producers:
+                if (task, producer) not in marked:
+                    awaited = [s for s in sources if plan.placements[s].worker == producer]
+                    return (
+                        f"Task {task!r} of worker {owner} waits for {', '.join(awaited)} of "
+                        f"worker {producer}."
+                    )
+        return f"{', '.join(sorted(missing)[:3])} has no output."
 
     def _tend(self) -> None:
         """Start those workers anew that have given no sign of life for too long."""
@@ -386,6 +406,8 @@ class Run:
         elif letter.kind == "lost":
             if not self._retried(letter):
                 raise self._loss(letter)
+        elif letter.kind == "grown":
+            self._grow(json.loads(bytes(letter.parts[0])))
         elif letter.kind in ("finished", "parked"):
             self.records.append(bytes(letter.parts[0]))
             if letter.kind == "finished":
@@ -393,6 +415,12 @@ class Run:
                 for invoked in letter.parts[1:]:
                     self._unfinished.update(json.loads(bytes(invoked)))
                 self._unfinished -= self._finished
+
+    def _grow(self, facts: dict[str, Any]) -> None:
+        """Remember how much memory the tasks of a worker that ran out of it have got."""
+        calls = list(self.workflow.calls.values())
+        for name in {calls[number].task.name for number in facts["running"]}:
+            self.needs[name] = max(facts["memory_mb"], self.needs.get(name, 0))
 
     def _output(self, task: TaskId, letter: Letter) -> Any:
         if letter.parts:
@@ -562,7 +590,8 @@ class Run:
         tasks = list(self.workflow.calls)
         timeline = self.timeline
         workers = self.plan.workers_of(timeline.workers)
-        samples = distilled(self.workflow, workers, timeline, self.preview.constants)
+        needs = {**self.workflow.needs, **self.needs}
+        samples = distilled(self.workflow, workers, timeline, self.preview.constants, needs)
         predicted: float | None = None
         quality: Mapping[str, float] = {}
         foreseen = self.preview.learnt and not timeline.of_kind("hit")

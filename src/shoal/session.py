@@ -336,6 +336,8 @@ class Session:
         self, workflow: Workflow, name: str, wanted: Wanted, settings: Settings
     ) -> Preview:
         conditions = self._conditions(workflow, name, settings)
+        if isinstance(conditions.predictions, LearntPredictions):
+            workflow = workflow.needing(conditions.predictions.needs)
         return planned(workflow, conditions, wanted.planner(settings.planner), settings.prices)
 
     def _planned(
@@ -351,7 +353,7 @@ class Session:
                      settings.planning_seconds, settings.latency, settings.prices)  # fmt: skip
 
         def learn(run: Run) -> None:
-            if self._book.due(key):
+            if self._book.due(key) or run.needs:
                 self._book.keep(key, self._planned_now(workflow, name, wanted, settings))
             else:
                 conditions = partial(self._conditions, workflow, name, settings)
@@ -362,6 +364,7 @@ class Session:
             known = self._planned_now(workflow, name, wanted, settings)
             self._book.keep(key, known)
         else:
+            workflow = workflow.needing(known.plan.workflow.needs)
             known = known.again(workflow, constants, self._pool())
         return known.plan, known, learn
 

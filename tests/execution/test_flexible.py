@@ -47,7 +47,7 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.flexible import INVOKED_NBYTES
-from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES
+from shoal.execution.machine import INLINE_NBYTES, retry_pause
 from shoal.execution.plan import Placement
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import Simulation
@@ -211,12 +211,12 @@ def test_a_task_that_fails_keeps_its_slot_until_its_next_try() -> None:
     machine = flexible_machine(wiring, "a", retries={"b": 2})
     machine.handle(Arrived(a))
     machine.handle(Executed(a, 1))
-    assert machine.handle(Failed(b)) == [SetTimer("retry b", FIRST_RETRY)]
+    assert machine.handle(Failed(b)) == [SetTimer("retry b", retry_pause(b, 0))]
     assert machine.handle(Marked(d, a, claimed=True, held=(a, c)))[0] == Invoke(d, (a, c))
     assert machine.handle(TimerFired("retry b")) == [Execute(b)]
-    assert machine.handle(Failed(b)) == [SetTimer("retry b", 2 * FIRST_RETRY)]
+    assert machine.handle(Failed(b)) == [SetTimer("retry b", retry_pause(b, 1))]
     machine.handle(TimerFired("retry b"))
-    assert machine.handle(Failed(b)) == [Abort(b)]
+    assert machine.handle(Failed(b)) == [Save(a), Abort(b)]
     assert machine.finished
 
 

@@ -25,7 +25,7 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES
+from shoal.execution.machine import INLINE_NBYTES, retry_pause
 from shoal.execution.story import REMEMBERED
 from shoal.types import Resources, TaskId
 
@@ -296,7 +296,7 @@ def test_tasks_that_others_wait_for_go_first() -> None:
 def test_failed_task_is_tried_again_after_pauses_that_double_and_then_ends_the_run() -> None:
     machine = machine_of({"a": ""}, {"w0": "a"}, retries={"a": 3}, linger=0.5)
     machine.handle(Started())
-    for pause in (FIRST_RETRY, 2 * FIRST_RETRY, 4 * FIRST_RETRY):
+    for pause in (retry_pause(a, tried) for tried in range(3)):
         (timer,) = machine.handle(Failed(a))
         assert isinstance(timer, SetTimer)
         assert timer.seconds == pytest.approx(pause)
@@ -315,7 +315,7 @@ def test_task_without_retries_ends_the_run_at_its_first_failure() -> None:
 def test_another_task_uses_the_slot_during_the_pause() -> None:
     machine = machine_of({"a": "", "b": ""}, {"w0": "ab"}, retries={"a": 1})
     machine.handle(Started())
-    assert machine.handle(Failed(a)) == [SetTimer("retry a", FIRST_RETRY), Execute(b)]
+    assert machine.handle(Failed(a)) == [SetTimer("retry a", retry_pause(a, 0)), Execute(b)]
     assert machine.handle(TimerFired("retry a")) == []
     assert machine.handle(Executed(b, SMALL))[-1] == Execute(a)
 
@@ -324,7 +324,7 @@ def test_inputs_are_kept_for_the_next_try() -> None:
     machine = machine_of({"a": "", "b": "a"}, {"w0": "ab"}, retries={"b": 1})
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    assert machine.handle(Failed(b)) == [SetTimer("retry b", FIRST_RETRY)]
+    assert machine.handle(Failed(b)) == [SetTimer("retry b", retry_pause(b, 0))]
     assert machine.handle(TimerFired("retry b")) == [Execute(b)]
     assert Forget((a, b)) in machine.handle(Executed(b, SMALL))
 
@@ -385,3 +385,15 @@ def test_nothing_follows_the_end() -> None:
     assert machine.handle(Executed(b, SMALL))[-1] == Finish()
     for event in (Arrived(b, held=(a,)), TimerFired("linger 1"), MailCame(), Executed(b, SMALL)):
         assert machine.handle(event) == []
+
+
+def test_failure_after_which_another_try_is_no_use_ends_the_run() -> None:
+    machine = machine_of({"a": ""}, {"w0": "a"}, retries={"a": 3})
+    machine.handle(Started())
+    assert machine.handle(Failed(a, final=True)) == [Abort(a)]
+
+
+def test_pauses_double_and_differ_between_tasks() -> None:
+    pauses = [retry_pause(a, tried) for tried in range(8)]
+    assert all(0.5 <= pause / (0.1 * 2**tried) <= 1.5 for tried, pause in enumerate(pauses))
+    assert retry_pause(a, 0) != retry_pause(b, 0)

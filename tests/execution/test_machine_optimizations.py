@@ -42,7 +42,7 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES
+from shoal.execution.machine import INLINE_NBYTES, retry_pause
 from shoal.execution.plan import Prewarm
 from shoal.types import MB_PER_CPU, Resources, TaskId
 
@@ -200,7 +200,7 @@ def test_task_that_is_tried_again_warms_up_nothing_again() -> None:
     prewarm = {"a": (Prewarm(ONE_SLOT),)}
     machine = machine_of({"a": ""}, {"w0": "a"}, retries={"a": 1}, prewarm=prewarm)
     assert machine.handle(Started()) == [Execute(a), WarmUp(ONE_SLOT)]
-    assert machine.handle(Failed(a)) == [SetTimer("retry a", FIRST_RETRY)]
+    assert machine.handle(Failed(a)) == [SetTimer("retry a", retry_pause(a, 0))]
     assert machine.handle(TimerFired("retry a")) == [Execute(a)]
 
 

@@ -23,7 +23,7 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES
+from shoal.execution.machine import INLINE_NBYTES, retry_pause
 
 SMALL = INLINE_NBYTES
 LARGE = INLINE_NBYTES + 1
@@ -164,7 +164,7 @@ def test_worker_does_not_park_during_the_pause_before_a_retry() -> None:
     wiring = {"a": "", "b": "", "c": "ab"}
     machine = machine_of(wiring, {"w0": "ac", "w1": "b"}, retries={"a": 1}, linger=0.0)
     machine.handle(Started())
-    assert machine.handle(Failed(a)) == [SetTimer("retry a", FIRST_RETRY)]
+    assert machine.handle(Failed(a)) == [SetTimer("retry a", retry_pause(a, 0))]
 
 
 def test_timer_of_an_earlier_wait_neither_parks_the_worker_nor_prolongs_the_wait() -> None:

@@ -125,3 +125,13 @@ def test_a_worker_that_is_paused_is_replaced_and_does_no_harm(tmp_path: Path) ->
         run = session.submit(total(Task(pause)(), number(2)))
         assert run.result(2 * PATIENCE) == 3
         assert eventually(lambda: session.platform.status()["busy"] == 0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(limits.detect().kind == "rlimit", reason="memory isn't limited as a whole")
+def test_the_memory_that_a_task_turned_out_to_need_is_remembered(tmp_path: Path) -> None:
+    with Session(workers=2, folder=str(tmp_path)) as session:
+        for planner in ("uniform", "auto"):
+            run = session.submit(allocate(400), name="hungry", planner=planner)
+            assert run.result(PATIENCE) == 400 * 1024 * 1024
+            session.settle()
+        assert {found.resources.memory_mb for found in run.plan.placements.values()} == {512}

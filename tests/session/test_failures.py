@@ -20,14 +20,13 @@ import pytest
 
 from observing import PATIENCE, eventually, exists, outside, processes_mentioning
 from shoal import Resources, Session, Task, task
-from shoal import run as run_module
 from shoal.errors import (
     GatewayUnavailable,
     NotPicklable,
     OutOfMemory,
     RunCancelled,
+    RunStuck,
     RunTimeout,
-    ShoalError,
     StoreRefused,
     StoreUnavailable,
     TaskError,
@@ -349,8 +348,8 @@ def test_a_task_that_fails_twice_is_tried_again_after_growing_pauses(
 ) -> None:
     assert session.compute(add(fail_twice(str(tmp_path)), 10)) == [13]
     first, second, third = map(float, (tmp_path / "tries").read_text().splitlines())
-    assert second - first >= 0.1
-    assert third - second >= 0.2
+    assert second - first >= 0.05
+    assert third - second >= 0.1
 
 
 def test_when_retries_are_exhausted_the_last_failure_counts(
@@ -761,15 +760,22 @@ class Forgetful:
         """Nothing."""
 
 
-def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_module, "_SILENCE", 0.2)
+def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(session: Session) -> None:
     with (
         Session(store=session.store, platform=Forgetful(session.platform)) as forgetful,
-        pytest.raises(ShoalError, match=r"is stuck: no worker is at work, and add#0"),
+        pytest.raises(WorkerDied, match=r"no sign of life, again and again"),
     ):
-        forgetful.compute(add(1))
+        forgetful.compute(add(1), lease=0.1, restarts=0)
+
+
+def test_a_run_in_which_nothing_goes_on_names_what_it_waits_for(session: Session) -> None:
+    output = add(add(1), add(2))
+    waits = r"Task 'add#2' of worker w\d waits for add#\d of worker w\d"
+    with (
+        Session(store=session.store, platform=Forgetful(session.platform)) as forgetful,
+        pytest.raises(RunStuck, match=waits),
+    ):
+        forgetful.compute(output, planner="spread", workers=2, lease=0.1, restarts=1000)
 
 
 def test_last_words_are_sent_however_long_that_takes() -> None:
@@ -782,3 +788,16 @@ def test_last_words_are_sent_however_long_that_takes() -> None:
         run: Run = session.submit(*[limited(number) for number in range(4)], memory_mb=4096)
         assert run.result(PATIENCE) == [0, 1, 2, 3]
         assert {span.task for span in run.timeline.of_kind("execute")} == {*run.workflow.calls}
+
+
+def test_only_the_exceptions_that_are_named_are_retried(session: Session, tmp_path: Path) -> None:
+    def fail(folder: str, kind: type[Exception]) -> None:
+        (Path(folder) / f"{kind.__name__}.{time.time_ns()}").touch()
+        raise kind("as told")
+
+    fickle = Task(fail, retries=2, retry_on=(ConnectionError, TimeoutError))
+    for kind, tries in ((TimeoutError, 3), (ValueError, 1)):
+        assert "as told" in failure(session, fickle(str(tmp_path), kind)).reason
+        assert len(list(tmp_path.glob(f"{kind.__name__}.*"))) == tries
+    with pytest.raises(UsageError, match="takes exceptions"):
+        Task(fail, retry_on=("ValueError",))  # type: ignore[arg-type]

@@ -68,6 +68,8 @@ class Failed:
     """A task raised, or took too long."""
 
     task: TaskId
+    final: bool = False
+    """Another try would be no use."""
 
 
 @dataclass(slots=True)

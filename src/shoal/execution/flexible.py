@@ -49,7 +49,7 @@ from shoal.execution.events import (
     Stopped,
     TimerFired,
 )
-from shoal.execution.machine import FIRST_RETRY, INLINE_NBYTES
+from shoal.execution.machine import INLINE_NBYTES, retry_pause
 from shoal.execution.plan import Part
 from shoal.execution.story import new_log, story_of, violation
 from shoal.types import TaskId, WorkerId
@@ -323,13 +323,13 @@ class FlexibleMachine:
             raise self._violation(task, "failed, but not running")
         self._running.remove(task)
         tried = self._tried.get(task, 0)
-        if tried >= self.part.retries.get(task, 0):
+        if tried >= self.part.retries.get(task, 0) or event.final:
             self._save_all(effects)
             effects.append(Abort(task))
             return
         self._tried[task] = tried + 1
         self._pausing.add(task)
-        effects.append(SetTimer(f"retry {task}", FIRST_RETRY * 2**tried))
+        effects.append(SetTimer(f"retry {task}", retry_pause(task, tried)))
 
     def _on_timer(self, event: TimerFired, effects: list[Effect], unneeded: list[TaskId]) -> None:
         task = TaskId(event.timer.partition(" ")[2])

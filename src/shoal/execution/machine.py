@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Any
+from zlib import crc32
 
 from shoal.errors import ProtocolViolation
 from shoal.execution.copies import Copies
@@ -68,7 +69,13 @@ INLINE_NBYTES = 8 * 1024
 """Outputs up to this size travel inside the messages that need them."""
 
 FIRST_RETRY = 0.1
-"""Seconds before the first retry; each further pause is twice as long."""
+"""Seconds before the first retry; each further pause is twice as long, give or take a half."""
+
+
+def retry_pause(task: TaskId, tried: int) -> float:
+    """Seconds before a task is tried again; tasks that failed together aren't tried together."""
+    jitter = crc32(f"{task} {tried}".encode()) / 2**32
+    return FIRST_RETRY * 2.0**tried * (0.5 + jitter)
 
 
 class WorkerMachine:
@@ -524,7 +531,7 @@ class WorkerMachine:
                 effects.append(Forget(tuple(forgotten)))
             return
         left = self._retries.get(task, 0)
-        if not left:
+        if not left or event.final:
             self.finished = True
             self._save_all(self.part.tasks, effects)
             effects.append(Abort(task))
@@ -532,7 +539,7 @@ class WorkerMachine:
         self._retries[task] = left - 1
         self._pausing.add(task)
         tried = self.part.retries[task] - left
-        effects.append(SetTimer(f"retry {task}", FIRST_RETRY * 2**tried))
+        effects.append(SetTimer(f"retry {task}", retry_pause(task, tried)))
 
     def _on_timer(self, event: TimerFired, effects: list[Effect]) -> None:
         kind, _, name = event.timer.partition(" ")

@@ -127,6 +127,8 @@ class LearntPredictions:
         self._own: dict[int, _Group] = {}
         """By task number, from runs of the same shape."""
         self._paces = _Paces()
+        self.needs: dict[str, int] = {}
+        """Memory that tasks of some names have turned out to need, in MB."""
         self._cached: dict[tuple[str, str | int, int, Resources | None], list[Value]] = {}
         same = workflow.fingerprint()
         for run, block in enumerate(runs):
@@ -134,6 +136,10 @@ class LearntPredictions:
                 self._learn(run, sample, own=block.fingerprint == same)
 
     def _learn(self, run: int, sample: Sample, *, own: bool) -> None:
+        if sample.kind == "memory":
+            needed = sample.nbytes // 2**20
+            self.needs[sample.name] = max(needed, self.needs.get(sample.name, 0))
+            return
         key = (sample.kind, sample.name)
         recent = sample.kind not in ("execute", "fetch", "save")
         self._groups.setdefault(key, _Group(recent=recent)).add(run, sample)

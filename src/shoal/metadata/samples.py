@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.execution.timeline import RUNS, STARTS, Span, Timeline
-from shoal.types import Resources, TaskId, WorkerId
+from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 MOST = 200
@@ -29,7 +29,8 @@ MOST = 200
 FIRST = "first"
 """The name of a start by the client, with the run."""
 
-KINDS = ("execute", "fetch", "save", "cold start", "warm start", "deliver", "launch", "hand in")
+KINDS = ("execute", "fetch", "save", "cold start", "warm start", "deliver", "launch", "hand in",
+         "memory")  # fmt: skip
 _FIELDS = 8
 
 
@@ -43,7 +44,8 @@ class Sample(NamedTuple):
     """The task's place in its workflow; -1 if it isn't about a task."""
     resources: Resources
     nbytes: int
-    """What it depended on: the input of a task, what was transferred, the constants of a run."""
+    """What it depended on: the input of a task, what was transferred, the constants of a run. Of
+    memory that a task turned out to need, how much that is."""
     seconds: float
     cpu: float
     """CPU seconds, of executions."""
@@ -65,6 +67,7 @@ def distilled(
     workers: Mapping[WorkerId, Resources],
     timeline: Timeline,
     constants: Mapping[TaskId, Mapping[TaskId, int]],
+    needs: Mapping[str, int] | None = None,
 ) -> bytes:
     """The samples of a run, as they are kept.
 
@@ -73,8 +76,12 @@ def distilled(
         workers: The resources of each worker.
         timeline: What was recorded.
         constants: The large constant arguments of tasks, and their sizes.
+        needs: The memory that tasks have turned out to need, in MB.
     """
     rows = _Distillery(workflow, workers, timeline, constants).rows()
+    some = next(iter(workers.values()), Resources(MB_PER_CPU))
+    for name, memory_mb in (needs or {}).items():
+        rows.append(Sample("memory", name, -1, some, memory_mb * 2**20, 0.0, 0.0, 0))
     names = list(dict.fromkeys(row.name for row in rows))
     configurations = list(dict.fromkeys(row.resources for row in rows))
     name_of = {name: i for i, name in enumerate(names)}

@@ -111,7 +111,7 @@ def _check_workers(plan: Plan, conditions: Conditions) -> None:
 
 
 def _check_placement(plan: Plan, task: TaskId) -> None:
-    placement, asked = plan.placements[task], plan.workflow.calls[task].task.resources
+    placement, asked = plan.placements[task], plan.workflow.resources(task)
     has = placement.resources
     if asked and (has.memory_mb < asked.memory_mb or has.cpu_share < asked.cpu_share):
         raise PlanError(

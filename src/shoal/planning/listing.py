@@ -252,7 +252,5 @@ def _earliest(slots: list[list[tuple[float, float]]], ready: float, seconds: flo
 
 def fixed_resources(estimates: Estimates) -> dict[TaskId, Resources]:
     """The tasks that ask for resources of their own."""
-    calls = estimates.workflow.calls
-    return {
-        task: call.task.resources for task, call in calls.items() if call.task.resources is not None
-    }
+    workflow = estimates.workflow
+    return {task: asked for task in workflow.calls if (asked := workflow.resources(task))}

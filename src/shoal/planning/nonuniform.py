@@ -63,7 +63,7 @@ class NonUniformPlanner:
         strongest = configurations[0]
         placements = clustered(
             Estimates(workflow, costs),
-            lambda task: workflow.calls[task].task.resources or strongest,
+            lambda task: workflow.resources(task) or strongest,
             conditions.workers,
             self.max_clustering,
         )
@@ -89,8 +89,8 @@ def downgraded(
     critical = {plan.placements[t].worker for t in critical_path(plan.workflow, timeline)}
     fixed = {
         plan.placements[task].worker
-        for task, call in plan.workflow.calls.items()
-        if call.task.resources is not None
+        for task in plan.workflow.calls
+        if plan.workflow.resources(task) is not None
     }
     for worker in [worker for worker in plan.workers if worker not in critical | fixed]:
         for weaker in configurations[1:]:

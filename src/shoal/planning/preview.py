@@ -287,7 +287,7 @@ class _Explanation:
     def _reason(self) -> str:
         workflow, homes = self.plan.workflow, self.plan.placements
         worker = self.placement.worker
-        asked = workflow.calls[self.task].task.resources
+        asked = workflow.resources(self.task)
         if asked is not None:
             return "because it asks for these resources"
         if len(self.plan.workers) == 1:

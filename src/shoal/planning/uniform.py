@@ -43,7 +43,7 @@ class UniformPlanner:
         default = self.resources or conditions.resources
         placements = clustered(
             Estimates(workflow, costs),
-            lambda task: workflow.calls[task].task.resources or default,
+            lambda task: workflow.resources(task) or default,
             conditions.workers,
             self.max_clustering,
         )

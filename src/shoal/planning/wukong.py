@@ -43,7 +43,7 @@ class WukongPlanner:
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """A plan for a workflow under these conditions."""
         default = self.resources or conditions.resources
-        asked = [call.task.resources for call in workflow.calls.values()]
+        asked = [workflow.resources(task) for task in workflow.calls]
         resources = _covering(default, (each for each in asked if each is not None))
         placements = dict.fromkeys(workflow.calls, Placement(None, resources))
         notes = () if resources == default else (f"All workers have {resources}: a task asks so.",)

@@ -295,6 +295,13 @@ class Platform(Protocol):
         """Stop the run's workers and forget those that wait; they are gone afterwards."""
         ...
 
+    def running(self, run: RunId) -> Sequence[int]:
+        """The numbers of the tasks that the run's workers are executing, as far as is known.
+
+        -1 stands for a worker that waits for a sandbox.
+        """
+        ...
+
     def active(self, run: RunId) -> bool:
         """Whether a worker of the run is at work or waits to be."""
         ...

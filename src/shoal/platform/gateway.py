@@ -197,6 +197,13 @@ class LocalGateway:
                 self._kill(sandbox)
             self._quieter.wait_for(lambda: not self._of(run), _CANCEL_SECONDS)
 
+    def running(self, run: RunId) -> Sequence[int]:
+        """The numbers of the tasks that the run's workers are executing."""
+        with self._lock:
+            waiting = [-1 for job in self._queue if job.run == run]
+            at_work = [s for s in self._of(run) if not s.paused]
+            return waiting + [number for s in at_work for number in s.running.numbers()]
+
     def active(self, run: RunId) -> bool:
         """Whether a worker of the run is at work or waits to be."""
         with self._lock:

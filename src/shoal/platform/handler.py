@@ -245,7 +245,10 @@ class _Handler(BaseHTTPRequestHandler):
             case ["openapi.json"]:
                 return 200, description()
             case ["runs", run]:
-                return 200, {"active": gateway.active(RunId(run))}
+                return 200, {
+                    "active": gateway.active(RunId(run)),
+                    "running": list(gateway.running(RunId(run))),
+                }
             case ["runs", run, "logs"]:
                 return 200, [asdict(line) for line in gateway.logs(RunId(run))]
         return self._missing("GET")

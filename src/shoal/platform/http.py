@@ -81,6 +81,11 @@ class HttpPlatform:
         """Stop the run's workers."""
         self._request("DELETE", f"/runs/{run}")
 
+    def running(self, run: RunId) -> Sequence[int]:
+        """The numbers of the tasks that the run's workers are executing."""
+        found: Sequence[int] = self._request("GET", f"/runs/{run}").get("running", ())
+        return found
+
     def active(self, run: RunId) -> bool:
         """Whether a worker of the run is at work or waits to be."""
         return bool(self._request("GET", f"/runs/{run}").get("active"))

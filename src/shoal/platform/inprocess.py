@@ -112,6 +112,10 @@ class InProcessPlatform:
         with self._lock:
             return self._pool.copied(self._clock.now(), lambda k: k[0] if k[1] == session else None)
 
+    def running(self, run: RunId) -> Sequence[int]:
+        """Task 0, while a worker is at work: more isn't known."""
+        return (0,) if self.active(run) else ()
+
     def active(self, run: RunId) -> bool:
         """Whether a worker of the run is at work or waits to be."""
         with self._lock:

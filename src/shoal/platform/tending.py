@@ -160,5 +160,8 @@ class Tender:
             store.post(job.run, letter)
             return
         log.info("run %s: worker %s is started anew: %s", job.run, job.worker, facts["reason"])
+        if kind:
+            found = {"running": running, "memory_mb": int(kind.split()[0])}
+            store.post(job.run, Letter("grown", job.worker, (json.dumps(found).encode(),)))
         again = job.of(claim, self._clock.now())
         self._invoke([replace(again, part=job.part, inputs=job.inputs)])

@@ -62,8 +62,8 @@ class Letter:
     """A message in a mailbox."""
 
     kind: str
-    """`ready`, `saved` and `stop` to workers; `output`, `failed`, `lost`, `parked` and `finished`
-    to the client."""
+    """`ready`, `saved` and `stop` to workers; `output`, `failed`, `lost`, `grown`, `parked` and
+    `finished` to the client."""
     name: str
     """The task or worker it is about."""
     parts: tuple[Buffer, ...] = ()
@@ -238,6 +238,10 @@ class Store(Protocol):
         Returns:
             Whom to start, and the last message that the client was sent before.
         """
+        ...
+
+    def marked(self, run: RunId) -> frozenset[tuple[str, str]]:
+        """The marks that are set: tasks, and whose marks they are; of owned tasks only."""
         ...
 
     def progress(self, run: RunId) -> int:

@@ -294,6 +294,12 @@ class MemoryStore:
             state = self._run(run)
             return [state.outputs.get(name) for name in names]
 
+    def marked(self, run: RunId) -> frozenset[tuple[str, str]]:
+        """The marks that are set."""
+        with self._changed:
+            marks = self._run(run).marks
+            return frozenset((task, producer) for task, done in marks.items() for producer in done)
+
     def progress(self, run: RunId) -> int:
         """How many tasks have been executed."""
         with self._changed:

@@ -568,6 +568,12 @@ class RedisStore(ServerClient):
         claims, last = self._script("resume", touched, [keys.mailbox(run, "")])
         return _claims(claims), _text(last)
 
+    def marked(self, run: RunId) -> frozenset[tuple[str, str]]:
+        """The marks that are set."""
+        names = map(_text, self._call([["HKEYS", keys.marks(run)]])[0])
+        found = [name.partition("\n") for name in names]
+        return frozenset((task, producer) for task, _, producer in found if producer)
+
     def progress(self, run: RunId) -> int:
         """How many tasks have been executed; what was known last while the server is away."""
         try:

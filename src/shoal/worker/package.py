@@ -46,6 +46,8 @@ class Package:
     """In the order of the part's tasks, then of its copies."""
     cached: dict[int, tuple[str, str]]
     """Task name and version, for the numbers of functions whose outputs are kept across runs."""
+    retry_on: dict[int, bytes]
+    """For numbers of functions, pickled: the only exceptions after which another try is made."""
 
 
 @dataclass
@@ -87,6 +89,7 @@ def _package(
     numbers: dict[int, int] = {}
     calls: list[PackedCall] = []
     cached: dict[int, tuple[str, str]] = {}
+    kinds: dict[int, bytes] = {}
     for task in (*part.tasks, *part.copies):
         call = workflow.calls[task]
         number = numbers.get(id(call.task))
@@ -95,24 +98,27 @@ def _package(
                 functions[id(call.task)] = _function(call.task)
             number = numbers[id(call.task)] = len(own)
             own.append(functions[id(call.task)])
+            if call.task.retry_on:
+                kinds[number] = _by_value(call.task.retry_on, f"retry_on of {task!r}")
             if call.task.cache:
                 cached[number] = (call.task.name, str(call.task.cache))
         args, kwargs, refs = constants.taken_out(task, call)
         calls.append((number, args, kwargs, refs, call.nested, call.task.timeout))
-    return Package(part, own, calls, cached)
+    return Package(part, own, calls, cached, kinds)
 
 
 def _function(task: Task[..., Any]) -> Function:
     where = importable(task)
-    if where is not None:
-        return where
+    return where or _by_value(task.function, f"the function of task {task.name!r}")
+
+
+def _by_value(what: Any, called: str) -> bytes:
     import cloudpickle
 
     try:
-        pickled: bytes = cloudpickle.dumps(task.function, 5)
+        pickled: bytes = cloudpickle.dumps(what, 5)
     except Exception as error:
-        what = f"the function of task {task.name!r}"
-        raise NotPicklable(what, f"{type(error).__name__}: {error}") from error
+        raise NotPicklable(called, f"{type(error).__name__}: {error}") from error
     return pickled
 
 
@@ -236,6 +242,7 @@ class Unpacked:
     calls: dict[TaskId, PackedCall]
     functions: list[Function]
     cached: dict[int, tuple[str, str]]
+    retry_on: dict[int, bytes]
     loaded: dict[int, Any] = field(default_factory=dict)
 
     def function(self, number: int) -> Any:
@@ -263,6 +270,11 @@ class Unpacked:
         function = self.loaded.get(number) or self.function(number)
         args, kwargs = self.arguments(task, values)
         return function(*args, **kwargs)
+
+    def worth_another(self, task: TaskId, error: BaseException) -> bool:
+        """Whether a task may be tried again after an exception."""
+        kinds = self.retry_on.get(self.calls[task][0])
+        return kinds is None or isinstance(error, pickle.loads(kinds))
 
     def arguments(
         self, task: TaskId, values: Mapping[TaskId, Any]
@@ -303,4 +315,4 @@ def unpack(data: Any, key: bytes) -> Unpacked:
     package: Package = decode(data, key)
     part = package.part
     calls = dict(zip((*part.tasks, *part.copies), package.calls, strict=True))
-    return Unpacked(part, calls, package.functions, package.cached)
+    return Unpacked(part, calls, package.functions, package.cached, package.retry_on)

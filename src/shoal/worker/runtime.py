@@ -277,7 +277,7 @@ class WorkerRuntime:
         self._running.set(slot, number)
         limit = self._unpacked.calls[task][5]
         attempt, kind = None, EXECUTE
-        value, nbytes, failure = None, 0, None
+        value, nbytes, failure, final = None, 0, None, False
         cpu = used()
         try:
             if self._unpacked.load(task):  # importing the user's module isn't the task's time
@@ -298,6 +298,7 @@ class WorkerRuntime:
             nbytes = self._measure(task, value)
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             failure = described_failure(error, task, self._unpacked, self._key)
+            final = not self._unpacked.worth_another(task, error)
         end, cpu = now(), used() - cpu
         with self._lock:
             if attempt is not None:
@@ -309,7 +310,7 @@ class WorkerRuntime:
                 effects = self._handle(Executed(task, nbytes), end)
             else:
                 self._failures[task] = failure
-                effects = self._handle(Failed(task), end)
+                effects = self._handle(Failed(task, final), end)
             following = self._perform(effects, taking=True)
         if following is not None and self._courier.pending:
             if end - start < _SHORT:

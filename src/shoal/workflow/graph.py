@@ -12,12 +12,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from shoal.errors import UsageError, WorkflowError
-from shoal.types import TaskId
+from shoal.types import Resources, TaskId
 from shoal.workflow.output import Output
 from shoal.workflow.task import Task
 
@@ -59,6 +59,20 @@ class Workflow:
     """The tasks whose outputs a task takes, each once, in the order of its arguments."""
     sinks: tuple[TaskId, ...]
     """The tasks whose outputs are asked for, in the order asked for; may repeat."""
+    needs: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Memory that tasks of some names have turned out to need, in MB."""
+
+    def needing(self, needs: Mapping[str, int]) -> Workflow:
+        """The same workflow, with what is known of its tasks' memory."""
+        return replace(self, needs=needs) if needs else self
+
+    def resources(self, task: TaskId) -> Resources | None:
+        """What a task asks for, or needs; None: nothing in particular."""
+        found = self.calls[task].task
+        need, asked = self.needs.get(found.name, 0), found.resources
+        if need <= (asked.memory_mb if asked else 0):
+            return asked
+        return Resources(need, asked.cpus if asked else None)
 
     @staticmethod
     def of(*outputs: Output[Any]) -> Workflow:

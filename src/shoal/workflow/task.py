@@ -26,6 +26,7 @@ class Task(Generic[P, T]):
         name: str | None = None,
         resources: Resources | None = None,
         retries: int = 0,
+        retry_on: type[BaseException] | Sequence[type[BaseException]] = (),
         timeout: float | None = None,
         cache: bool | str = False,
         forced_optimizations: Sequence[object] = (),
@@ -35,10 +36,16 @@ class Task(Generic[P, T]):
         self.name = _valid_name(getattr(function, "__name__", "task") if name is None else name)
         self.resources = resources
         self.retries = retries
+        self.retry_on = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
         self.timeout = timeout
         self.cache = cache
         self.forced_optimizations = tuple(forced_optimizations)
         _check_options(self.name, resources, retries, timeout)
+        for kind in self.retry_on:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise UsageError(
+                    f"@task(retry_on=…) of {self.name!r} takes exceptions, not {kind!r}."
+                )
         if not isinstance(cache, bool | str) or cache == "":
             raise UsageError(
                 f"@task(cache={cache!r}) of {self.name!r}: give True, or a version such as 'v2'."
@@ -59,6 +66,7 @@ class Task(Generic[P, T]):
             "name": self.name,
             "resources": self.resources,
             "retries": self.retries,
+            "retry_on": self.retry_on,
             "timeout": self.timeout,
             "cache": self.cache,
             "forced_optimizations": self.forced_optimizations,
@@ -121,6 +129,7 @@ def task(
     name: str | None = None,
     resources: Resources | None = None,
     retries: int = 0,
+    retry_on: type[BaseException] | Sequence[type[BaseException]] = (),
     timeout: float | None = None,
     cache: bool | str = False,
     forced_optimizations: Sequence[object] = (),
@@ -134,6 +143,7 @@ def task(
         function: What the task does; given by the decorator without arguments.
         **options: `name` (default: the function's), `resources` (what its worker must have),
             `retries` (how often to try again after an exception, with growing pauses),
+            `retry_on` (after which exceptions; default: after any),
             `timeout` (seconds that one try may take), `cache` (True, or a version: its outputs
             are kept across runs, and it isn't run again for the same inputs) and
             `forced_optimizations` (applied to this task by every planner).
