@@ -459,6 +459,9 @@ class Run:
         if facts["reason"] == "out of memory":
             reason = f"it exceeded the memory limit of {facts['memory_mb']} MB{others}"
             return OutOfMemory(task, letter.name, reason, not_run=not_run)
+        if facts["reason"] == "time limit":
+            reason = "it took longer than the platform lets a function run"
+            return TaskTimeout(task, letter.name, reason, not_run=not_run)
         if facts["reason"] == "vanished":
             reason = "it gave no sign of life, again and again after it was started anew"
             return WorkerDied(task, letter.name, reason)

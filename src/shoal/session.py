@@ -121,6 +121,7 @@ class Session:
             capacity=settings.sandboxes,
             idle_seconds=settings.idle_seconds,
             latency=settings.latency,
+            function_seconds=settings.function_seconds,
             housing=Housing(settings.isolation, False, variable_names(settings.pass_variables)),
         )
         self._closers.append(gateway.close)
@@ -350,7 +351,8 @@ class Session:
         constants = constant_sizes(workflow)
         workers = settings.workers or len(os.sched_getaffinity(0))
         key = key_of(workflow, name, constants, workers, settings.memory_mb, settings.cpus,
-                     settings.planning_seconds, settings.latency, settings.prices)  # fmt: skip
+                     settings.planning_seconds, settings.latency, settings.prices,
+                     settings.function_seconds)  # fmt: skip
 
         def learn(run: Run) -> None:
             if self._book.due(key) or run.needs:
@@ -383,6 +385,7 @@ class Session:
             pool=self._pool(),
             seconds=settings.planning_seconds,
             memory_mb=self.platform.memory_mb,
+            limit=settings.function_seconds,
         )
 
     def _pool(self) -> Callable[[], WarmPool[Resources]]:

@@ -54,6 +54,9 @@ class Settings:
     """Seconds without a sign of life after which a worker counts as lost and is started anew."""
     restarts: int = 3
     """How often a worker is started anew that ended in the same task, or vanished."""
+    function_seconds: float | None = None
+    """How long the platform lets a function run, such as 900; a worker hands over in time, and is
+    started anew. Default: for ever."""
     keep_seconds: float = 24 * 3600.0
     """For how long what is finished of a failed or cancelled run is kept, for who resumes it."""
     isolation: bool = True

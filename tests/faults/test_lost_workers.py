@@ -13,7 +13,7 @@ import pytest
 
 from observing import PATIENCE, eventually
 from shoal import Resources, Session, Task, task
-from shoal.errors import WorkerDied
+from shoal.errors import PlanError, TaskTimeout, WorkerDied
 from shoal.platform import limits
 
 pytestmark = pytest.mark.real
@@ -135,3 +135,33 @@ def test_the_memory_that_a_task_turned_out_to_need_is_remembered(tmp_path: Path)
             assert run.result(PATIENCE) == 400 * 1024 * 1024
             session.settle()
         assert {found.resources.memory_mb for found in run.plan.placements.values()} == {512}
+
+
+@pytest.mark.parametrize("planner", ["uniform", "wukong", "auto"])
+def test_a_worker_hands_over_before_its_time_is_over(tmp_path: Path, planner: str) -> None:
+    def step(number: int) -> int:
+        time.sleep(0.3)
+        return number + 1
+
+    with Session(workers=1, folder=str(tmp_path), function_seconds=2.0) as session:
+        output = Task(step)(0)
+        for _ in range(11):
+            output = Task(step)(output)
+        run = session.submit(output, planner=planner)
+        assert run.result(PATIENCE) == 12
+        starts = run.timeline.of_kind("cold start", "warm start")
+        assert len(starts) > 1
+
+
+def test_a_task_that_takes_longer_than_a_function_may_is_told(tmp_path: Path) -> None:
+    slow = Task(lambda: time.sleep(0.8), name="slow")
+    options: dict[str, Any] = {"workers": 1, "folder": str(tmp_path), "restarts": 0}
+    told = "longer than the platform lets a function run"
+    limited = Session(**options, function_seconds=0.4)
+    with limited, pytest.raises(TaskTimeout, match=told):
+        limited.compute(slow())
+    with Session(**options) as session:
+        session.compute(slow())
+    with Session(**options, function_seconds=0.4) as session, pytest.raises(PlanError) as caught:
+        session.compute(slow())
+    assert "no task takes longer than the platform lets a function run" in str(caught.value)

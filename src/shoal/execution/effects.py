@@ -100,6 +100,8 @@ class Park:
 
     executed: tuple[TaskId, ...]
     """What the next start needs to be told."""
+    again: bool = False
+    """Leave whatever waits, and be started again at once: the function's time is nearly over."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@
 7. A worker that was lost begins again with its first task: it fetches what is saved instead of
    executing it, and leaves tasks alone that it had invoked workers for. Whoever repeats a task
    whose mark was the last is told so again.
-8. An event that doesn't fit the state raises ProtocolViolation with the task's story.
+8. When its time is nearly over, a worker takes no more tasks: it invokes workers for all.
+9. An event that doesn't fit the state raises ProtocolViolation with the task's story.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from shoal.execution.events import (
     Stopped,
     TimerFired,
 )
-from shoal.execution.machine import INLINE_NBYTES, retry_pause
+from shoal.execution.machine import IN_TIME, INLINE_NBYTES, retry_pause
 from shoal.execution.plan import Part
 from shoal.execution.story import new_log, story_of, violation
 from shoal.types import TaskId, WorkerId
@@ -146,6 +147,8 @@ class FlexibleMachine:
         self._invoked = event.recovered.started - {self.part.worker}
 
     def _on_arrived(self, event: Arrived, effects: list[Effect], unneeded: list[TaskId]) -> None:
+        if self.part.limit is not None:
+            effects.append(SetTimer("limit", self.part.limit * IN_TIME))
         if WorkerId(event.task) != self.part.worker or self._begun:
             raise self._violation(event.task, "arrived, but isn't what the worker begins with")
         self._begun = True
@@ -332,6 +335,9 @@ class FlexibleMachine:
         effects.append(SetTimer(f"retry {task}", retry_pause(task, tried)))
 
     def _on_timer(self, event: TimerFired, effects: list[Effect], unneeded: list[TaskId]) -> None:
+        if event.timer == "limit":
+            self._slots = 0
+            return
         task = TaskId(event.timer.partition(" ")[2])
         if task not in self._pausing:
             raise self._violation(task, "its timer fired, but it doesn't wait for its next try")

@@ -19,7 +19,9 @@
    copy's failure is ignored, and whichever of two outputs is the later is dropped.
 9. A worker that was lost begins again with what the store has of it. It repeats what somebody still
    wants and nobody has, marks what was saved and not marked, and hands in what wasn't handed in.
-10. An event that doesn't fit the state raises ProtocolViolation with the task's story.
+10. When its time is nearly over, a worker begins no more tasks, saves what is still needed once the
+   running ones are done, and is started anew.
+11. An event that doesn't fit the state raises ProtocolViolation with the task's story.
 """
 
 from __future__ import annotations
@@ -67,6 +69,9 @@ from shoal.types import TaskId
 
 INLINE_NBYTES = 8 * 1024
 """Outputs up to this size travel inside the messages that need them."""
+
+IN_TIME = 0.7
+"""Of the time that a function may take, after which a worker begins nothing more."""
 
 FIRST_RETRY = 0.1
 """Seconds before the first retry; each further pause is twice as long, give or take a half."""
@@ -143,6 +148,8 @@ class WorkerMachine:
         """The driver was told that there is nothing to do: by a timer or by Park."""
         self._parking = False
         """About to park, once what is in memory is saved."""
+        self._late = False
+        """Its time is nearly over."""
         self._log = new_log()
         self._handlers: dict[type, Callable[[Any, list[Effect]], None]] = {
             Started: self._on_started,
@@ -216,6 +223,8 @@ class WorkerMachine:
         return violation(self.part.worker, task, what, self._log)
 
     def _on_started(self, event: Started, effects: list[Effect]) -> None:
+        if self.part.limit is not None:
+            effects.append(SetTimer("limit", self.part.limit * IN_TIME))
         if event.recovered is not None:
             self._recover(event.recovered, effects)
         for task in event.executed if event.recovered is None else ():
@@ -551,6 +560,9 @@ class WorkerMachine:
             effects.append(self._cold.pop(name))
         elif kind == "copy":
             self._copies.grow_late(task)
+        elif kind == "limit":
+            self._late = True
+            self._drop_copies(tuple(self._copies.open), effects)
         elif kind == "linger" and name == str(self._idle_since) and self._idle:
             self._waiting = False
             if not self._copies.scheduled:
@@ -585,6 +597,9 @@ class WorkerMachine:
     def _go_on(self, effects: list[Effect], now: float) -> None:
         """Fill free slots; then finish, park or linger if nothing is left to do."""
         ready, running = self._ready, self._running
+        if self._late and len(self._executed) < len(self.part.tasks):
+            self._hand_over(effects)
+            return
         while ready and len(running) < self._slots:
             task = self._order[heappop(ready)]
             running.add(task)
@@ -602,6 +617,20 @@ class WorkerMachine:
         elif not self._waiting and not self._copies.scheduled:
             self._waiting = True
             self._wait(effects)
+
+    def _hand_over(self, effects: list[Effect]) -> None:
+        """Once nothing runs or moves, save what is still needed, then leave to begin anew."""
+        if self._running or self._fetching or self._saving or self._waiting:
+            return
+        self._save_all((*self.part.tasks, *self._copies.vouched), effects)
+        if not self._saving:
+            self._waiting = True
+            effects.append(Park(self._known_done, again=True))
+
+    @property
+    def _known_done(self) -> tuple[TaskId, ...]:
+        done = self._executed | self._copies.vouched.keys()
+        return tuple([task for task in (*self.part.tasks, *self.part.copies) if task in done])
 
     def _begin_copies(self, effects: list[Effect], now: float) -> bool:
         """Begin copies in free slots, or see to it that they are in time; whether one is ready."""
@@ -638,9 +667,7 @@ class WorkerMachine:
         if self._parking:
             self._parking = False
             self._warm_up_the_rest(effects)
-            done = self._executed | self._copies.vouched.keys()
-            known = (*self.part.tasks, *self.part.copies)
-            effects.append(Park(tuple([task for task in known if task in done])))
+            effects.append(Park(self._known_done))
         elif self.part.linger is not None:
             self._idle_since += 1
             effects.append(SetTimer(f"linger {self._idle_since}", self.part.linger))

@@ -106,6 +106,8 @@ class Part:
     """Seconds that a copy must be predicted to save."""
     flexible: bool = False
     """Whether the tasks are everybody's, and the worker begins with the one it is named after."""
+    limit: float | None = None
+    """How long one start of the worker may take; None: for ever."""
 
     def begun_with(self, task: TaskId) -> Part:
         """A flexible part as the worker has it that begins with a task."""
@@ -152,6 +154,8 @@ class Plan:
     seconds since the run's start. A task that isn't here is never copied."""
     duplication_gain: float = DUPLICATION_GAIN
     """Seconds that a copy must be predicted to save."""
+    limit: float | None = None
+    """How long one start of a worker may take; None: for ever."""
     notes: tuple[str, ...] = ()
     """What its planner wants to be known, such as a goal that it could not reach."""
 
@@ -230,6 +234,7 @@ def _flexible_part(
         constants={task: tuple(dict.fromkeys(names)) for task, names in constants.items()},
         retries={task: call.task.retries for task, call in calls.items() if call.task.retries},
         flexible=True,
+        limit=plan.limit,
     )
 
 
@@ -329,4 +334,5 @@ class _Cut:
             prewarms={t: plan.placements[t].prewarm for t in tasks if plan.placements[t].prewarm},
             copies=copies,
             duplication_gain=plan.duplication_gain,
+            limit=plan.limit,
         )

@@ -339,10 +339,12 @@ class Simulation:
             case SetTimer(timer, seconds):
                 epoch = worker.epoch
                 self._after(seconds, lambda: self._tell(worker, TimerFired(timer), epoch))
-            case Park(executed):
+            case Park(executed, again):
                 worker.parking = True
                 epoch = worker.epoch
-                self._after(self._costs.coordination(), lambda: self._park(worker, executed, epoch))
+                self._after(
+                    self._costs.coordination(), lambda: self._park(worker, executed, epoch, again)
+                )
             case Abort(task):
                 raise WorkflowError(f"The simulated task {task!r} failed.")
             case Finish():
@@ -517,11 +519,11 @@ class Simulation:
 
         self._after(seconds, handed_in)
 
-    def _park(self, worker: _Worker, executed: tuple[TaskId, ...], epoch: int) -> None:
+    def _park(self, worker: _Worker, executed: tuple[TaskId, ...], epoch: int, again: bool) -> None:
         if worker.machine is None or worker.epoch != epoch:
             return
         worker.parking = False
-        if worker.read < len(worker.mailbox):
+        if worker.read < len(worker.mailbox) and not again:
             self._tell(worker, MailCame())
             self._read_mail(worker)
             return
@@ -529,6 +531,8 @@ class Simulation:
         worker.started = worker.lost = False
         worker.machine = None
         self._leave(worker)
+        if again:
+            self._start(worker)
 
     def _leave(self, worker: _Worker) -> None:
         self._span("leave", worker, None, 0.0)

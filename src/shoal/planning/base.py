@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from shoal.errors import PlanError
@@ -39,6 +39,8 @@ class Conditions:
     """How long planning may take; None: the planner's own choice."""
     memory_mb: int | None = None
     """The most that the platform gives to a worker; None: it doesn't say."""
+    limit: float | None = None
+    """How long the platform lets a function run; None: for ever."""
 
     def offered(self, configurations: Sequence[Resources]) -> list[Resources]:
         """Those that the platform has; all of them if it has none, for `validated` to name."""
@@ -53,6 +55,8 @@ class Conditions:
         """The timeline that a plan is predicted to have."""
         from shoal.execution.simulator import simulate
 
+        if plan.limit != self.limit:
+            plan = replace(plan, limit=self.limit)
         return simulate(plan, costs, self.pool())
 
 
@@ -75,7 +79,25 @@ def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
     _check_workers(plan, conditions)
     for task in workflow.calls:
         _check_placement(plan, task)
-    return plan
+    return replace(plan, limit=conditions.limit) if conditions.limit is not None else plan
+
+
+def check_limit(workflow: Workflow, conditions: Conditions) -> None:
+    """No task may be known to take longer than the platform lets a function run."""
+    if conditions.limit is None or conditions.predictions.basis == "no history":
+        return
+    costs = conditions.predictions.at("median")
+    sizes: dict[TaskId, int] = {}
+    for task, sources in workflow.upstream.items():
+        nbytes = sum([sizes[source] for source in sources])
+        sizes[task] = costs.output_nbytes(task, nbytes)
+        seconds = costs.execution(task, nbytes, workflow.resources(task) or conditions.resources)
+        if seconds > conditions.limit:
+            raise PlanError(
+                "no task takes longer than the platform lets a function run",
+                f"{task!r} takes about {seconds:.3g} s of {conditions.limit:g}: split it, or give "
+                "it more CPUs",
+            )
 
 
 def _check_workers(plan: Plan, conditions: Conditions) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.planning.auto import AutoPlanner
-from shoal.planning.base import Conditions, Planner, validated
+from shoal.planning.base import Conditions, Planner, check_limit, validated
 from shoal.planning.preview import DEFAULT_PRICES, Preview
 from shoal.types import SLA
 from shoal.workflow import Workflow
@@ -105,6 +105,7 @@ def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices
         from shoal.planning.prices import prices_of
 
         prices_of(prices)
+    check_limit(workflow, conditions)
     begin = time.perf_counter()
     plan = validated(planner.plan(workflow, conditions), workflow, conditions)
     seconds = time.perf_counter() - begin

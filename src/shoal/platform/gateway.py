@@ -75,6 +75,8 @@ class _Sandbox:
     frame: bytearray = field(default_factory=bytearray)
     rest: dict[str, bytes] = field(default_factory=dict)
     """Unfinished lines."""
+    late: bool = False
+    """Its job took longer than a function may."""
     paused: bool = False
     """Somebody has stopped its process, and not let it go on."""
     doomed: bool = False
@@ -92,6 +94,7 @@ class LocalGateway:
         capacity: int = 32,
         idle_seconds: float = 7.0,
         latency: float = 0.0,
+        function_seconds: float | None = None,
         housing: Housing = _DEFAULT,
     ) -> None:
         """Start a gateway; its first zygote begins to load at once.
@@ -102,6 +105,7 @@ class LocalGateway:
             capacity: How many sandboxes there may be at once.
             idle_seconds: After how long an idle sandbox is removed.
             latency: Seconds added to each invocation, for experiments.
+            function_seconds: After how long a worker is killed, as other platforms do.
             housing: What sandboxes get of the machine.
         """
         self._housing = housing
@@ -112,6 +116,7 @@ class LocalGateway:
         """URL and token at which workers reach this gateway."""
         self._logs = logs
         self._latency = latency
+        self._limit = function_seconds
         self._clock = RealClock()
         self._pool: WarmPool[Kind] = WarmPool(capacity, idle_seconds)
         self._lock = threading.RLock()
@@ -310,7 +315,7 @@ class LocalGateway:
     def _give(self, sandbox: _Sandbox, job: Invocation, start: str) -> None:
         sandbox.job = job
         sandbox.last_run = (job.run, job.worker)
-        sandbox.began = self._clock.now()
+        sandbox.began, sandbox.late = self._clock.now(), False
         url, token = self.address
         token = run_token(token, job.run, job.session)
         if self._housing.own_folder:
@@ -344,6 +349,8 @@ class LocalGateway:
         while not self._closed:
             with self._lock:
                 expiry = self._pool.next_expiry()
+            if self._limit is not None:
+                expiry = min(self._kill_late(self._limit), expiry or float("inf"))
             timeout = None if expiry is None else max(0.0, expiry - self._clock.now())
             ready = self._selector.select(timeout)
             with self._lock:
@@ -354,6 +361,19 @@ class LocalGateway:
                     self._on_zygote(message)
                 for number in self._pool.expire(self._clock.now()):
                     self._kill(self._sandboxes[number])
+
+    def _kill_late(self, limit: float) -> float:
+        """Kill workers whose time is over; when to look again."""
+        with self._lock:
+            now, soonest = self._clock.now(), limit
+            for sandbox in self._sandboxes.values():
+                if sandbox.job is not None and not sandbox.late:
+                    left = sandbox.began + limit - now
+                    sandbox.late = left <= 0
+                    if sandbox.late:
+                        self._zygotes.kill(sandbox.zygote, sandbox.number)
+                    soonest = min(soonest, max(0.0, left))
+            return now + soonest
 
     def _on_control(self, sandbox: _Sandbox) -> None:
         try:
@@ -459,6 +479,7 @@ class LocalGateway:
         if job is not None and not sandbox.doomed:
             self._counts["out_of_memory" if message["out_of_memory"] else "died"] += 1
             reason = "out of memory" if message["out_of_memory"] else "died"
+            reason = "time limit" if sandbox.late else reason
             running = sandbox.running.numbers()
             self._report(job, running, {"reason": reason, "code": message["code"]})
         self._discard(sandbox)

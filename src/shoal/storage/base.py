@@ -199,6 +199,10 @@ class Store(Protocol):
         """Leave, unless a message came after the one with id `read`."""
         ...
 
+    def hand_over(self, run: RunId, worker: WorkerId, epoch: int, executed: bytes) -> Claim:
+        """Leave, whatever waits, with the right to start the worker again."""
+        ...
+
     def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
         """Saved outputs; None for what isn't there."""
         ...

@@ -222,6 +222,14 @@ class MemoryStore:
             state.leases.pop(worker, None)
             return True
 
+    def hand_over(self, run: RunId, worker: WorkerId, epoch: int, executed: bytes) -> Claim:
+        """Leave, with the right to start the worker again."""
+        with self._changed:
+            state = self._run(run, worker, epoch)
+            state.executed[worker] = executed
+            state.parked_at[worker] = epoch
+            return self._claim(state, worker)
+
     def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
         """Renew leases, and claim the starts of those whose lease is over."""
         claims: list[Claim] = []

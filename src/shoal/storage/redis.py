@@ -236,6 +236,25 @@ return 1
 """
 )
 
+_HAND_OVER = (
+    _GUARD
+    + """
+-- KEYS: state, leases. ARGV: worker, epoch, what is executed. Repeated, it answers the same.
+local parked, at = 'parked:' .. ARGV[1], 'parked at:' .. ARGV[1]
+local next = tostring(tonumber(ARGV[2]) + 1)
+if redis.call('HGET', KEYS[1], at) == ARGV[2]
+    and redis.call('HGET', KEYS[1], 'epoch:' .. ARGV[1]) == next then
+  redis.call('HSET', KEYS[1], 'epoch:' .. ARGV[1], ARGV[2])
+end
+local gone = over(ARGV[1], ARGV[2])
+if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
+redis.call('HSET', KEYS[1], parked, ARGV[3], at, ARGV[2])
+local claims = {}
+claim(claims, KEYS[2], ARGV[1])
+return claims
+"""
+)
+
 _TEND = (
     _GUARD
     + """
@@ -343,6 +362,7 @@ _SOURCES = {
     "enter": _ENTER,
     "post": _POST,
     "park": _PARK,
+    "hand over": _HAND_OVER,
     "tend": _TEND,
     "restart": _RESTART,
     "stop": _STOP,
@@ -517,6 +537,12 @@ class RedisStore(ServerClient):
         """Leave, unless a message came after `read`."""
         touched = (keys.state(run), keys.mailbox(run, worker), keys.leases(run))
         return bool(self._script("park", touched, (worker, epoch, read, executed)))
+
+    def hand_over(self, run: RunId, worker: WorkerId, epoch: int, executed: bytes) -> Claim:
+        """Leave, with the right to start the worker again."""
+        touched = (keys.state(run), keys.leases(run))
+        (claim,) = _claims(self._script("hand over", touched, (worker, epoch, executed)))
+        return claim
 
     def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
         """Renew leases, and claim the starts of those whose lease is over."""

@@ -83,6 +83,7 @@ class Worker(Protocol):
 class _Parking:
     executed: bytes
     read: str
+    again: bool
 
 
 Order = Callable[[], None]
@@ -218,11 +219,11 @@ class Courier:
         """Send the client a message."""
         self._orders.append(lambda: self._letters.append(letter))
 
-    def park(self, executed: bytes, read: str) -> None:
-        """Ask the store to let the worker go."""
+    def park(self, executed: bytes, read: str, *, again: bool) -> None:
+        """Ask the store to let the worker go; start it again at once if asked to."""
 
         def order() -> None:
-            self._parking = _Parking(executed, read)
+            self._parking = _Parking(executed, read, again)
 
         self._orders.append(order)
 
@@ -310,7 +311,11 @@ class Courier:
         if parking:
             run, epoch = self._invocation.run, self._invocation.epoch
             worker = self._part.worker
-            left = self._store.park(run, worker, epoch, parking.read, parking.executed)
+            left = True
+            if parking.again:
+                self._start_all([self._store.hand_over(run, worker, epoch, parking.executed)], {})
+            else:
+                left = self._store.park(run, worker, epoch, parking.read, parking.executed)
             self._worker.parked(left=left)
 
     def _told_of(self) -> tuple[bytes, ...]:

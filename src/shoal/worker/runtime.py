@@ -451,10 +451,10 @@ class WorkerRuntime:
                 self._send(effect)
             case SetTimer(timer, seconds):
                 courier.after(seconds, lambda: self._tell(TimerFired(timer)))
-            case Park(executed):
+            case Park(executed, again):
                 self._leaving = True
                 numbers = [self._numbers[task] for task in executed]
-                courier.park(json.dumps(numbers).encode(), self._read)
+                courier.park(json.dumps(numbers).encode(), self._read, again=again)
             case Abort(task):
                 courier.post(Letter("failed", task, self._failures[task]))
                 self._finish(done=False)
