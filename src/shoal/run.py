@@ -61,6 +61,8 @@ from shoal.worker.package import Packed, pack
 
 _GLANCE = 0.1
 """Seconds between two looks at the progress, while somebody watches."""
+_STRAGGLER = 1.0
+"""Seconds that a task takes at least before it is started a second time."""
 _STUCK = 4
 """Leases without a message, a task that is executing, or one more that is executed."""
 _PATIENCE = 60.0
@@ -119,6 +121,8 @@ class Environment:
     """Where tasks that ask for it keep their outputs across runs."""
     file: Callable[[Run, str], None]
     """Keeps an ended run; called with its outcome."""
+    straggling: float | None
+    """How many times as long as predicted a task may take until it is started a second time."""
     keep: float
     """Seconds for which what is finished of a run that isn't is kept."""
     ended: Callable[[Run], None]
@@ -169,6 +173,11 @@ class Run:
         """Workers known of that haven't handed in their timelines."""
         self._finished: set[WorkerId] = set()
         self._error: BaseException | None = None
+        self._glanced = 0.0
+        self._since: dict[TaskId, float] = {}
+        """Since when the tasks that are executing have been seen."""
+        self._twins: set[WorkerId] = set()
+        """Workers that were started a second time."""
         self.needs: dict[str, int] = {}
         """Memory that tasks have turned out to need, in MB, by their names."""
         self._losses: Counter[TaskId] = Counter()
@@ -305,6 +314,8 @@ class Run:
                 self._await_timelines()
             self.makespan = self.makespan or self._clock.now() - self.started
             self._state, outcome = "done", "done"
+            if self._twins:
+                self._stop_workers()  # those that came second
         except BaseException as error:
             if isinstance(error, RunOver):  # nobody but us ends it
                 error = RunLost(self.id).with_traceback(error.__traceback__)
@@ -340,6 +351,8 @@ class Run:
                 tended = time.monotonic()
                 self._tend()
             now = time.monotonic()
+            if self._environment.straggling is not None and self.preview.learnt:
+                self._start_stragglers_twice(self._environment.straggling, now)
             if letters:
                 heard = looked = now
             elif now - looked > self._environment.lease:
@@ -351,6 +364,25 @@ class Run:
                     self._environment.store.post(self.id, Letter("stuck", ""))  # unless it can't
                     raise RunStuck(self.id, now - heard, self._awaited(missing))
         self.makespan = self._clock.now() - self.started
+
+    def _start_stragglers_twice(self, times: float, now: float) -> None:
+        """Start workers a second time whose tasks take far longer than they usually do."""
+        if now - self._glanced < _GLANCE:
+            return
+        self._glanced = now
+        environment, tasks = self._environment, list(self.workflow.calls)
+        running = [tasks[number] for number in environment.platform.running(self.id) if number >= 0]
+        self._since = {task: self._since.get(task, now) for task in running}
+        for task, since in self._since.items():
+            worker = self.plan.placements[task].worker
+            if worker is None or worker in self._twins or now - since < _STRAGGLER:
+                continue
+            if now - since > times * self.preview.longest(task):
+                self._twins.add(worker)
+                claim = environment.store.twin(self.id, worker)
+                if claim is not None:
+                    again = self._like.of(claim, self._clock.now())
+                    environment.platform.invoke([replace(again, beside=1)])
 
     def _awaited(self, missing: set[TaskId]) -> str:
         """What the run waits for: the first task that isn't ready, and of whom."""

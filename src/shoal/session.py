@@ -311,6 +311,7 @@ class Session:
             lease=settings.lease,
             restarts=settings.restarts,
             keep=settings.keep_seconds,
+            straggling=settings.straggling,
             cache=_cache_place(workflow, settings),
             file=self._filing(learn) if settings.history else lambda run, outcome: None,
             ended=self._keep,

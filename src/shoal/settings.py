@@ -57,6 +57,9 @@ class Settings:
     function_seconds: float | None = None
     """How long the platform lets a function run, such as 900; a worker hands over in time, and is
     started anew. Default: for ever."""
+    straggling: float | None = None
+    """A task that takes so many times as long as 95 % of its predictions is started a second time
+    elsewhere, and the first result counts. Default: never."""
     keep_seconds: float = 24 * 3600.0
     """For how long what is finished of a failed or cancelled run is kept, for who resumes it."""
     isolation: bool = True

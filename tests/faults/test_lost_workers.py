@@ -131,10 +131,11 @@ def test_a_worker_that_is_paused_is_replaced_and_does_no_harm(tmp_path: Path) ->
 def test_the_memory_that_a_task_turned_out_to_need_is_remembered(tmp_path: Path) -> None:
     with Session(workers=2, folder=str(tmp_path)) as session:
         for planner in ("uniform", "auto"):
-            run = session.submit(allocate(400), name="hungry", planner=planner)
-            assert run.result(PATIENCE) == 400 * 1024 * 1024
+            run = session.submit(allocate(300), name="hungry", planner=planner)
+            assert run.result(PATIENCE) == 300 * 1024 * 1024
             session.settle()
-        assert {found.resources.memory_mb for found in run.plan.placements.values()} == {512}
+        assert all(found.resources.memory_mb > 256 for found in run.plan.placements.values())
+        assert not run.needs
 
 
 @pytest.mark.parametrize("planner", ["uniform", "wukong", "auto"])
@@ -165,3 +166,22 @@ def test_a_task_that_takes_longer_than_a_function_may_is_told(tmp_path: Path) ->
     with Session(**options, function_seconds=0.4) as session, pytest.raises(PlanError) as caught:
         session.compute(slow())
     assert "no task takes longer than the platform lets a function run" in str(caught.value)
+
+
+def test_a_straggler_is_started_a_second_time_and_the_first_result_counts(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def moody() -> int:
+        time.sleep(0.05)
+        if (Path(folder) / "moody").exists():
+            once(folder, lambda: time.sleep(300))
+        return 1
+
+    with Session(workers=2, folder=folder, straggling=3.0) as session:
+        for _ in range(4):
+            assert session.compute(total(Task(moody)(), 1), name="moody") == [2]
+            session.settle()
+        (tmp_path / "moody").touch()
+        run = session.submit(total(Task(moody)(), 1), name="moody")
+        assert run.result(PATIENCE) == 2
+        assert eventually(lambda: session.platform.status()["busy"] == 0)  # type: ignore[attr-defined]

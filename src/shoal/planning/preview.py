@@ -21,7 +21,7 @@ from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
 from shoal.planning.base import Conditions
-from shoal.types import SLA, Resources, TaskId, WorkerId
+from shoal.types import SLA, Percentile, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -104,6 +104,15 @@ class Preview:
     def workers(self) -> Mapping[WorkerId, Resources]:
         """Every worker and what it has; of a flexible plan, those that it is predicted to have."""
         return self.plan.workers or self.plan.workers_of(self.timeline.workers)
+
+    def longest(self, task: TaskId) -> float:
+        """Seconds that a task hardly ever takes longer than."""
+        costs = self.conditions.predictions.at(Percentile(95))
+        spans = {span.task: span for span in self.timeline.of_kind("execute")}
+        resources = self.plan.placements[task].resources
+        sources = [spans[source].nbytes for source in self.plan.workflow.upstream[task]]
+        constants = sum(self.constants.get(task, {}).values())
+        return costs.execution(task, sum(sources) + constants, resources)
 
     @cached_property
     def makespans(self) -> list[float]:

@@ -50,6 +50,8 @@ class Invocation:
     """Inputs of a flexible worker's first task, signed, in base64; the others are in the store."""
     preload: tuple[str, ...] = ()
     """Installed packages that are worth importing once for all sandboxes."""
+    beside: int = 0
+    """1: an earlier start of the worker goes on."""
     latency: float = 0.0
     """Seconds added to each round trip, for experiments."""
     lease: float = LEASE
@@ -89,6 +91,7 @@ class Invocation:
             cpus=float(cpus),
             part=None,
             inputs=None,
+            beside=0,
             sent=sent,
         )
 
@@ -141,7 +144,7 @@ def kind_of(resources: Resources) -> str:
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **{name: (str,) for name in ("run", "worker", "store", "key", "session", "folder")},
-    **{name: (int,) for name in ("epoch", "memory_mb")},
+    **{name: (int,) for name in ("epoch", "memory_mb", "beside")},
     **{name: (int, float) for name in ("cpus", "latency", "lease", "sent", "started")},
     **{name: (list,) for name in ("path", "preload")},
     **{name: (str, type(None)) for name in ("shared", "part", "inputs")},
@@ -156,6 +159,7 @@ MOST_WARM = 1024
 """Sandboxes that one request may have warmed up."""
 _NUMBERS: dict[str, tuple[int, int]] = {
     "epoch": (0, 2**31),
+    "beside": (0, 1),
     "memory_mb": (64, 2**24),
     "cpus": (0, 4096),
     "latency": (0, 3600),
@@ -184,7 +188,7 @@ _PATTERNS = {
 _COMPILED = {name: re.compile(pattern[:-1] + r"\Z") for name, (pattern, _) in _PATTERNS.items()}
 _PATHS = frozenset(("path", "folder", "shared"))
 """What may hold bytes that aren't text, as Python stands for them."""
-_SECRET = frozenset(("store", "key", "part", "inputs"))
+_SECRET = frozenset(("store", "key", "part", "inputs", "cache_key"))
 """What no message may repeat."""
 
 

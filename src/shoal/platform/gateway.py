@@ -156,7 +156,7 @@ class LocalGateway:
 
     def _supersede(self, job: Invocation) -> None:
         """Whoever is at work in an earlier start of the worker has been given up."""
-        if job.epoch > 1:
+        if job.epoch > 1 and not job.beside:
             for sandbox in self._of(job.run):
                 earlier = sandbox.job
                 if earlier and earlier.worker == job.worker and earlier.epoch < job.epoch:

@@ -2,8 +2,8 @@
 
 1. A run exists from `open` to `close`; after that the store refuses what is said of it (`RunOver`),
    so that nothing of a run can come back. Every key also has a time to live: that of the run.
-2. A worker's start has an epoch. What an older epoch sends is refused. Every operation may be
-   repeated by who isn't sure that it was carried out: the answer is the same.
+2. A worker's start has an epoch. What an older epoch sends is refused, unless it has a twin. Every
+   operation may be repeated by who isn't sure that it was carried out: the answer is the same.
 3. Within one `complete`, outputs are saved before they are announced and tasks are marked.
 4. Marks are idempotent: a set of those who have done their share, not a counter.
 5. A mailbox keeps its messages until the run ends: reading takes nothing out.
@@ -246,6 +246,13 @@ class Store(Protocol):
 
     def marked(self, run: RunId) -> frozenset[tuple[str, str]]:
         """The marks that are set: tasks, and whose marks they are; of owned tasks only."""
+        ...
+
+    def twin(self, run: RunId, worker: WorkerId) -> Claim | None:
+        """Claim one more start of a worker, beside the one at work; None if it has two already.
+
+        Whichever finishes first ends the other.
+        """
         ...
 
     def progress(self, run: RunId) -> int:

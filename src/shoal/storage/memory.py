@@ -47,6 +47,8 @@ class _Run:
     """Until when workers count as alive."""
     losses: Counter[str] = field(default_factory=Counter)
     done: set[WorkerId] = field(default_factory=set)
+    twins: dict[WorkerId, int] = field(default_factory=dict)
+    """The older epochs of workers that have two starts."""
     progress: dict[tuple[WorkerId, int], int] = field(default_factory=dict)
 
 
@@ -86,7 +88,8 @@ class MemoryStore:
         state = self._runs.get(run)
         if state is None:
             raise RunOver(f"Run {run} is over.")
-        if worker is not None and state.epochs.get(worker) != epoch:
+        valid = (state.epochs.get(worker), state.twins.get(worker)) if worker else (epoch,)
+        if epoch not in valid:
             raise RunOver(f"Start {epoch} of worker {worker} in run {run} is over.")
         return state
 
@@ -151,6 +154,8 @@ class MemoryStore:
             if completion.finished:
                 del state.leases[worker]
                 state.done.add(worker)
+                if state.twins.pop(worker, None) is not None:
+                    state.epochs[worker] = epoch
             self._changed.notify_all()
         return answers
 
@@ -216,6 +221,10 @@ class MemoryStore:
             state = self._run(run, worker, epoch)
             if len(state.mailboxes.get(worker, [])) > int(read or 0):
                 return False
+            twin = state.twins.pop(worker, None)
+            if twin is not None:
+                state.epochs[worker] = state.epochs[worker] if epoch == twin else twin
+                return True
             state.claimed.discard(worker)
             state.executed[worker] = executed
             state.parked_at[worker] = epoch
@@ -261,6 +270,15 @@ class MemoryStore:
                 return None
             if kind:
                 state.kinds[worker] = kind
+            return self._claim(state, worker)
+
+    def twin(self, run: RunId, worker: WorkerId) -> Claim | None:
+        """Claim one more start of a worker, beside the one at work."""
+        with self._changed:
+            state = self._run(run)
+            if worker in state.twins or worker not in state.leases:
+                return None
+            state.twins[worker] = state.epochs[worker]
             return self._claim(state, worker)
 
     def stop(self, run: RunId) -> int:

@@ -37,7 +37,8 @@ _GUARD = """
 local ttl = redis.call('PTTL', KEYS[1])
 local function over(epoch_of, epoch)
   if ttl == -2 then return 'the run' end
-  if epoch_of ~= '' and redis.call('HGET', KEYS[1], 'epoch:' .. epoch_of) ~= epoch then
+  if epoch_of ~= '' and redis.call('HGET', KEYS[1], 'epoch:' .. epoch_of) ~= epoch
+      and redis.call('HGET', KEYS[1], 'twin:' .. epoch_of) ~= epoch then
     return 'this start of worker ' .. epoch_of
   end
 end
@@ -48,6 +49,12 @@ end
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local function only(worker, epoch)
+  if redis.call('HDEL', KEYS[1], 'twin:' .. worker) == 1 then
+    redis.call('HSET', KEYS[1], 'epoch:' .. worker, epoch)
+    return true
+  end
 end
 local function lease(leases, worker)
   redis.call('HSET', leases, worker, now() + redis.call('HGET', KEYS[1], 'lease'))
@@ -154,6 +161,7 @@ end
 redis.call('HSET', KEYS[4], worker .. '\\n' .. epoch, executed)
 redis.call('PEXPIRE', KEYS[4], ttl)
 if finished == '1' then
+  only(worker, epoch)
   redis.call('HDEL', KEYS[7], worker)
   redis.call('HSET', KEYS[1], 'done:' .. worker, 1)
 else
@@ -229,6 +237,11 @@ local gone = over(ARGV[1], ARGV[2])
 if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
 local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)
 if last[1] and last[1][1] ~= ARGV[3] then return 0 end
+local twin = redis.call('HGET', KEYS[1], 'twin:' .. ARGV[1])
+if twin then
+  only(ARGV[1], ARGV[2] == twin and redis.call('HGET', KEYS[1], 'epoch:' .. ARGV[1]) or twin)
+  return 1
+end
 redis.call('HDEL', KEYS[1], 'claim:' .. ARGV[1])
 redis.call('HSET', KEYS[1], 'parked:' .. ARGV[1], ARGV[4], 'parked at:' .. ARGV[1], ARGV[2])
 redis.call('HDEL', KEYS[3], ARGV[1])
@@ -305,6 +318,22 @@ return claims
 """
 )
 
+_TWIN = (
+    _GUARD
+    + """
+-- KEYS: state, leases. ARGV: worker.
+local gone = over('', '')
+if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
+local claims, epoch = {}, redis.call('HGET', KEYS[1], 'epoch:' .. ARGV[1])
+if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0
+    or redis.call('HSETNX', KEYS[1], 'twin:' .. ARGV[1], epoch) == 0 then
+  return claims
+end
+claim(claims, KEYS[2], ARGV[1])
+return claims
+"""
+)
+
 _STOP = (
     _GUARD
     + """
@@ -365,6 +394,7 @@ _SOURCES = {
     "hand over": _HAND_OVER,
     "tend": _TEND,
     "restart": _RESTART,
+    "twin": _TWIN,
     "stop": _STOP,
     "resume": _RESUME,
     "close": _CLOSE,
@@ -570,6 +600,11 @@ class RedisStore(ServerClient):
         return [
             here if here is not None else there for here, there in zip(small, large, strict=True)
         ]
+
+    def twin(self, run: RunId, worker: WorkerId) -> Claim | None:
+        """Claim one more start of a worker, beside the one at work."""
+        claims = _claims(self._script("twin", (keys.state(run), keys.leases(run)), [worker]))
+        return claims[0] if claims else None
 
     def stop(self, run: RunId) -> int:
         """Tell the workers that are at work to leave."""
