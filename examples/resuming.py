@@ -1,0 +1,38 @@
+"""A run that failed goes on where it was, once the code is mended.
+
+Run it: `python examples/resuming.py`
+"""
+
+import shoal
+from shoal import task
+from shoal.errors import TaskError
+
+
+@task
+def measure(sample: int) -> float:
+    """Takes long in real life: it should not be done twice."""
+    print(f"measuring sample {sample}")
+    return sample * 1.5
+
+
+def report(divisor: int) -> shoal.Output[float]:
+    """The workflow: measurements, and an average that divides by what it is given."""
+
+    @task
+    def average(*values: float) -> float:
+        return sum(values) / divisor
+
+    return average(*[measure(sample) for sample in range(4)])
+
+
+if __name__ == "__main__":
+    with shoal.Session(workers=2) as session:
+        run = session.submit(report(divisor=0))
+        try:
+            run.result()
+        except TaskError as error:
+            print(f"failed: {error.reason}")
+        resumed = session.submit(report(divisor=4), resume=run.id)
+        print("average:", resumed.result())
+        executed = {span.task for span in resumed.timeline.of_kind("execute")}
+        print("executed by the second try:", ", ".join(sorted(executed)))
