@@ -29,7 +29,8 @@ def greedy(nbytes: int) -> int:
 
 if __name__ == "__main__":
     print(join(*[flaky(n) for n in range(4)]).compute())
+    print(greedy(300_000_000).compute(), "bytes: it was given more memory")
     try:
-        greedy(1_000_000_000).compute()
+        greedy(1_000_000_000).compute(restarts=0)
     except errors.OutOfMemory as error:
         print(error)

@@ -33,6 +33,7 @@ from shoal.errors import (
     ShoalError,
     StoreError,
     StoreRefused,
+    StoreUnavailable,
     TaskTimeout,
     UsageError,
     WorkerDied,
@@ -404,7 +405,10 @@ class Run:
     def _tend(self) -> None:
         """Start those workers anew that have given no sign of life for too long."""
         environment = self._environment
-        claims = environment.store.tend(self.id)
+        try:
+            claims = environment.store.tend(self.id)
+        except StoreUnavailable:
+            return  # who waits for messages tries for longer
         if not claims:
             self._unheard = None
             return
@@ -541,7 +545,8 @@ class Run:
     @property
     def resumable(self) -> bool:
         """Whether it isn't finished, and what is finished of it is kept."""
-        return self._state != "done" and self._environment.keep > 0
+        broken = isinstance(self._error, StoreError)
+        return self._state != "done" and self._environment.keep > 0 and not broken
 
     @property
     def succeeded(self) -> bool:

@@ -28,6 +28,7 @@ SHOWN = {
         "7837 primes below 80000: 9 hits, 0 misses",
         "9592 primes below 100000: 8 hits, 3 misses",
     ],
+    "resuming.py": ["failed: ZeroDivisionError", "average: 2.25", "second try: average#0"],
     "failures.py": ["part 0, part 1, part 2, part 3", "exceeded the memory limit of 256 MB"],
 }
 

@@ -275,8 +275,10 @@ def test_executed_copy_marks_its_target_in_the_name_of_its_worker() -> None:
     machine = copying()
     machine.handle(Started())
     assert machine.handle(Executed(s, LARGE)) == [
-        Mark(t, owner=w1, producers=(w0,), inline=(), saved=(), producer=w0)
+        Save(s),
+        Mark(t, owner=w1, producers=(w0,), inline=(), saved=(s,), producer=w0),
     ]
+    assert machine.handle(Saved(s)) == []
     assert machine.handle(Arrived(t)) == [Execute(t)]
     assert machine.handle(Executed(t, SMALL)) == [
         HandIn(t, saved=False),

@@ -269,7 +269,7 @@ def test_a_large_constant_is_kept_once_for_all_workers(tmp_path: Path) -> None:
         outputs = [Task(length)(data, str(tmp_path)) for _ in range(4)]
         run = session.submit(*outputs, planner=Planned([0, 1, 2, 3]))
         assert eventually(lambda: len(list(tmp_path.glob("pid-*"))) == 4)
-        shared = Path(run._shared.path).iterdir() if run._shared else ()
+        shared = Path(run.shared.path).iterdir() if run.shared else ()
         nbytes = sum(path.stat().st_size for path in shared)
         for key in store._call([["KEYS", f"shoal:{{{run.id}}}*"]])[0]:
             nbytes += store._call([["MEMORY", "USAGE", key]])[0]
@@ -657,7 +657,7 @@ def test_shared_memory_is_given_back_with_the_session() -> None:
             run = session.submit(Task(len, name="size")(large()), planner=Planned([0, 1]))
             assert run.result(PATIENCE) == 1_000_000
             session.settle()
-    assert run._shared is None or not Path(run._shared.path).exists()
+    assert run.shared is None or not Path(run.shared.path).exists()
 
 
 def test_nothing_of_a_run_is_left_in_the_store(session: Session) -> None:

@@ -203,7 +203,7 @@ def fail(*given: Any) -> None:
 
 def test_a_failing_task_ends_the_run_and_is_named(session: Session) -> None:
     first = add(1)
-    run = session.submit(add(fail(add(first), add(2)), add(first)), planner=WUKONG)
+    run = session.submit(add(fail(add(first), add(2)), add(first)), planner=WUKONG, keep_seconds=0)
     with pytest.raises(TaskError, match="fail#0") as caught:
         run.result(PATIENCE)
     assert isinstance(caught.value.__cause__, ValueError)
@@ -248,7 +248,7 @@ def end_process(*given: Any) -> None:
 
 def test_a_worker_that_dies_ends_the_run(session: Session) -> None:
     first = add(1)
-    run = session.submit(add(add(first), end_process(first)), planner=WUKONG)
+    run = session.submit(add(add(first), end_process(first)), planner=WUKONG, keep_seconds=0)
     with pytest.raises(WorkerDied, match="exit code 3"):
         run.result(PATIENCE)
     assert left_of(session, run) == []
@@ -276,7 +276,7 @@ def test_cancel_leaves_nothing(session: Session) -> None:
         time.sleep(60)
 
     first = add(1)
-    run = session.submit(add(sleep(first), sleep(first), sleep()), planner=WUKONG)
+    run = session.submit(add(sleep(first), sleep(first), sleep()), planner=WUKONG, keep_seconds=0)
     time.sleep(0.3)
     run.cancel()
     with pytest.raises(RunCancelled):

@@ -14,8 +14,8 @@ from shoal.errors import ShoalError, UsageError
 COMMANDS = {
     "demo": "run a workflow worth looking at",
     "run": "run a workflow from a file or module",
-    "resume": "go on with a run that failed, was cancelled or lost its client",
-    "attach": "wait for a run that was submitted with detach=True",
+    "resume": "go on with a run that has no result yet",
+    "attach": "wait for a run that was detached",
     "plan": "tell what running a workflow is predicted to do",
     "runs": "list the runs that are known",
     "show": "show what a run did, as a Gantt chart",

@@ -404,12 +404,13 @@ class WorkerMachine:
             self._hold(task)
             if task in self._fetching:
                 self._fetching[task] = []
-            if nbytes > INLINE_NBYTES:
+            copy = self.part.copies[task]
+            if nbytes > INLINE_NBYTES and not self._arrived.issuperset(copy.targets):
                 self._saving.add(task)
                 self._spare.add(task)  # by the time that the mark behind it is set
                 self._uses[task] += 1
                 effects.append(Save(task))
-            self._stand_in(self.part.copies[task], effects)
+            self._stand_in(copy, effects)
         else:
             forgotten.append(task)
         if forgotten:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
@@ -21,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.clock import RealClock
-from shoal.errors import RunOver, ShoalError, StoreUnavailable
+from shoal.errors import RunOver, ShoalError, StoreRefused, StoreUnavailable
 from shoal.platform.base import Invocation, kind_of
 from shoal.storage.base import Letter
 from shoal.storage.redis import RedisStore
@@ -129,7 +130,9 @@ class Tender:
                 del self._since[job.run]
                 self.forget(job.run)
         except ShoalError as error:
-            log.warning("run %s can't be tended: %s", job.run, error)
+            if job.run not in self._since:
+                self._since[job.run] = time.monotonic()
+                log.warning("run %s can't be tended: %s", job.run, error)
 
     def _store(self, url: str) -> RedisStore:
         if url not in self._stores:
@@ -153,8 +156,9 @@ class Tender:
             grown = min(2 * job.memory_mb, most_mb)
             kind, hopeless = kind_of(Resources(grown, job.cpus)), grown <= job.memory_mb
         claim = None
-        if not hopeless:
-            claim = store.restart(job.run, job.worker, job.epoch, cause, kind)
+        if not hopeless and StoreRefused.__name__ not in facts.get("detail", ""):
+            with contextlib.suppress(StoreRefused):  # then the client is told
+                claim = store.restart(job.run, job.worker, job.epoch, cause, kind)
         if claim is None:
             letter = Letter("lost", job.worker, (json.dumps(facts).encode(),))
             store.post(job.run, letter)

@@ -577,7 +577,8 @@ class RedisStore(ServerClient):
     def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
         """Renew leases, and claim the starts of those whose lease is over."""
         touched = (keys.state(run), keys.leases(run), keys.mailbox(run, keys.CLIENT))
-        return _claims(self._script("tend", touched, [item for pair in alive for item in pair]))
+        workers = [item for pair in alive for item in pair]
+        return _claims(self._script("tend", touched, workers, seconds=0.0))
 
     def restart(
         self, run: RunId, worker: WorkerId, epoch: int, cause: str, kind: str = ""
@@ -609,7 +610,7 @@ class RedisStore(ServerClient):
     def stop(self, run: RunId) -> int:
         """Tell the workers that are at work to leave."""
         touched = (keys.state(run), keys.leases(run))
-        return int(self._script("stop", touched, [keys.mailbox(run, "")]))
+        return int(self._script("stop", touched, [keys.mailbox(run, "")], seconds=0.0))
 
     def resume(self, run: RunId, opening: Opening) -> tuple[list[Claim], str]:
         """Claim starts of all workers that were ever started."""
