@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import PATIENCE, eventually, processes_mentioning
 from shoal import Session, Task
+from shoal.cli.main import main
 from shoal.errors import RunCancelled, TaskError, UnknownRun, UsageError
+from shoal.platform.gateway import LocalGateway
+from shoal.platform.logs import RunLogs
+from shoal.platform.server import GatewayServer
 from shoal.storage.embedded import EmbeddedServer
 from shoal.workflow import Output
 
@@ -130,34 +134,84 @@ from pathlib import Path
 from test_resume import workflow
 from shoal import Session
 
-with Session(store=sys.argv[2], folder=sys.argv[3], workers=2, planner="uniform") as session:
-    session.compute(workflow(Path(sys.argv[4])))
+where = {"store": sys.argv[2]} if sys.argv[2] else {"durable": True}
+with Session(**where, folder=sys.argv[3], workers=2, planner="uniform") as session:
+    session.compute(workflow(Path(sys.argv[4]), nbytes=20_000))
 """
+
+
+def interrupted(folder: Path, store: str) -> tuple[Path, str]:
+    """The data folder of a client that was killed while its last task was at work, and its run."""
+    (folder / "wait").touch()
+    data, here = folder / "data", Path(__file__).parent
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, str(here), store, str(data), str(folder)],
+        env=dict(os.environ) | {"PYTHONPATH": str(here.parent)},
+    )
+    with client:
+        try:
+            assert eventually((folder / "waiting").exists)
+        finally:
+            client.send_signal(signal.SIGKILL)
+    (folder / "wait").unlink()
+    (folder / "mended").touch()
+    (kept,) = (data / "unfinished").iterdir()
+    assert kept.stat().st_mode & 0o077 == 0
+    return data, kept.name
 
 
 def test_a_run_whose_client_was_killed_is_resumed_by_another_process(
     server: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "wait").touch()
-    data = tmp_path / "data"
-    here = str(Path(__file__).parent)
-    tests = str(Path(__file__).parents[1])
-    client = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, here, server, str(data), str(tmp_path)],
-        env=dict(os.environ) | {"PYTHONPATH": tests},
-    )
-    with client:
-        try:
-            assert eventually((tmp_path / "waiting").exists)
-        finally:
-            client.send_signal(signal.SIGKILL)
-    (tmp_path / "wait").unlink()
-    (tmp_path / "mended").touch()
-    (kept,) = (data / "unfinished").iterdir()
-    assert kept.stat().st_mode & 0o077 == 0
-    before = executed(tmp_path)
+    data, run = interrupted(tmp_path, server)
+    assert executed(tmp_path) == 12
     with Session(store=server, folder=str(data), workers=2) as session:
-        assert session.resume(kept.name).result(PATIENCE) == 60
-    assert before == 12
-    assert executed(tmp_path) <= 24
+        assert session.resume(run).result(PATIENCE) == 120_000
+    assert executed(tmp_path) < 24
     assert not list((data / "unfinished").iterdir())
+
+
+def test_a_run_is_resumed_after_a_crash_of_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run = interrupted(tmp_path, "")
+    for pid, text in processes_mentioning(str(data)).items():
+        if "valkey" in text:
+            os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: not processes_mentioning(str(data)))
+    settings = ["--set", "durable=true", "--set", f"folder={data}"]
+    assert main(["resume", run, *settings]) == 0
+    assert capsys.readouterr().out == "120000\n"
+    assert executed(tmp_path) < 24
+    assert main(["resume", run, *settings]) == 2
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A gateway that outlives its clients."""
+    local = LocalGateway("shoal.worker.entry:handle", RunLogs(tmp_path / "logs"))
+    server = GatewayServer(local, "secret")
+    yield {"platform": server.url, "token": "secret"}
+    server.close()
+    local.close()
+
+
+def test_a_detached_run_goes_on_without_its_client(
+    server: str, gateway: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "mended").touch()
+    folder = str(tmp_path / "data")
+    options: dict[str, Any] = {"store": server, "folder": folder, "workers": 2, **gateway}
+    with Session(**options) as session:
+        run = session.submit(workflow(tmp_path), detach=True, lease=1.0)
+    with Session(**options) as session:
+        assert session.attach(run.id).result(PATIENCE) == 60
+        assert not [key for key in _keys(session) if run.id.encode() in key]
+    assert executed(tmp_path) == 12
+
+
+def test_a_run_is_not_detached_from_what_ends_with_its_client(
+    session: Session, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="only if its store and its gateway do"):
+        session.submit(workflow(tmp_path), detach=True)
