@@ -149,3 +149,93 @@ def test_a_flexible_worker_is_started_once_with_what_it_is_given(store: Store, r
     assert [(c.worker, c.epoch, c.kind) for c in claims] == [(w1, 1, "2048"), (w2, 1, "2048")]  # type: ignore[union-attr]
     assert store.complete(run, w0, 1, Completion(starts=starts)) == []
     assert bytes(store.enter(run, w1, 1).given or b"") == b"for w1"
+
+
+def test_of_two_starts_the_first_to_finish_ends_the_other(store: Store, run: RunId) -> None:
+    for first, second in ((1, 2), (2, 1)):
+        opened(store, run)
+        store.enter(run, w0, 1)
+        claim = store.twin(run, w0)
+        assert claim is not None
+        assert (claim.epoch, claim.kind) == (2, "2048")
+        assert store.twin(run, w0) is None
+        assert store.enter(run, w0, 2).leftovers is not None
+        for epoch in (1, 2):
+            store.complete(run, w0, epoch, Completion(executed=1))
+        store.complete(run, w0, first, Completion(finished=True))
+        with pytest.raises(RunOver):
+            store.complete(run, w0, second, Completion())
+        store.close(run, [w0, w1])
+
+
+def test_of_two_starts_one_may_leave(store: Store, run: RunId) -> None:
+    for leaves, stays in ((1, 2), (2, 1)):
+        opened(store, run)
+        store.enter(run, w0, 1)
+        store.twin(run, w0)
+        store.enter(run, w0, 2)
+        assert store.park(run, w0, leaves, "", b"[]")
+        store.complete(run, w0, stays, Completion(finished=True))
+        with pytest.raises(RunOver):
+            store.complete(run, w0, leaves, Completion())
+        store.close(run, [w0, w1])
+
+
+def test_a_worker_that_hands_over_is_started_again_as_if_it_had_parked(
+    store: Store, run: RunId
+) -> None:
+    opened(store, run)
+    store.enter(run, w0, 1)
+    claim = store.hand_over(run, w0, 1, b"[3]")
+    assert (claim.worker, claim.epoch, claim.kind) == (w0, 2, "2048")
+    with pytest.raises(RunOver):
+        store.complete(run, w0, 1, Completion())
+    entry = store.enter(run, w0, 2)
+    assert (bytes(entry.executed or b""), entry.leftovers) == (b"[3]", None)
+
+
+def test_the_marks_that_are_set_can_be_looked_at(store: Store, run: RunId) -> None:
+    opened(store, run)
+    store.enter(run, w0, 1)
+    assert store.marked(run) == set()
+    store.complete(run, w0, 1, Completion((), [mark(t, w1, w0, w2)]))
+    assert store.marked(run) == {(t, w0)}
+
+
+def test_a_run_that_is_stopped_tells_its_workers_and_can_be_resumed(
+    store: Store, run: RunId
+) -> None:
+    opened(store, run)
+    store.enter(run, w0, 1)
+    store.complete(run, w0, 1, Completion([("a", [b"a"])], letters=[Letter("output", t)]))
+    assert store.stop(run) == 1
+    assert [letter.kind for letter in store.receive(run, w0, "", 0)] == ["stop"]
+    time.sleep(3 * LEASE)
+    assert store.tend(run) == []
+    opening = Opening((), {w0: [b"new"]}, {"constant": [b"c"]}, kinds=KINDS, lease=LEASE)
+    claims, last = store.resume(run, opening)
+    assert [(claim.worker, claim.epoch) for claim in claims] == [(w0, 2)]
+    (letter,) = store.receive(run, CLIENT, "", 0)
+    assert letter.id == last
+    assert store.receive(run, w0, "", 0) == []
+    entry = store.enter(run, w0, 2)
+    assert bytes(entry.part or b"") == b"new"
+    assert entry.leftovers is not None
+    assert entry.leftovers.saved >= {"a", "constant"}
+    assert entry.leftovers.handed_in == {t}
+
+
+def test_flexible_workers_that_are_done_are_not_resumed(store: Store, run: RunId) -> None:
+    store.open(run, Opening([w0, w1], common=[b"common"], kind="2048"))
+    for worker in (w0, w1):
+        store.enter(run, worker, 1)
+    store.complete(run, w0, 1, Completion(finished=True))
+    claims, _ = store.resume(run, Opening((), common=[b"common"], kind="2048"))
+    assert [claim.worker for claim in claims] == [w1]
+
+
+def test_a_run_that_is_over_is_not_resumed(store: Store, run: RunId) -> None:
+    opened(store, run)
+    store.close(run, [w0, w1])
+    with pytest.raises(RunOver):
+        store.resume(run, Opening(()))

@@ -54,6 +54,7 @@ def plan_of(
     prewarm: Mapping[str, tuple[Prewarm, ...]] | None = None,
     duplicable: Sequence[str] = (),
     expected: Mapping[str, tuple[float, float]] | None = None,
+    limit: float | None = None,
 ) -> Plan:
     """A plan from each worker's tasks, as in `{"w0": "abc", "w1": ["long", "names"]}`."""
     placements = {
@@ -72,6 +73,7 @@ def plan_of(
         placements,
         linger,
         expected={TaskId(task): found for task, found in (expected or {}).items()},
+        limit=limit,
     )
 
 
