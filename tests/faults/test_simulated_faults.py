@@ -91,13 +91,26 @@ def survives(scenario: Scenario, lost: DrawnFaults) -> None:
             assert performed[task, placement.worker] <= 1
 
 
+limits = st.sampled_from([None, None, 1.0, 6.0])
+"""How long a start may take."""
+
+
+def limited(scenario: Scenario, limit: float | None) -> Scenario:
+    return replace(scenario, plan=replace(scenario.plan, limit=limit))
+
+
 @settings(max_examples=1500)
-@given(scenarios(), faults)
-def test_planned_workers_survive_losses(scenario: Scenario, lost: DrawnFaults) -> None:
-    survives(scenario, lost)
+@given(scenarios(), faults, limits)
+def test_planned_workers_survive_losses(
+    scenario: Scenario, lost: DrawnFaults, limit: float | None
+) -> None:
+    survives(limited(scenario, limit), lost)
 
 
 @settings(max_examples=700)
-@given(scenarios(), faults)
-def test_flexible_workers_survive_losses(scenario: Scenario, lost: DrawnFaults) -> None:
-    survives(replace(scenario, plan=made_flexible(scenario.plan, CONFIGURATIONS[0])), lost)
+@given(scenarios(), faults, limits)
+def test_flexible_workers_survive_losses(
+    scenario: Scenario, lost: DrawnFaults, limit: float | None
+) -> None:
+    flexible = made_flexible(scenario.plan, CONFIGURATIONS[0])
+    survives(limited(replace(scenario, plan=flexible), limit), lost)

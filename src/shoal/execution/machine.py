@@ -150,6 +150,10 @@ class WorkerMachine:
         """About to park, once what is in memory is saved."""
         self._late = False
         """Its time is nearly over."""
+        self._leaving = False
+        """It has asked to leave, to begin anew."""
+        self._worked = False
+        """This start has executed a task: however late, it doesn't leave before."""
         self._log = new_log()
         self._handlers: dict[type, Callable[[Any, list[Effect]], None]] = {
             Started: self._on_started,
@@ -376,6 +380,7 @@ class WorkerMachine:
             self._on_copied(task, event.nbytes, effects)
             return
         self._executed.add(task)
+        self._worked = True
         self._held.add(task)
         forgotten: list[TaskId] = []
         for source in self._inputs[task]:
@@ -598,7 +603,7 @@ class WorkerMachine:
     def _go_on(self, effects: list[Effect], now: float) -> None:
         """Fill free slots; then finish, park or linger if nothing is left to do."""
         ready, running = self._ready, self._running
-        if self._late and len(self._executed) < len(self.part.tasks):
+        if self._late and self._worked and len(self._executed) < len(self.part.tasks):
             self._hand_over(effects)
             return
         while ready and len(running) < self._slots:
@@ -621,11 +626,11 @@ class WorkerMachine:
 
     def _hand_over(self, effects: list[Effect]) -> None:
         """Once nothing runs or moves, save what is still needed, then leave to begin anew."""
-        if self._running or self._fetching or self._saving or self._waiting:
+        if self._running or self._fetching or self._saving or self._leaving:
             return
         self._save_all((*self.part.tasks, *self._copies.vouched), effects)
         if not self._saving:
-            self._waiting = True
+            self._leaving = True
             effects.append(Park(self._known_done, again=True))
 
     @property
