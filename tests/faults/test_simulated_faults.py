@@ -58,7 +58,9 @@ class DrawnFaults:
 
     def invocations(self, worker: WorkerId) -> int:
         """The next count."""
-        return next(self._invocations, 1)
+        count = next(self._invocations, 1)
+        self.crashed[worker] += not count
+        return count
 
 
 faults = st.builds(
