@@ -43,6 +43,7 @@ def workflows() -> dict[str, Callable[[], Output[Any]]]:
         "image transformation": lambda: image_transformation(width=6000, height=4002),
         "matrix multiplication": matrix_multiplication,
         "tree reduction": tree_reduction,
+        "tree of 20 ms tasks": lambda: tree_reduction(seconds=0.02),
     }
 
 

@@ -25,6 +25,7 @@ SAMPLES = [
     errors.RunEnded("over"),
     errors.RunCancelled("r1"),
     errors.RunTimeout("r1", 2.5, "3 of 5 tasks are done"),
+    errors.RunStuck("r1", 60.0, "Task 'a#0' of worker w0 waits for b#0 of worker w1."),
     errors.PlatformError("broken"),
     errors.GatewayUnavailable("nobody there"),
     errors.GatewayRefused("no such function"),

@@ -219,6 +219,9 @@ class LocalGateway:
 
     def logs(self, run: RunId) -> Sequence[LogLine]:
         """What the run's user code has printed."""
+        with self._lock:
+            for sandbox in self._of(run):
+                self._drain(sandbox, unfinished=False)
         return self._logs.read(run)
 
     def status(self) -> dict[str, Any]:
@@ -439,8 +442,8 @@ class LocalGateway:
                 log.warning("what tasks print can't be kept: %s", error)
             self._logs_failed = True
 
-    def _drain(self, sandbox: _Sandbox) -> None:
-        """Take what a sandbox has printed so far, unfinished lines too."""
+    def _drain(self, sandbox: _Sandbox, *, unfinished: bool = True) -> None:
+        """Take what a sandbox has printed so far, unfinished lines too unless told otherwise."""
         for stream, descriptor in sandbox.streams.items():
             for _ in range(_DRAINS):
                 try:
@@ -450,8 +453,9 @@ class LocalGateway:
                 if not data:
                     break
                 self._take_print(sandbox, stream, data)
-            rest = sandbox.rest.pop(stream, b"")
-            self._keep(sandbox, stream, [rest] if rest else [])
+            if unfinished:
+                rest = sandbox.rest.pop(stream, b"")
+                self._keep(sandbox, stream, [rest] if rest else [])
 
     def _on_zygote(self, message: dict[str, Any]) -> None:
         sandbox = self._sandboxes.get(message.get("sandbox", -1))
