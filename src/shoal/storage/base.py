@@ -167,8 +167,15 @@ class Store(Protocol):
         """Begin a run."""
         ...
 
-    def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
-        """Begin a start of a worker; only the first to enter with an epoch may go on."""
+    def enter(self, run: RunId, worker: WorkerId, epoch: int, *, part: bool = True) -> Entry:
+        """Begin a start of a worker; only the first to enter with an epoch may go on.
+
+        Args:
+            run: Its run.
+            worker: Who begins.
+            epoch: Which start of it.
+            part: Whether it doesn't have its part already.
+        """
         ...
 
     def complete(

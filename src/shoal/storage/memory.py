@@ -93,7 +93,7 @@ class MemoryStore:
             raise RunOver(f"Start {epoch} of worker {worker} in run {run} is over.")
         return state
 
-    def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
+    def enter(self, run: RunId, worker: WorkerId, epoch: int, *, part: bool = True) -> Entry:
         """Begin a start of a worker."""
         with self._changed:
             state = self._run(run)
@@ -106,7 +106,7 @@ class MemoryStore:
             state.leases[worker] = time.monotonic() + state.lease
             clean = epoch == 1 or state.parked_at.get(worker) == epoch - 1
             return Entry(
-                state.parts.get(worker, state.common),
+                state.parts.get(worker, state.common) if part else None,
                 state.executed.get(worker),
                 state.given.get(worker),
                 None if clean else self._leftovers(state, worker),

@@ -177,7 +177,7 @@ _ENTER = (
     _GUARD
     + """
 -- KEYS: state, parts, leases, given, outputs, names of large ones, marks, the client's mailbox.
--- ARGV: worker, epoch, who asks. The common part has no worker's name.
+-- ARGV: worker, epoch, who asks, 1 if it wants its part. The common part has no worker's name.
 local common = redis.call('HGET', KEYS[2], '')
 if common and ttl ~= -2 and ARGV[2] == '1' then
   redis.call('HSETNX', KEYS[1], 'epoch:' .. ARGV[1], 1)
@@ -190,7 +190,7 @@ if redis.call('HSETNX', KEYS[1], entered, ARGV[3]) == 0
   return redis.error_reply('RUNOVER this start of worker ' .. ARGV[1] .. ' is under way')
 end
 lease(KEYS[3], ARGV[1])
-local part = redis.call('HGET', KEYS[2], ARGV[1]) or common
+local part = ARGV[4] == '1' and (redis.call('HGET', KEYS[2], ARGV[1]) or common)
 local parked = redis.call('HGET', KEYS[1], 'parked:' .. ARGV[1])
 local given = redis.call('HGET', KEYS[4], ARGV[1])
 local before = tostring(tonumber(ARGV[2]) - 1)
@@ -449,7 +449,7 @@ class RedisStore(ServerClient):
         checked(self._call([["MULTI"], *_opening_commands(run, opening), ["EXEC"]])[-1])
         self._opened[run] = self._lifetime
 
-    def enter(self, run: RunId, worker: WorkerId, epoch: int) -> Entry:
+    def enter(self, run: RunId, worker: WorkerId, epoch: int, *, part: bool = True) -> Entry:
         """Begin a start of a worker."""
         touched = (
             keys.state(run),
@@ -461,9 +461,9 @@ class RedisStore(ServerClient):
             keys.marks(run),
             keys.mailbox(run, keys.CLIENT),
         )
-        answer = self._script("enter", touched, (worker, epoch, secrets.token_hex(8)))
-        part, executed, given = answer[:3]
-        return Entry(part, executed, given, _leftovers(*answer[3:]) if answer[3:] else None)
+        args = (worker, epoch, secrets.token_hex(8), int(part))
+        found, executed, given, *left = self._script("enter", touched, args)
+        return Entry(found, executed, given, _leftovers(*left) if left else None)
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion

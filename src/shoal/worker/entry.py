@@ -49,7 +49,8 @@ def run_worker(
 ) -> bool:
     """Enter the run and do the worker's part; a start that is over does nothing."""
     try:
-        entry = store.enter(invocation.run, invocation.worker, invocation.epoch)
+        sent = invocation.part is not None
+        entry = store.enter(invocation.run, invocation.worker, invocation.epoch, part=not sent)
     except RunOver:
         return True
     data = b64decode(invocation.part) if invocation.part is not None else entry.part
