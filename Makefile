@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench planning predictions load quality fuzz clean
+.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality fuzz clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -64,6 +64,9 @@ predictions: $(VENV)/.dev  ## how good predictions are, on real runs
 
 load: $(VENV)/.dev  ## many clients on one gateway, and one run of 100,000 tasks
 	$(BIN)/python benchmarks/load.py $(ARGS)
+
+chaos: $(VENV)/.dev  ## runs that are hurt in every way: killed workers, gateways, clients, stores
+	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
 quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simulated side by side
 	$(BIN)/python benchmarks/plan_quality.py $(ARGS)

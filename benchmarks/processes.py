@@ -18,6 +18,11 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def children(pid: int) -> set[int]:
+    """The living processes that a process has started itself, or adopted."""
+    return {child for child, parent in _living() if parent == pid}
+
+
 def descendants(pid: int) -> set[int]:
     """The living processes below one; those that ended but weren't waited for are left out."""
     children: dict[int, list[int]] = {}

@@ -16,7 +16,7 @@ import threading
 import time
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -50,9 +50,9 @@ from shoal.platform.base import (
     kind_of,
     this_host,
 )
-from shoal.storage.base import Letter, Opening, Store
+from shoal.storage.base import Claim, Letter, Opening, Store
 from shoal.storage.cache import CachePlace
-from shoal.storage.codec import Blob, blob_nbytes, decode
+from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode
 from shoal.storage.keys import CLIENT
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, RunId, TaskId, WorkerId
@@ -66,6 +66,8 @@ _STRAGGLER = 1.0
 """Seconds that a task takes at least before it is started a second time."""
 _STUCK = 4
 """Leases without a message, a task that is executing, or one more that is executed."""
+_STUCK_SECONDS = 15.0
+"""The least that counts as stuck: a gateway may have to be started anew, and then its sandboxes."""
 _PATIENCE = 60.0
 """Seconds that a platform may be away when workers are to be started anew."""
 _LAST_SAVES = 1.0
@@ -168,6 +170,10 @@ class Run:
         self._clock = RealClock()
         self.shared = shared
         """Where its large outputs are, if its workers are on this machine."""
+        self._begun = unfinished is not None
+        """The store may have something of it that is worth keeping."""
+        self._forgotten = False
+        """Large outputs of an earlier try went with its client."""
         self._state: State = "running"
         self._outputs: dict[TaskId, Any] = {}
         self._unfinished: set[WorkerId] = set(plan.workers)
@@ -229,6 +235,7 @@ class Run:
         packed = pack(self.plan, self._key)
         environment = self._environment
         if not alone and self.shared is None and environment.platform.host == this_host():
+            self._forgotten = self.tries > 1
             self.shared = SharedFolder.create(self.id, environment.retired())
         try:
             first = [self._invocation(part, packed) for part in _first(packed)]
@@ -237,8 +244,10 @@ class Run:
             self._unfinished.update([job.worker for job in invocations])
             if invocations:
                 environment.platform.invoke(invocations)
+            self._begun = True
         except BaseException:
             self._clean_up()
+            environment.ended(self)
             self._ended.set()
             raise
 
@@ -249,8 +258,10 @@ class Run:
     def _resumed(self, packed: Packed, first: list[Invocation]) -> Sequence[Invocation]:
         try:
             opening = self._opening(packed)
-            claims, self._stale = self._environment.store.resume(self.id, opening)
+            store, forgotten = self._environment.store, self._forgotten
+            claims, self._stale = store.resume(self.id, opening, forgotten=forgotten)
         except RunOver as error:
+            self._begun = False  # nor is there anything to keep
             raise UsageError(
                 f"Run {self.id} can't be resumed: the store has nothing of it any more. Run the "
                 "workflow again without resume=."
@@ -359,12 +370,18 @@ class Run:
             elif now - looked > self._environment.lease:
                 looked = now
                 before, executed = executed, self._environment.store.progress(self.id)
-                if executed != before or self._environment.platform.running(self.id):
+                if executed != before or self._at_work():
                     heard = now
-                elif now - heard > _STUCK * self._environment.lease:
+                elif now - heard > max(_STUCK * self._environment.lease, _STUCK_SECONDS):
                     self._environment.store.post(self.id, Letter("stuck", ""))  # unless it can't
                     raise RunStuck(self.id, now - heard, self._awaited(missing))
         self.makespan = self._clock.now() - self.started
+
+    def _at_work(self) -> bool:
+        """Whether a task is executing; of a platform that is away that is believed, for a while."""
+        with self._patient():
+            return bool(self._environment.platform.running(self.id))
+        return True
 
     def _start_stragglers_twice(self, times: float, now: float) -> None:
         """Start workers a second time whose tasks take far longer than they usually do."""
@@ -372,7 +389,10 @@ class Run:
             return
         self._glanced = now
         environment, tasks = self._environment, list(self.workflow.calls)
-        running = [tasks[number] for number in environment.platform.running(self.id) if number >= 0]
+        numbers: Sequence[int] = ()
+        with self._patient():
+            numbers = environment.platform.running(self.id)
+        running = [tasks[number] for number in numbers if number >= 0]
         self._since = {task: self._since.get(task, now) for task in running}
         for task, since in self._since.items():
             worker = self.plan.placements[task].worker
@@ -383,7 +403,8 @@ class Run:
                 claim = environment.store.twin(self.id, worker)
                 if claim is not None:
                     again = self._like.of(claim, self._clock.now())
-                    environment.platform.invoke([replace(again, beside=1)])
+                    with self._patient():
+                        environment.platform.invoke([replace(again, beside=1)])
 
     def _awaited(self, missing: set[TaskId]) -> str:
         """What the run waits for: the first task that isn't ready, and of whom."""
@@ -409,13 +430,23 @@ class Run:
             claims = environment.store.tend(self.id)
         except StoreUnavailable:
             return  # who waits for messages tries for longer
-        if not claims:
-            self._unheard = None
-            return
+        if claims:
+            self._start_anew(claims)
+
+    def _start_anew(self, claims: Sequence[Claim]) -> None:
+        """Have workers started; those that can't be now count as lost, and will be again."""
         now = self._clock.now()
+        with self._patient():
+            self._environment.platform.invoke([self._like.of(claim, now) for claim in claims])
+
+    @contextlib.contextmanager
+    def _patient(self) -> Iterator[None]:
+        """Bear with a platform that is away, for a while."""
         try:
-            environment.platform.invoke([self._like.of(claim, now) for claim in claims])
+            yield
+            self._unheard = None
         except GatewayUnavailable:
+            now = time.monotonic()
             if self._unheard is not None and now - self._unheard > _PATIENCE:
                 raise
             self._unheard = self._unheard or now
@@ -434,7 +465,7 @@ class Run:
         if stale and letter.kind != "output":
             return  # of an earlier try
         if letter.kind == "output":
-            if task in missing:
+            if task in missing and not (stale and self._data(task, letter) is None):
                 missing.discard(task)
                 self._outputs[task] = self._output(task, letter)
         elif letter.kind == "failed":
@@ -459,14 +490,17 @@ class Run:
             self.needs[name] = max(facts["memory_mb"], self.needs.get(name, 0))
 
     def _output(self, task: TaskId, letter: Letter) -> Any:
-        if letter.parts:
-            return decode(letter.parts[0], self._key)
-        data: Any = self.shared.read(task) if self.shared else None
-        if data is None:
-            data = self._environment.store.fetch(self.id, [task])[0]
+        data = self._data(task, letter)
         if data is None:
             raise StoreError(f"The store has lost the output of task {task!r}.")
         return decode(data, self._key)
+
+    def _data(self, task: TaskId, letter: Letter) -> Buffer | None:
+        """A sink's output: in the letter, or where that says that it is."""
+        if letter.parts:
+            return letter.parts[0]
+        data = self.shared.read(task) if self.shared else None
+        return self._environment.store.fetch(self.id, [task])[0] if data is None else data
 
     def _retried(self, letter: Letter) -> bool:
         """Start a worker anew that ended in a task which has tries left."""
@@ -478,9 +512,12 @@ class Run:
                 self._losses[task] += 1
                 cause = f"try {self._losses[task]} of {task}"
                 worker, epoch = WorkerId(letter.name), facts["epoch"]
-                claim = environment.store.restart(self.id, worker, epoch, cause)
+                try:
+                    claim = environment.store.restart(self.id, worker, epoch, cause)
+                except RunOver:
+                    return True  # somebody else has; if the run is over, receiving tells
                 if claim is not None:
-                    environment.platform.invoke([self._like.of(claim, self._clock.now())])
+                    self._start_anew([claim])
                     return True
         return False
 
@@ -545,13 +582,8 @@ class Run:
     @property
     def resumable(self) -> bool:
         """Whether it isn't finished, and what is finished of it is kept."""
-        broken = isinstance(self._error, StoreError)
-        return self._state != "done" and self._environment.keep > 0 and not broken
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether it has its result."""
-        return self._state == "done"
+        kept = self._begun and not isinstance(self._error, StoreError)
+        return kept and self._state != "done" and self._environment.keep > 0
 
     def _stop_workers(self) -> None:
         try:

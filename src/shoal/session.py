@@ -253,10 +253,8 @@ class Session:
 
     def _keep(self, run: Run) -> None:
         """Keep a few runs that aren't finished, for who resumes them."""
-        if run.succeeded:
-            forget(self.settings.data_folder(), run.id)
-            return
         if not run.resumable:
+            forget(self.settings.data_folder(), run.id)
             return
         with self._lock:
             self._kept[run.id] = run

@@ -207,7 +207,8 @@ def test_a_run_that_is_stopped_tells_its_workers_and_can_be_resumed(
 ) -> None:
     opened(store, run)
     store.enter(run, w0, 1)
-    store.complete(run, w0, 1, Completion([("a", [b"a"])], letters=[Letter("output", t)]))
+    letters = [Letter("output", t, (b"given",)), Letter("output", u)]  # of one only told
+    store.complete(run, w0, 1, Completion([("a", [b"a"])], letters=letters))
     assert store.stop(run) == 1
     assert [letter.kind for letter in store.receive(run, w0, "", 0)] == ["stop"]
     time.sleep(3 * LEASE)
@@ -215,8 +216,7 @@ def test_a_run_that_is_stopped_tells_its_workers_and_can_be_resumed(
     opening = Opening((), {w0: [b"new"]}, {"constant": [b"c"]}, kinds=KINDS, lease=LEASE)
     claims, last = store.resume(run, opening)
     assert [(claim.worker, claim.epoch) for claim in claims] == [(w0, 2)]
-    (letter,) = store.receive(run, CLIENT, "", 0)
-    assert letter.id == last
+    assert store.receive(run, CLIENT, "", 0)[-1].id == last
     assert store.receive(run, w0, "", 0) == []
     entry = store.enter(run, w0, 2)
     assert bytes(entry.part or b"") == b"new"
@@ -225,13 +225,18 @@ def test_a_run_that_is_stopped_tells_its_workers_and_can_be_resumed(
     assert entry.leftovers.handed_in == {t}
 
 
-def test_flexible_workers_that_are_done_are_not_resumed(store: Store, run: RunId) -> None:
+def test_flexible_workers_that_are_done_are_resumed_only_if_outputs_are_gone(
+    store: Store, run: RunId
+) -> None:
     store.open(run, Opening([w0, w1], common=[b"common"], kind="2048"))
     for worker in (w0, w1):
         store.enter(run, worker, 1)
     store.complete(run, w0, 1, Completion(finished=True))
     claims, _ = store.resume(run, Opening((), common=[b"common"], kind="2048"))
     assert [claim.worker for claim in claims] == [w1]
+    gone = Opening((), common=[b"common"], kind="2048")
+    claims, _ = store.resume(run, gone, forgotten=True)
+    assert {claim.worker for claim in claims} == {w0, w1}
 
 
 def test_a_run_that_is_over_is_not_resumed(store: Store, run: RunId) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,6 +126,32 @@ def server() -> Iterator[str]:
     server = EmbeddedServer()
     yield server.url
     server.close()
+
+
+@pytest.mark.parametrize("planner", ["uniform", "spread", "wukong"])
+def test_outputs_that_were_lost_with_their_client_are_made_again(
+    server: str, tmp_path: Path, planner: str
+) -> None:
+    def outputs() -> list[Output[Any]]:
+        def late(size: int) -> int:
+            if not (tmp_path / "mended").exists():
+                time.sleep(0.3)  # the large output is handed in by then
+                raise ValueError("not yet")
+            return size
+
+        return [Task(bytes, name="large")(200_000), Task(late)(Task(len)(Task(bytes)(100_000)))]
+
+    data = str(tmp_path / "data")
+    with Session(store=server, folder=data, workers=2) as session:
+        run = session.submit(*outputs(), planner=planner)
+        with pytest.raises(TaskError, match="not yet"):
+            run.result(PATIENCE)
+    assert run.shared is not None
+    shutil.rmtree(run.shared.path, ignore_errors=True)
+    (tmp_path / "mended").touch()
+    with Session(store=server, folder=data, workers=2) as session:
+        values = session.compute(*outputs(), resume=run.id, timeout=PATIENCE)
+    assert values == [bytes(200_000), 100_000]
 
 
 CLIENT = """

@@ -153,6 +153,7 @@ def test_the_zygote_is_replaced_when_it_dies(
     os.kill(zygote, signal.SIGKILL)
     assert loss(store)["code"] == -signal.SIGKILL
     assert eventually(lambda: not exists(sandbox))
+    assert eventually(lambda: not Path(f"/proc/{zygote}").exists())
     assert caller.carry_out(caller.job("w1"))[-1]["worker"] == "w1"
 
 

@@ -760,7 +760,65 @@ class Forgetful:
         """Nothing."""
 
 
-def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(session: Session) -> None:
+class Away(Forgetful):
+    """A platform that can't be reached any more, from a certain moment on."""
+
+    def __init__(self, platform: Any, left: int) -> None:
+        super().__init__(platform)
+        self._left = left
+
+    def invoke(self, invocations: Any) -> None:
+        """Nothing, so many times."""
+        self._left -= 1
+        if self._left < 0:
+            raise GatewayUnavailable("nobody is there")
+
+    def running(self, run: Any) -> Any:
+        """Nobody knows."""
+        raise GatewayUnavailable("nobody is there")
+
+
+class Returning(Away):
+    """A platform that forgets what it was told, is away, and comes back."""
+
+    def invoke(self, invocations: Any) -> None:
+        """Nothing, then an error, then what it should."""
+        self._left -= 1
+        if self._left == 0:
+            raise GatewayUnavailable("nobody is there")
+        if self._left < 0:
+            self._platform.invoke(invocations)
+
+
+def test_a_run_goes_on_when_its_gateway_is_back(session: Session) -> None:
+    with Session(store=session.store, platform=Returning(session.platform, 2)) as patient:
+        assert patient.compute(add(1), lease=0.2, restarts=1000, timeout=PATIENCE) == [1]
+
+
+def test_a_gateway_that_stays_away_is_named_and_not_its_workers(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.run._PATIENCE", 0.5)
+    with (
+        Session(store=session.store, platform=Away(session.platform, 1)) as lonely,
+        pytest.raises(GatewayUnavailable, match="nobody is there"),
+    ):
+        lonely.compute(add(1), lease=0.1, restarts=1000)
+
+
+def test_a_run_that_could_not_begin_leaves_nothing(session: Session) -> None:
+    away: Any = Away(session.platform, 0)
+    before = session.store._call([["KEYS", "*"]])  # type: ignore[attr-defined]
+    with Session(store=session.store, platform=away) as lonely:
+        with pytest.raises(GatewayUnavailable, match="nobody is there"):
+            lonely.compute(add(1))
+        assert lonely.store._call([["KEYS", "*"]]) == before  # type: ignore[attr-defined]
+
+
+def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.run._STUCK_SECONDS", 0.0)
     with (
         Session(store=session.store, platform=Forgetful(session.platform)) as forgetful,
         pytest.raises((WorkerDied, RunStuck), match=r"no sign of life, again and again|is stuck"),
@@ -768,7 +826,10 @@ def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(session: Sess
         forgetful.compute(add(1), lease=0.1, restarts=0)
 
 
-def test_a_run_in_which_nothing_goes_on_names_what_it_waits_for(session: Session) -> None:
+def test_a_run_in_which_nothing_goes_on_names_what_it_waits_for(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.run._STUCK_SECONDS", 0.0)
     output = add(add(1), add(2))
     waits = r"Task 'add#2' of worker w\d waits for add#\d of worker w\d"
     with (

@@ -195,3 +195,11 @@ def test_latency_is_added_to_each_round_trip(
     store.fetch(run, ["a", "A"])
     assert slept == [0.03] * 3
     store.disconnect()
+
+
+def test_nothing_is_left_of_workers_that_no_plan_names(store: RedisStore, run: RunId) -> None:
+    store.open(run, Opening([w0], common=[b"common"], kind="2048"))
+    store.enter(run, w0, 1)
+    assert store.stop(run) == 1
+    store.close(run, [])
+    assert store._call([["KEYS", f"*{run}*"]]) == [[]]

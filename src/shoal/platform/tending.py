@@ -10,12 +10,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import signal
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -157,8 +157,12 @@ class Tender:
             kind, hopeless = kind_of(Resources(grown, job.cpus)), grown <= job.memory_mb
         claim = None
         if not hopeless and StoreRefused.__name__ not in facts.get("detail", ""):
-            with contextlib.suppress(StoreRefused):  # then the client is told
+            try:
                 claim = store.restart(job.run, job.worker, job.epoch, cause, kind)
+            except RunOver:
+                return  # a later start is at work; if the run is over, looking around tells
+            except StoreRefused as error:  # its memory is full; a letter gets through
+                facts |= {"reason": "error", "detail": _named(error)}
         if claim is None:
             letter = Letter("lost", job.worker, (json.dumps(facts).encode(),))
             store.post(job.run, letter)
@@ -169,3 +173,8 @@ class Tender:
             store.post(job.run, Letter("grown", job.worker, (json.dumps(found).encode(),)))
         again = job.of(claim, self._clock.now())
         self._invoke([replace(again, part=job.part, inputs=job.inputs)])
+
+
+def _named(error: StoreRefused) -> str:
+    """An error as it stands at the end of a traceback."""
+    return "".join(traceback.format_exception_only(error))

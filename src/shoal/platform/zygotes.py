@@ -100,6 +100,12 @@ class ZygoteProcess(Branch):
         )
         inside.close()
 
+    def discard(self) -> None:
+        """Leave nothing of one that has hung up."""
+        self.socket.close()
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         """Hang up, which ends it, and wait until it has ended."""
         self.socket.close()
@@ -124,7 +130,6 @@ class Zygotes:
         self._started: dict[int, ZygoteProcess] = {}
         """By number of slots."""
         self._branches: dict[Key, Branch] = {}
-        self._ended: list[ZygoteProcess] = []
         self._messages: deque[dict[str, Any]] = deque()
 
     def start(self, slots: int) -> ZygoteProcess:
@@ -183,7 +188,7 @@ class Zygotes:
         """A zygote has ended; its branches end by themselves."""
         del self._started[slots]
         self._selector.unregister(zygote.socket)
-        self._ended.append(zygote)
+        zygote.discard()
 
     def _lost(self, key: Key) -> None:
         self.release(key)
@@ -198,8 +203,7 @@ class Zygotes:
         """End all of them."""
         for branch in self._branches.values():
             branch.close()
-        for zygote in (*self._started.values(), *self._ended):
+        for zygote in self._started.values():
             zygote.close()
         self._branches.clear()
         self._started.clear()
-        self._ended.clear()

@@ -116,7 +116,7 @@ class Leftovers:
     marks: Mapping[str, Buffer]
     """The payloads of the marks set in its name, by task."""
     handed_in: frozenset[str]
-    """All tasks whose outputs the client was given."""
+    """All tasks whose outputs the client was given, not only told where they are."""
     started: frozenset[str]
     """All workers that were ever started."""
 
@@ -239,12 +239,16 @@ class Store(Protocol):
         """Tell the workers that are at work to leave, and let none start; how many were told."""
         ...
 
-    def resume(self, run: RunId, opening: Opening) -> tuple[list[Claim], str]:
+    def resume(
+        self, run: RunId, opening: Opening, *, forgotten: bool = False
+    ) -> tuple[list[Claim], str]:
         """Claim starts of all workers that were ever started, or of flexible ones those not done.
 
         Args:
             run: A run that was stopped, or that nobody looks after any more.
             opening: What it goes on with; `started` isn't looked at.
+            forgotten: Whether outputs that weren't in the store are lost, so that flexible workers
+                that are done may have to repeat them.
 
         Returns:
             Whom to start, and the last message that the client was sent before.

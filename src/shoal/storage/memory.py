@@ -113,11 +113,11 @@ class MemoryStore:
             )
 
     def _leftovers(self, state: _Run, worker: WorkerId) -> Leftovers:
-        letters = state.mailboxes.get(CLIENT, [])
+        handed_in = [each for each in state.mailboxes.get(CLIENT, []) if each.kind == "output"]
         return Leftovers(
             frozenset(state.outputs),
             {task: done[worker] for task, done in state.marks.items() if worker in done},
-            frozenset(letter.name for letter in letters if letter.kind == "output"),
+            frozenset(letter.name for letter in handed_in if letter.parts),
             frozenset(state.epochs),
         )
 
@@ -292,7 +292,9 @@ class MemoryStore:
             self._changed.notify_all()
         return len(told)
 
-    def resume(self, run: RunId, opening: Opening) -> tuple[list[Claim], str]:
+    def resume(
+        self, run: RunId, opening: Opening, *, forgotten: bool = False
+    ) -> tuple[list[Claim], str]:
         """Claim starts of all workers that were ever started."""
         with self._changed:
             state = self._run(run)
@@ -302,7 +304,7 @@ class MemoryStore:
             state.kinds, state.kind = dict(opening.kinds), opening.kind
             state.lease, state.restarts = opening.lease, opening.restarts
             state.losses.clear()
-            done = state.done if state.common is not None else ()
+            done = state.done if state.common is not None and not forgotten else ()
             claims = []
             for worker in [worker for worker in state.epochs if worker not in done]:
                 state.claimed.add(worker)

@@ -208,7 +208,7 @@ for _, name in ipairs(redis.call('HKEYS', KEYS[7])) do
   end
 end
 for _, letter in ipairs(redis.call('XRANGE', KEYS[8], '-', '+')) do
-  if letter[2][2] == 'output' then handed[#handed + 1] = letter[2][4] end
+  if letter[2][2] == 'output' and letter[2][6] then handed[#handed + 1] = letter[2][4] end
 end
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
   if string.sub(name, 1, 6) == 'epoch:' then started[#started + 1] = string.sub(name, 7) end
@@ -355,10 +355,11 @@ return told
 _RESUME = (
     _GUARD
     + """
--- KEYS: state, leases, the client's mailbox, parts. ARGV: how mailboxes begin.
+-- KEYS: state, leases, the client's mailbox, parts. ARGV: how mailboxes begin, and 1 if those that
+-- are done begin again.
 local gone = over('', '')
 if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
-local claims, flexible = {}, redis.call('HEXISTS', KEYS[4], '') == 1
+local claims, flexible = {}, redis.call('HEXISTS', KEYS[4], '') == 1 and ARGV[2] == '0'
 for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
   local worker = string.match(name, '^epoch:(.*)$')
   if string.sub(name, 1, 5) == 'lost:' then
@@ -379,8 +380,13 @@ return {claims, last[1] and last[1][1] or ''}
 )
 
 _CLOSE = """
--- KEYS: names of large outputs, then whatever else the run has. ARGV: how large outputs begin.
+-- KEYS: names of large outputs, state, then whatever else the run has. ARGV: how large outputs and
+-- mailboxes begin. Who has ever been started may have a mailbox, also if no plan names it.
 for _, name in ipairs(redis.call('SMEMBERS', KEYS[1])) do redis.call('UNLINK', ARGV[1] .. name) end
+for _, name in ipairs(redis.call('HKEYS', KEYS[2])) do
+  local worker = string.match(name, '^epoch:(.*)$')
+  if worker then redis.call('UNLINK', ARGV[2] .. worker) end
+end
 for _, key in ipairs(KEYS) do redis.call('UNLINK', key) end
 return 1
 """
@@ -612,7 +618,9 @@ class RedisStore(ServerClient):
         touched = (keys.state(run), keys.leases(run))
         return int(self._script("stop", touched, [keys.mailbox(run, "")], seconds=0.0))
 
-    def resume(self, run: RunId, opening: Opening) -> tuple[list[Claim], str]:
+    def resume(
+        self, run: RunId, opening: Opening, *, forgotten: bool = False
+    ) -> tuple[list[Claim], str]:
         """Claim starts of all workers that were ever started."""
         touched = (
             keys.state(run),
@@ -627,7 +635,7 @@ class RedisStore(ServerClient):
                 [["MULTI"], *_opening_commands(run, replace(opening, started=())), ["EXEC"]]
             )[-1]
         )
-        claims, last = self._script("resume", touched, [keys.mailbox(run, "")])
+        claims, last = self._script("resume", touched, [keys.mailbox(run, ""), int(forgotten)])
         return _claims(claims), _text(last)
 
     def marked(self, run: RunId) -> frozenset[tuple[str, str]]:
@@ -664,7 +672,8 @@ class RedisStore(ServerClient):
         seconds = _CLOSING_SECONDS if self._outage.lasts else None
         self._opened.pop(run, None)
         self._executed.pop(run, None)
-        self._script("close", touched, [keys.large_output(run, "")], seconds=seconds)
+        beginnings = [keys.large_output(run, ""), keys.mailbox(run, "")]
+        self._script("close", touched, beginnings, seconds=seconds)
         for mailbox in mailboxes:
             self._receivers.hang_up(mailbox, remember=False)
 

@@ -19,6 +19,7 @@ from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from shoal.clock import RealClock
@@ -157,7 +158,8 @@ class Courier:
 
     def fetch(self, outputs: tuple[TaskId, ...]) -> None:
         """Fetch outputs of others."""
-        self._orders.append(lambda: self._fetch(outputs))
+        until = time.monotonic() + _LATE
+        self._orders.append(lambda: self._fetch(outputs, {}, until))
 
     def mark(self, mark: Mark, plain: dict[TaskId, Any], pickled: dict[TaskId, Blob]) -> None:
         """Mark a task; small outputs for it travel along."""
@@ -372,35 +374,40 @@ class Courier:
         self._sending.append((task, start, nbytes))
         self._worker.tell(Saved(task))
 
-    def _fetch(self, outputs: tuple[TaskId, ...]) -> None:
-        found: dict[TaskId, Any] = {}
-        missing: list[TaskId] = []
+    def _fetch(self, outputs: tuple[TaskId, ...], found: dict[TaskId, Any], until: float) -> None:
+        """Fetch what isn't found yet; of a worker that was lost it may have to be made again.
+
+        Meanwhile other orders are carried out: whoever makes it may wait for one of them.
+        """
+        self._find_shared(outputs, found)
+        self._find_stored([output for output in outputs if output not in found], found)
+        missing = [output for output in outputs if output not in found]
+        if not missing:
+            self._worker.keep(found)
+            self._worker.tell(Fetched(outputs))
+        elif time.monotonic() > until:
+            raise StoreError(f"The store has lost the output of task {missing[0]!r}.")
+        else:
+            again = partial(self._fetch, outputs, found, until)
+            self.after(_PROGRESS_SECONDS, lambda: self._orders.append(again))
+
+    def _find_shared(self, outputs: Sequence[TaskId], found: dict[TaskId, Any]) -> None:
         for output in outputs:
             start = self._clock.now()
-            view = self._shared.read(output) if self._shared else None
-            if view is None:
-                missing.append(output)
-            else:
+            view = None
+            if self._shared is not None and output not in found:
+                view = self._shared.read(output)
+            if view is not None:
                 self._take(found, output, view, start)
-        if missing:
-            start = self._clock.now()
-            for output, data in zip(missing, self._fetched(missing), strict=True):
-                self._take(found, output, data, start)
-                start = self._clock.now()
-        self._worker.keep(found)
-        self._worker.tell(Fetched(outputs))
 
-    def _fetched(self, outputs: list[TaskId]) -> list[Buffer]:
-        """Saved outputs; those of a worker that was lost may have to be made again."""
-        until = time.monotonic() + _LATE
-        while True:
-            found = self._store.fetch(self._invocation.run, outputs)
-            missing = [o for o, data in zip(outputs, found, strict=True) if data is None]
-            if not missing:
-                return [data for data in found if data is not None]
-            if time.monotonic() > until:
-                raise StoreError(f"The store has lost the output of task {missing[0]!r}.")
-            time.sleep(_PROGRESS_SECONDS)
+    def _find_stored(self, outputs: Sequence[TaskId], found: dict[TaskId, Any]) -> None:
+        if outputs:
+            start = self._clock.now()
+            fetched = self._store.fetch(self._invocation.run, outputs)
+            for output, data in zip(outputs, fetched, strict=True):
+                if data is not None:
+                    self._take(found, output, data, start)
+                    start = self._clock.now()
 
     def _take(self, found: dict[TaskId, Any], output: TaskId, data: Buffer, start: float) -> None:
         found[output] = decode(data, self._key)

@@ -1,0 +1,289 @@
+"""`Experiment`: runs random workflows, several at a time, while faults are injected.
+
+1. It goes in phases. At the end of each, faults stop, runs end, a last quiet run of each client
+   must give its result, and then nothing may be left: no keys, no processes, no folders.
+2. A run whose client was killed is resumed.
+3. Every wait has an end; a run without one is a hang, and its state is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from processes import descendants
+
+from laboratory.faults import Injector
+from laboratory.house import (
+    ClientProcess,
+    GatewayProcess,
+    StoreProcess,
+    client_environment,
+    eventually,
+)
+from laboratory.ledger import Ledger
+from laboratory.state import (
+    described,
+    groups,
+    keys_by_run,
+    of_run,
+    shared_folders,
+    zombies,
+)
+from laboratory.workflows import SHAPES
+from shoal.errors import ShoalError
+
+PLANNERS = ("auto", "uniform", "nonuniform", "wukong", "spread")
+_BOUND = 120.0
+"""Seconds after which a run without an end counts as a hang."""
+_SETTLE = 30.0
+"""Seconds in which everything must be gone after the last run of a phase."""
+_TRACE = 30
+"""Lines of a traceback that are told."""
+_TRIES = 10
+"""How often a run is resumed."""
+_OVER = ("UnknownRun", "UsageError")
+"""What is said of a run that can't be resumed: it ended just before its client did."""
+_PAUSE = 1.0
+"""Seconds until a client whose run failed tries another: most likely it would fail, too."""
+_LEASE = 1.5
+_RESTARTS = 40
+"""So many that no innocent task is given up."""
+
+
+class Experiment:
+    """One experiment, in a folder of its own."""
+
+    def __init__(
+        self, folder: Path, seed: int, kinds: Sequence[str], clients: int, say: Callable[[str], Any]
+    ) -> None:
+        self.ledger = Ledger()
+        self._say = say
+        self._folder = folder
+        self._chance = random.Random(seed)
+        self._environment = client_environment(folder)
+        self._store = StoreProcess(folder)
+        self._gateway = GatewayProcess(folder, self._environment)
+        self._environment |= {
+            "SHOAL_STORE": self._store.url,
+            "SHOAL_PLATFORM": self._gateway.url,
+            "SHOAL_TOKEN": self._gateway.token,
+            "SHOAL_LEASE": str(_LEASE),
+            "SHOAL_RESTARTS": str(_RESTARTS),
+            "SHOAL_WORKERS": "4",
+            "SHOAL_MEMORY_MB": "512",
+            "SHOAL_CPUS": "1",
+            "SHOAL_PROGRESS": "false",
+        }
+        self._clients = [self._new_client() for _ in range(clients)]
+        self._runs: set[str] = set()
+        self._zygotes: set[int] = set()
+        self._quiet = threading.Event()
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        chance = random.Random(self._chance.random())
+        self._injector = Injector(
+            kinds, chance, self._store, self._gateway, lambda: list(self._clients), self.ledger
+        )
+
+    def _new_client(self) -> ClientProcess:
+        return ClientProcess(self._folder, self._environment)
+
+    def run(self, seconds: float, phase: float) -> None:
+        """Do it for so long, in phases."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._stop.is_set():
+            self._quiet.clear()
+            slots = [
+                threading.Thread(target=self._serve, args=(slot,), daemon=True)
+                for slot in range(len(self._clients))
+            ]
+            for thread in slots:
+                thread.start()
+            self._injector.inject_until(min(end, time.monotonic() + phase), self._stop)
+            self._quiet.set()
+            for thread in slots:
+                thread.join()
+            self._zygotes.update(self._gateway.zygotes())
+            self._replace(0)  # the first run of a client deletes the folders of those that died
+            self._run_one(0, self._drawn() | {"shared": True})
+            for run in self._unfinished():
+                self._finish(run)
+            self._check("at the end of a phase", self._left)
+
+    def _serve(self, slot: int) -> None:
+        """Keep a client busy; its last run of a phase is one without faults."""
+        last = False
+        while not last and not self._stop.is_set():
+            last = self._quiet.is_set()
+            self._run_one(slot, self._drawn())
+
+    def _drawn(self) -> dict[str, Any]:
+        with self._lock:
+            chance = self._chance
+            return {
+                "shape": (shape := chance.choice(list(SHAPES))),
+                "name": shape,
+                "planner": chance.choice(PLANNERS),
+                "seed": chance.randrange(2**32),
+                "shared": chance.random() < 0.6,
+                "resume": None,
+            }
+
+    def _run_one(self, slot: int, order: dict[str, Any]) -> None:
+        """Have a workflow run, and resumed until it has its result."""
+        self.ledger.count("runs")
+        for tried in range(_TRIES):
+            begun = time.monotonic()
+            said = self._attempt(slot, order)
+            if self._concluded(slot, order, said, begun):
+                if tried and said is not None and said["outcome"] == "right":
+                    self.ledger.count("resumed")
+                return
+        self._defect(f"{order}: no result after {_TRIES} tries")
+
+    def _attempt(self, slot: int, order: dict[str, Any]) -> dict[str, Any] | None:
+        """What a client says of an order in the end; None if it was killed."""
+        client = self._clients[slot]
+        client.order(order)
+        try:
+            said = client.hear(_BOUND)
+            if said is not None and "run" in said:
+                order["resume"] = client.run = said["run"]
+                self._runs.add(said["run"])
+                said = client.hear(_BOUND)
+                if said is not None:
+                    said["run"] = order["resume"]
+        except queue.Empty:
+            self.ledger.count("hangs")
+            self._say(f"HANG of {order}:")
+            self._say(described(self._store, self._gateway, self._folder))
+            client.kill()
+            said = {"outcome": "hang"}
+        client.run = None
+        return said
+
+    def _concluded(
+        self, slot: int, order: dict[str, Any], said: dict[str, Any] | None, begun: float
+    ) -> bool:
+        """Whether a run is over; else it can be resumed."""
+        known = order["resume"] is not None
+        if said is None:
+            self._replace(slot)
+            order["killed"] = True
+            if not known:
+                self.ledger.count("missed")
+            return not known
+        if said["outcome"] == "right":
+            self.ledger.count("right")
+        elif said["outcome"] == "hang":
+            self._replace(slot)
+        elif said["outcome"] != "error":
+            self._defect(f"{order}: {said['outcome']}")
+        elif said["kind"] in _OVER and "killed" in order:
+            self.ledger.count("missed")
+        elif self.ledger.explains(said["kind"], begun, under_way="run" in said):
+            self._stop.wait(_PAUSE)
+            return not known or "run" in said
+        else:
+            self._defect(f"{order}: {said['kind']}: {said['text']}")
+            if known:
+                self._say("\n".join(of_run(order["resume"], self._store)))
+        return True
+
+    def _defect(self, text: str) -> None:
+        self.ledger.defect(text)
+        self._say(f"DEFECT {text}")
+
+    def _unfinished(self) -> list[str]:
+        """The runs that clients have left unfinished."""
+        folder = self._folder / "data" / "shoal" / "unfinished"
+        return sorted(path.name for path in folder.glob("*")) if folder.exists() else []
+
+    def _finish(self, run: str) -> None:
+        """Resume a run whose client was killed before it could tell of it."""
+        said = self._attempt(0, {"finish": run})
+        if said is None or (said["outcome"] == "error" and said["kind"] not in _OVER):
+            self._defect(f"resuming {run}: {said}")
+
+    def _replace(self, slot: int) -> None:
+        self._clients[slot].end()
+        self._clients[slot] = self._new_client()
+
+    def _check(self, when: str, look: Callable[[], list[str]]) -> None:
+        eventually(lambda: not self._looked(look), _SETTLE)
+        left = self._looked(look)
+        if left and self._gateway.process.poll() is None:
+            self._say(described(self._store, self._gateway, self._folder))
+        for what in left:
+            self.ledger.leftovers.append(f"{when}: {what}")
+            self._say(f"LEFTOVER {when}: {what}")
+
+    def _looked(self, look: Callable[[], list[str]]) -> list[str]:
+        reap(os.getpid(), {self._store.process.pid, self._gateway.process.pid,
+                           *(client.process.pid for client in self._clients)})  # fmt: skip
+        try:
+            return look()
+        except ShoalError as error:
+            return [str(error)]
+
+    def _left(self) -> list[str]:
+        """What is left while nobody runs anything."""
+        status = self._gateway.status()
+        found = [f"the gateway has {status[name]} {name}" for name in ("busy", "queued")
+                 if status[name]]  # fmt: skip
+        found += [f"keys {keys}" for keys in keys_by_run(self._store).values()]
+        found += [f"sandbox {pid}" for pid in self._gateway.sandboxes()]
+        found += [f"zombie {pid}" for pid in zombies(os.getpid())]
+        return found + [f"file of run {run}" for run in self._unfinished()]
+
+    def close(self) -> None:
+        """End everything, and look whether anything is left."""
+        for client in self._clients:
+            client.end()
+        if code := self._gateway.end():
+            self._defect(f"the gateway ended with {code}")
+        for log in (self._gateway.log, self._clients[0].log):
+            for trace in traces(log.read_text(errors="replace")):
+                self._defect(f"{log.name}: {trace}")
+        self._check("at the end", self._left_over)
+        self._store.end()
+
+    def _left_over(self) -> list[str]:
+        """What is left when only the store is there."""
+        found = [f"folder {run} in shared memory" for run in shared_folders(self._runs)]
+        found += [f"control group {name}" for name in groups(self._zygotes)]
+        found += [f"file {path}" for path in self._runtime_files()]
+        mine = descendants(os.getpid()) - {self._store.process.pid}
+        return found + [f"process {pid}" for pid in mine | set(zombies(os.getpid()))]
+
+    def _runtime_files(self) -> Iterator[Path]:
+        folder = self._folder / "run"
+        return (path for path in folder.rglob("*") if not path.is_dir())
+
+    def interrupt(self) -> None:
+        """End soon."""
+        self._stop.set()
+        self._quiet.set()
+
+
+def traces(text: str) -> list[str]:
+    """The tracebacks in a log, with the lines before them."""
+    lines = text.splitlines()
+    found = [number for number, line in enumerate(lines) if line.startswith("Traceback")]
+    return ["\n".join(lines[max(0, number - 3) : number + _TRACE]) for number in found]
+
+
+def reap(parent: int, known: set[int]) -> None:
+    """Wait for processes that this one has adopted, as the system's first process would."""
+    for pid in zombies(parent):
+        if pid not in known:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)

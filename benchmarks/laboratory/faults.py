@@ -1,0 +1,150 @@
+"""`Injector`: hurts what is at work, one fault after the other.
+
+A fault counts if there was somebody to hurt. What a fault takes away comes back a little later: the
+gateway and the store are started again, paused processes go on, the store's memory is given back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from laboratory.house import ClientProcess, GatewayProcess, StoreProcess
+from laboratory.ledger import Ledger
+from shoal.errors import ShoalError
+
+_PACE = 0.55
+"""Seconds between two faults, in the mean."""
+_FULL_SECONDS = 1.0
+WEIGHTS = {
+    "kill": 30,  # a sandbox is killed
+    "pause": 15,  # a sandbox, or what it is forked from, is stopped, and goes on later
+    "drop": 15,  # connections to the store are cut
+    "zygote": 6,
+    "client": 5,
+    "gateway": 4,
+    "restart": 4,  # of the store
+    "memory": 2,  # of the store is full
+}
+
+
+class Injector:
+    """Injects faults of some kinds until it is told to stop."""
+
+    def __init__(
+        self,
+        kinds: Sequence[str],
+        chance: random.Random,
+        store: StoreProcess,
+        gateway: GatewayProcess,
+        clients: Callable[[], Sequence[ClientProcess]],
+        ledger: Ledger,
+    ) -> None:
+        self._kinds = list(kinds)
+        self._chance = chance
+        self._store = store
+        self._gateway = gateway
+        self._clients = clients
+        self._ledger = ledger
+        self._faults: Mapping[str, Callable[[], bool]] = {
+            "kill": self._kill_sandbox,
+            "pause": self._pause_process,
+            "drop": self._drop_connections,
+            "zygote": self._kill_zygote,
+            "client": self._kill_client,
+            "gateway": self._restart_gateway,
+            "restart": self._restart_store,
+            "memory": self._fill_memory,
+        }
+        self._paused: list[tuple[float, int]] = []
+        """When which process goes on."""
+
+    def inject_until(self, deadline: float, stop: threading.Event) -> None:
+        """Inject faults; afterwards nothing is paused or away."""
+        weights = [WEIGHTS[kind] for kind in self._kinds]
+        try:
+            while time.monotonic() < deadline and not stop.is_set():
+                stop.wait(self._chance.uniform(0.5, 1.5) * _PACE)
+                self._wake(time.monotonic())
+                (kind,) = self._chance.choices(self._kinds, weights)
+                if self._faults[kind]():
+                    self._ledger.injected(kind)
+        finally:
+            self._wake(float("inf"))
+
+    def _wake(self, now: float) -> None:
+        due = [pid for when, pid in self._paused if when <= now]
+        self._paused = [(when, pid) for when, pid in self._paused if when > now]
+        for pid in due:
+            _send(pid, signal.SIGCONT)
+
+    def _one_of(self, pids: Sequence[int], number: signal.Signals) -> int | None:
+        """Send a signal to one of some processes; to which."""
+        if not pids:
+            return None
+        pid = self._chance.choice(pids)
+        return pid if _send(pid, number) else None
+
+    def _kill_sandbox(self) -> bool:
+        return self._one_of(self._gateway.sandboxes(), signal.SIGKILL) is not None
+
+    def _pause_process(self) -> bool:
+        pids = [*self._gateway.sandboxes(), *self._gateway.branches()]
+        pid = self._one_of(pids, signal.SIGSTOP)
+        if pid is not None:
+            self._paused.append((time.monotonic() + self._chance.uniform(0.2, 4.0), pid))
+        return pid is not None
+
+    def _kill_zygote(self) -> bool:
+        zygotes = self._chance.choice((self._gateway.zygotes, self._gateway.branches))()
+        return self._one_of(zygotes, signal.SIGKILL) is not None
+
+    def _kill_client(self) -> bool:
+        busy = [client for client in self._clients() if client.run is not None]
+        if busy:
+            self._chance.choice(busy).kill()
+        return bool(busy)
+
+    def _restart_gateway(self) -> bool:
+        self._ledger.injected("gateway")  # before anybody notices
+        self._gateway.kill()
+        time.sleep(self._chance.uniform(0.0, 0.5))
+        self._gateway.start()
+        self._paused.clear()
+        return False
+
+    def _restart_store(self) -> bool:
+        self._ledger.injected("restart")  # before anybody notices
+        self._store.kill()
+        time.sleep(self._chance.uniform(0.0, 0.5))
+        self._store.start()
+        return False
+
+    def _drop_connections(self) -> bool:
+        listed = bytes(self._store.ask("CLIENT", "LIST")).decode().splitlines()
+        there = [line.split()[0].removeprefix("id=") for line in listed]
+        chosen = self._chance.sample(there, (len(there) + 1) // 2)
+        for each in chosen:
+            with contextlib.suppress(ShoalError):  # it is gone already
+                self._store.ask("CLIENT", "KILL", "ID", each)
+        return bool(chosen)
+
+    def _fill_memory(self) -> bool:
+        self._ledger.injected("memory")  # before anybody notices
+        self._store.ask("CONFIG", "SET", "maxmemory", "1")
+        time.sleep(_FULL_SECONDS)
+        self._store.ask("CONFIG", "SET", "maxmemory", "0")
+        return False
+
+
+def _send(pid: int, number: signal.Signals) -> bool:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

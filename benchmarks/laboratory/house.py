@@ -1,0 +1,222 @@
+"""What the laboratory hurts: a durable store, a stand-alone gateway and clients, each a process.
+
+Whatever is killed can be started again as it was: the store with its file, the gateway with its
+port and token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from processes import children
+
+from shoal.errors import ShoalError
+from shoal.platform.http import HttpPlatform
+from shoal.storage.embedded import server_binary
+from shoal.storage.resp import Connection, parse_url
+
+T = TypeVar("T")
+
+START_SECONDS = 60.0
+END_SECONDS = 30.0
+_GATEWAY = (
+    "import faulthandler, signal; faulthandler.register(signal.SIGUSR1, all_threads=True); "
+    "from shoal.cli.main import main; main()"
+)
+
+
+def eventually(look: Callable[[], T], seconds: float) -> T:
+    """What `look` finds as soon as that is true; what it found last if it never is."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+class StoreProcess:
+    """A Valkey server that keeps what it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = folder / "store.sock"
+        self.url = f"unix://{self._socket}"
+        place = ["--port", "0", "--unixsocket", str(self._socket), "--dir", str(folder)]
+        keeping = ["--appendonly", "yes", "--save", ""]
+        telling = ["--loglevel", "warning", "--logfile", str(folder / "store.log")]
+        self._command = [str(server_binary()), *place, *keeping, *telling]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, the first time or again, and wait until it answers."""
+        self.process = subprocess.Popen(self._command)
+        if not eventually(self._answers, START_SECONDS):
+            raise RuntimeError("the store doesn't start")
+
+    def _answers(self) -> bool:
+        try:
+            self.ask("PING")
+        except ShoalError:
+            return False
+        return True
+
+    def ask(self, *command: Any) -> Any:
+        """One command, on a connection of its own."""
+        connection = Connection(parse_url(self.url))
+        try:
+            return connection.call(*command)
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        """Kill it, without a chance to clean up."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        """End it in order."""
+        self.process.terminate()
+        self.process.wait(END_SECONDS)
+
+
+class GatewayProcess:
+    """`shoal gateway`."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.token = secrets.token_urlsafe(32)
+        self.log = folder / "gateway.log"
+        self._environment = environment | {"SHOAL_TOKEN": self.token}
+        self.start()
+
+    def start(self) -> None:
+        """Start it, the first time or again, and wait until it answers."""
+        arguments = ["gateway", "--port", str(self._port), "--sandboxes", "12"]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _GATEWAY, *arguments, "--idle-seconds", "2"],
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+            )
+        if not eventually(self._answers, START_SECONDS):
+            raise RuntimeError(f"the gateway doesn't start: {self.log.read_text()[-2000:]}")
+
+    def _answers(self) -> bool:
+        try:
+            self.status()
+        except ShoalError:
+            return False
+        return True
+
+    def status(self) -> dict[str, Any]:
+        """What it is doing."""
+        platform = HttpPlatform(self.url, self.token)
+        try:
+            return platform.status()
+        finally:
+            platform.close()
+
+    def zygotes(self) -> list[int]:
+        """The processes that branches are forked from."""
+        return sorted(children(self.process.pid))
+
+    def branches(self) -> list[int]:
+        """The processes that sandboxes are forked from, some for each session."""
+        return sorted(pid for zygote in self.zygotes() for pid in children(zygote))
+
+    def sandboxes(self) -> list[int]:
+        """The processes that workers run in."""
+        return sorted(pid for branch in self.branches() for pid in children(branch))
+
+    def kill(self) -> None:
+        """Kill it, without a chance to clean up."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        """End it as a user would; its exit code."""
+        self.process.terminate()
+        return self.process.wait(END_SECONDS)
+
+
+class ClientProcess:
+    """A client, and what it says."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.log = folder / "clients.log"
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "laboratory.client"],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self.run: str | None = None
+        """The run that is under way."""
+        self._said: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._said.put(json.loads(line))
+        self._said.put(None)
+
+    def order(self, order: dict[str, Any]) -> None:
+        """Have a workflow run."""
+        assert self.process.stdin is not None
+        try:
+            print(json.dumps(order), file=self.process.stdin, flush=True)
+        except BrokenPipeError:
+            return  # it has been killed, which `hear` says
+
+    def hear(self, seconds: float) -> dict[str, Any] | None:
+        """The next that it says; None if it has ended.
+
+        Raises:
+            queue.Empty: It says nothing.
+        """
+        return self._said.get(timeout=seconds)
+
+    def kill(self) -> None:
+        """Kill it, without a chance to clean up."""
+        self.process.kill()
+
+    def end(self) -> None:
+        """Close its input, and wait until it has ended."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
+
+
+def client_environment(folder: Path) -> dict[str, str]:
+    """What every process of the laboratory is started with: folders of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+    places = {"XDG_DATA_HOME": str(folder / "data"), "XDG_RUNTIME_DIR": str(folder / "run")}
+    for place in places.values():
+        Path(place).mkdir(mode=0o700, exist_ok=True)
+    return kept | places | {"PYTHONPATH": str(Path(__file__).parents[1])}
