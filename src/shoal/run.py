@@ -595,6 +595,9 @@ class Run:
     def _clean_up(self) -> None:
         if not self.resumable:
             self.forget()
+            return
+        with contextlib.suppress(StoreError):  # then it stays for as long as any run
+            self._environment.store.expire(self.id, self._environment.keep)
 
     def forget(self) -> None:
         """Delete everything of the run, wherever it is."""

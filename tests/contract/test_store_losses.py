@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
-from store_examples import fields, mark, t, u, w0, w1, w2
+from store_examples import LARGE, fields, keys_of, mark, t, u, w0, w1, w2
 
 from observing import eventually
 from shoal.errors import RunOver
 from shoal.storage.base import Completion, Letter, Opening, Store
+from shoal.storage.codec import Blob
 from shoal.storage.keys import CLIENT
+from shoal.storage.resp import Connection
 from shoal.types import RunId
 
 LEASE = 0.05
@@ -244,3 +246,20 @@ def test_a_run_that_is_over_is_not_resumed(store: Store, run: RunId) -> None:
     store.close(run, [w0, w1])
     with pytest.raises(RunOver):
         store.resume(run, Opening(()))
+
+
+def test_what_is_kept_of_a_run_is_deleted_later(
+    server: Connection, on_server: Store, run: RunId
+) -> None:
+    opened(on_server, run)
+    on_server.enter(run, w0, 1)
+    saves: list[tuple[str, Blob]] = [("a", [b"a"]), ("A", [bytes(LARGE)])]
+    letters = [Letter("output", u)]
+    on_server.complete(run, w0, 1, Completion(saves, [mark(t, w1, w0)], letters, executed=1))
+    on_server.stop(run)
+    on_server.expire(run, 100.0)
+    found = keys_of(server, run)
+    assert all(0 < server.call("TTL", key) <= 100 for key in found)
+    on_server.resume(run, Opening((), {w0: [b"part"]}, kinds=KINDS, ttl=1000))
+    assert keys_of(server, run) == found
+    assert all(900 < server.call("TTL", key) <= 1000 for key in found)

@@ -270,6 +270,10 @@ class Store(Protocol):
         """How many tasks have been executed, as far as is known; 0 of a run that is over."""
         ...
 
+    def expire(self, run: RunId, seconds: float) -> None:
+        """Have everything of a run deleted after so many seconds, unless it is resumed."""
+        ...
+
     def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
         """End a run and delete everything of it."""
         ...

@@ -334,6 +334,9 @@ class MemoryStore:
             state = self._runs.get(run)
             return sum(state.progress.values()) if state else 0
 
+    def expire(self, run: RunId, seconds: float) -> None:
+        """Nothing: it ends with its process."""
+
     def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
         """End a run and delete everything of it."""
         with self._changed:

@@ -381,13 +381,17 @@ return {claims, last[1] and last[1][1] or ''}
 
 _CLOSE = """
 -- KEYS: names of large outputs, state, then whatever else the run has. ARGV: how large outputs and
--- mailboxes begin. Who has ever been started may have a mailbox, also if no plan names it.
-for _, name in ipairs(redis.call('SMEMBERS', KEYS[1])) do redis.call('UNLINK', ARGV[1] .. name) end
+-- mailboxes begin, and after how many milliseconds everything is deleted; 0: now. Who has ever been
+-- started may have a mailbox, also if no plan names it.
+local function delete(key)
+  if ARGV[3] == '0' then redis.call('UNLINK', key) else redis.call('PEXPIRE', key, ARGV[3]) end
+end
+for _, name in ipairs(redis.call('SMEMBERS', KEYS[1])) do delete(ARGV[1] .. name) end
 for _, name in ipairs(redis.call('HKEYS', KEYS[2])) do
   local worker = string.match(name, '^epoch:(.*)$')
-  if worker then redis.call('UNLINK', ARGV[2] .. worker) end
+  if worker then delete(ARGV[2] .. worker) end
 end
-for _, key in ipairs(KEYS) do redis.call('UNLINK', key) end
+for _, key in ipairs(KEYS) do delete(key) end
 return 1
 """
 
@@ -635,6 +639,7 @@ class RedisStore(ServerClient):
                 [["MULTI"], *_opening_commands(run, replace(opening, started=())), ["EXEC"]]
             )[-1]
         )
+        self.expire(run, opening.ttl)
         claims, last = self._script("resume", touched, [keys.mailbox(run, ""), int(forgotten)])
         return _claims(claims), _text(last)
 
@@ -657,6 +662,18 @@ class RedisStore(ServerClient):
 
     def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
         """End a run and delete everything of it."""
+        self._opened.pop(run, None)
+        self._executed.pop(run, None)
+        mailboxes = [keys.mailbox(run, name) for name in (keys.CLIENT, *workers)]
+        self._delete(run, mailboxes, 0)
+        for mailbox in mailboxes:
+            self._receivers.hang_up(mailbox, remember=False)
+
+    def expire(self, run: RunId, seconds: float) -> None:
+        """Have everything of a run deleted later."""
+        self._delete(run, [keys.mailbox(run, keys.CLIENT)], max(1, round(seconds * 1000)))
+
+    def _delete(self, run: RunId, mailboxes: Sequence[str], milliseconds: int) -> None:
         names = (
             keys.large_outputs,
             keys.state,
@@ -667,15 +684,10 @@ class RedisStore(ServerClient):
             keys.given,
             keys.leases,
         )
-        mailboxes = [keys.mailbox(run, name) for name in (keys.CLIENT, *workers)]
         touched = [*(name(run) for name in names), *mailboxes]
-        seconds = _CLOSING_SECONDS if self._outage.lasts else None
-        self._opened.pop(run, None)
-        self._executed.pop(run, None)
-        beginnings = [keys.large_output(run, ""), keys.mailbox(run, "")]
-        self._script("close", touched, beginnings, seconds=seconds)
-        for mailbox in mailboxes:
-            self._receivers.hang_up(mailbox, remember=False)
+        args = (keys.large_output(run, ""), keys.mailbox(run, ""), milliseconds)
+        patience = _CLOSING_SECONDS if self._outage.lasts else None
+        self._script("close", touched, args, seconds=patience)
 
     def disconnect(self) -> None:
         """Give up the connections."""
