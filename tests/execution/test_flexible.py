@@ -42,6 +42,7 @@ from shoal.execution.events import (
     Failed,
     Fetched,
     Marked,
+    Recovered,
     Saved,
     Started,
     TimerFired,
@@ -378,3 +379,20 @@ def test_large_outputs_are_fetched_once_by_whoever_goes_on() -> None:
     timeline = Simulation(plan, DrawnCosts([0.125, 0.5], [LARGE]), WarmPool()).run()
     assert len(timeline.of_kind("save")) == 15
     assert len(timeline.of_kind("fetch")) == 7
+
+
+def test_what_was_lost_of_the_inputs_of_an_invoked_worker_is_saved_again() -> None:
+    """The outputs of `a` were in the memory of a machine that is gone; `c` waits for them."""
+    machine = flexible_machine({"a": "", "b": "a", "c": "a"}, "a")
+    machine.handle(Started(recovered=Recovered(started=frozenset({WorkerId("a"), WorkerId("c")}))))
+    assert machine.handle(Arrived(a)) == [Execute(a)]
+    assert machine.handle(Executed(a, LARGE)) == [Save(a), Execute(b)]
+    assert machine.handle(Saved(a)) == []
+    assert machine.handle(Executed(b, 1)) == [HandIn(b, saved=False), Forget((b, a)), Finish()]
+
+
+def test_small_inputs_of_an_invoked_worker_are_with_what_it_was_given() -> None:
+    machine = flexible_machine({"a": "", "b": "a", "c": "a"}, "a")
+    machine.handle(Started(recovered=Recovered(started=frozenset({WorkerId("a"), WorkerId("c")}))))
+    machine.handle(Arrived(a))
+    assert machine.handle(Executed(a, 1)) == [Execute(b)]

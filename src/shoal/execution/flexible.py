@@ -13,8 +13,9 @@
 5. Each Fetch, Execute, Save and Mark is answered by exactly one event.
 6. The worker finishes when nothing runs, moves or is marked. It never waits for another worker.
 7. A worker that was lost begins again with its first task: it fetches what is saved instead of
-   executing it, and leaves tasks alone that it had invoked workers for. Whoever repeats a task
-   whose mark was the last is told so again.
+   executing it, and leaves tasks alone that it had invoked workers for; should their inputs have
+   been lost with a machine's memory, it saves them again. Whoever repeats a task whose mark was
+   the last is told so again.
 8. When its time is nearly over, a worker takes no more tasks: it invokes workers for all.
 9. An event that doesn't fit the state raises ProtocolViolation with the task's story.
 """
@@ -182,12 +183,23 @@ class FlexibleMachine:
     def _settle(self, ready: Sequence[TaskId], effects: list[Effect]) -> None:
         """Run as many ready tasks as there are free slots, and invoke workers for the others."""
         if self._invoked:
+            for task in [task for task in ready if WorkerId(task) in self._invoked]:
+                self._save_again(task, effects)
             ready = [task for task in ready if WorkerId(task) not in self._invoked]
         free = max(0, self._slots - len(self._taken))
         for task in ready[:free]:
             self._take(task, effects)
         if len(ready) > free:
             self._give(ready[free:], effects)
+
+    def _save_again(self, task: TaskId, effects: list[Effect]) -> None:
+        """Save the large inputs of a task that has its worker: the store has lost them since."""
+        for output in self._upstream[task]:
+            large = output in self._held and output not in self._nbytes
+            if large and output not in self._saved and output not in self._saving:
+                self._saving[output] = []
+                self._use(output)
+                effects.append(Save(output))
 
     def _take(self, task: TaskId, effects: list[Effect]) -> None:
         self._taken.add(task)
