@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-import signal
 import threading
 import time
 from base64 import b64encode
@@ -23,7 +22,6 @@ from typing import Any, Literal, Protocol
 from shoal.clock import RealClock
 from shoal.errors import (
     GatewayUnavailable,
-    OutOfMemory,
     PlatformError,
     RunCancelled,
     RunLost,
@@ -32,14 +30,12 @@ from shoal.errors import (
     RunTimeout,
     ShoalError,
     StoreError,
-    StoreRefused,
     StoreUnavailable,
-    TaskTimeout,
     UsageError,
-    WorkerDied,
 )
 from shoal.execution.plan import Part, Plan
 from shoal.execution.timeline import Timeline, decode_records
+from shoal.losses import loss_error
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.planning.preview import Preview
 from shoal.platform.base import (
@@ -75,8 +71,6 @@ _LAST_SAVES = 1.0
 _LAST_WORDS = 2.0
 """Seconds that workers have to hand in their timelines after the result is there."""
 
-_STORE_REFUSED = f"{StoreRefused.__module__}.{StoreRefused.__qualname__}"
-"""How the last line of a worker's traceback begins that the store has refused something."""
 
 State = Literal["running", "done", "failed", "cancelled"]
 
@@ -472,7 +466,7 @@ class Run:
             raise failure_error(task, letter.parts, self.workflow.after(task), self._key)
         elif letter.kind == "lost":
             if not self._retried(letter):
-                raise self._loss(letter)
+                raise loss_error(letter, self.workflow)
         elif letter.kind == "grown":
             self._grow(json.loads(bytes(letter.parts[0])))
         elif letter.kind in ("finished", "parked"):
@@ -520,37 +514,6 @@ class Run:
                     self._start_anew([claim])
                     return True
         return False
-
-    def _loss(self, letter: Letter) -> WorkerDied | OutOfMemory | TaskTimeout | StoreRefused:
-        """What to say of a worker that died."""
-        facts = json.loads(bytes(letter.parts[0]))
-        tasks = list(self.workflow.calls)
-        running = [tasks[number] for number in facts["running"] if number < len(tasks)]
-        task = running[0] if running else TaskId("(none was running)")
-        not_run = self.workflow.after(task) if running else ()
-        others = f", or {', '.join(running[1:])} beside it" if running[1:] else ""
-        if facts["reason"] == "out of memory":
-            reason = f"it exceeded the memory limit of {facts['memory_mb']} MB{others}"
-            return OutOfMemory(task, letter.name, reason, not_run=not_run)
-        if facts["reason"] == "time limit":
-            reason = "it took longer than the platform lets a function run"
-            return TaskTimeout(task, letter.name, reason, not_run=not_run)
-        if facts["reason"] == "vanished":
-            reason = "it gave no sign of life, again and again after it was started anew"
-            return WorkerDied(task, letter.name, reason)
-        if facts["reason"] == "error":
-            _, refused, text = facts["detail"].rpartition(f"{_STORE_REFUSED}: ")
-            if refused:
-                return StoreRefused(f"{text.strip()} Worker {letter.name} was told so.")
-            return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")
-        code = facts["code"]
-        late = [task for task in running if self.workflow.calls[task].task.timeout is not None]
-        if code == -signal.SIGALRM and late:
-            limit = self.workflow.calls[late[0]].task.timeout
-            reason = f"it took longer than {limit:g} s"
-            return TaskTimeout(late[0], letter.name, reason, not_run=self.workflow.after(late[0]))
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return WorkerDied(task, letter.name, f"its process {how}{others}", not_run=not_run)
 
     def _await_timelines(self) -> None:
         deadline = time.monotonic() + _LAST_WORDS

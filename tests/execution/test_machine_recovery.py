@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from execution_examples import machine_of
+from execution_examples import a, b, c, machine_of, w0, w1
 
 from shoal.execution.effects import (
     Abort,
@@ -28,10 +28,9 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.machine import IN_TIME, INLINE_NBYTES
-from shoal.types import TaskId, WorkerId
+from shoal.types import TaskId
 
-a, b, c, t = map(TaskId, "abct")
-w0, w1 = WorkerId("w0"), WorkerId("w1")
+t = TaskId("t")
 SMALL, LARGE = 1, INLINE_NBYTES + 1
 CHAIN = {"a": "", "b": "a", "c": "b"}
 FEEDING = {"a": "", "b": "a", "t": "ab"}

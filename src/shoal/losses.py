@@ -1,0 +1,48 @@
+"""What to say of a worker that was lost for good, from what its gateway saw."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+from shoal.errors import OutOfMemory, StoreRefused, TaskTimeout, WorkerDied
+from shoal.storage.base import Letter
+from shoal.types import TaskId
+from shoal.workflow import Workflow
+
+_STORE_REFUSED = f"{StoreRefused.__module__}.{StoreRefused.__qualname__}"
+"""How the last line of a worker's traceback begins that the store has refused something."""
+
+
+def loss_error(
+    letter: Letter, workflow: Workflow
+) -> WorkerDied | OutOfMemory | TaskTimeout | StoreRefused:
+    """What to say of a worker that died."""
+    facts = json.loads(bytes(letter.parts[0]))
+    tasks = list(workflow.calls)
+    running = [tasks[number] for number in facts["running"] if number < len(tasks)]
+    task = running[0] if running else TaskId("(none was running)")
+    not_run = workflow.after(task) if running else ()
+    others = f", or {', '.join(running[1:])} beside it" if running[1:] else ""
+    if facts["reason"] == "out of memory":
+        reason = f"it exceeded the memory limit of {facts['memory_mb']} MB{others}"
+        return OutOfMemory(task, letter.name, reason, not_run=not_run)
+    if facts["reason"] == "time limit":
+        reason = "it took longer than the platform lets a function run"
+        return TaskTimeout(task, letter.name, reason, not_run=not_run)
+    if facts["reason"] == "vanished":
+        reason = "it gave no sign of life, again and again after it was started anew"
+        return WorkerDied(task, letter.name, reason)
+    if facts["reason"] == "error":
+        _, refused, text = facts["detail"].rpartition(f"{_STORE_REFUSED}: ")
+        if refused:
+            return StoreRefused(f"{text.strip()} Worker {letter.name} was told so.")
+        return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")
+    code = facts["code"]
+    late = [task for task in running if workflow.calls[task].task.timeout is not None]
+    if code == -signal.SIGALRM and late:
+        limit = workflow.calls[late[0]].task.timeout
+        reason = f"it took longer than {limit:g} s"
+        return TaskTimeout(late[0], letter.name, reason, not_run=workflow.after(late[0]))
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return WorkerDied(task, letter.name, f"its process {how}{others}", not_run=not_run)
