@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from planning_examples import LARGE, SMALL, Table, chain, conditions, step, tree, workflow
 
-from shoal import AutoPlanner, NonUniformPlanner, Resources, UniformPlanner, task
+from shoal import (
+    AutoPlanner,
+    NonUniformPlanner,
+    Resources,
+    UniformPlanner,
+    WukongPlanner,
+    task,
+)
 from shoal.errors import PlanError
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import WarmPool
@@ -40,9 +47,14 @@ def test_a_plan_that_keeps_to_the_rules_is_returned() -> None:
     assert validated(plan, flow, UNDER) is plan
 
 
-@pytest.mark.parametrize("planner", [SpreadPlanner(), UniformPlanner(), NonUniformPlanner()])
-def test_our_planners_keep_to_the_rules(planner: Any) -> None:
-    flow = workflow(tree(16))
+@pytest.mark.parametrize(
+    "planner",
+    [SpreadPlanner(), UniformPlanner(), NonUniformPlanner(), AutoPlanner(), WukongPlanner()],
+)
+@pytest.mark.parametrize("needs", [{}, {"step": LARGE.memory_mb}])
+def test_our_planners_keep_to_the_rules(planner: Any, needs: dict[str, int]) -> None:
+    """Also if tasks have turned out to need more memory."""
+    flow = workflow(tree(16)).needing(needs)
     assert planned(flow, UNDER, planner, "none").plan.workflow is flow
 
 

@@ -6,7 +6,8 @@
 3. Every other task goes where most of its inputs are, as long as that worker's share isn't full;
    then they too are dealt out in blocks of neighbours.
 4. A task that alone takes the output of a single task follows it: chains are never cut.
-5. A task that asks for resources gets a worker that has them; one worker has one configuration.
+5. A task that asks for resources, or has turned out to need memory, gets a worker that has them;
+   one worker has one configuration.
 """
 
 from collections import Counter
@@ -82,8 +83,8 @@ class _Spread:
         return placements
 
     def _kind(self, task: TaskId) -> Kind:
-        call = self.workflow.calls[task].task
-        return call.name, call.resources or self.resources
+        name = self.workflow.calls[task].task.name
+        return name, self.workflow.resources(task) or self.resources
 
     def _choose(self, task: TaskId, kind: Kind) -> int:
         sources = self.workflow.upstream[task]
