@@ -2,9 +2,10 @@
 
 Each workflow is run a few times, so that there is history, and then measured: before each run its
 makespan is predicted, after it the executions (those over 10 ms, if there are any), starts and
-transfers are compared with what was predicted at the median. All workflows take turns. The
-simulator is also fed with each run's own costs, to see whether it gives the run's makespan again.
-With --cold, sandboxes are removed after each run.
+transfers are compared with what was predicted at the median. All workflows take turns. How much
+executions deviate from their own medians tells how well they could be predicted on this machine
+at all. The simulator is also fed with each run's own costs, to see whether it gives the run's
+makespan again. With --cold, sandboxes are removed after each run.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ TARGETS = {"execute": 0.10, "start": 0.20, "transfer": 0.30, "makespan": 0.15, "
 
 def workflows() -> dict[str, Callable[[], Output[Any]]]:
     """The papers' workflows, large enough for tasks over 10 ms where they compute at all."""
-    text = generate_text(300_000)
+    text = generate_text(750_000)
     return {
         "text analysis": lambda: text_analysis(text),
-        "image transformation": lambda: image_transformation(width=6000, height=4002),
+        "image transformation": lambda: image_transformation(width=12_000, height=8_004),
         "matrix multiplication": matrix_multiplication,
         "tree reduction": tree_reduction,
         "tree of 20 ms tasks": lambda: tree_reduction(seconds=0.02),
@@ -57,6 +58,7 @@ def replayed(run: Any) -> float:
 def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Every figure of every run, by workflow."""
     found: dict[str, dict[str, list[float]]] = {}
+    executions: dict[tuple[str, str | None], list[float]] = {}
     idle = {"idle_seconds": 0.1} if options.cold else {}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -79,7 +81,13 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
                     figures.setdefault("recorded", []).append(record.makespan)
                     figures.setdefault("predicted", []).append(record.predicted or 0.0)
                     figures.setdefault("replay", []).append(replayed(run))
+                    for span in run.timeline.of_kind("execute"):
+                        executions.setdefault((name, span.task), []).append(span.seconds)
             print(f"turn {turn + 1} of {options.history + options.repeats}", file=sys.stderr)
+    for (name, _), seconds in executions.items():
+        middle = median(seconds)
+        if middle > 0.01:
+            found[name].setdefault("noise", []).extend(abs(s / middle - 1) for s in seconds)
     return found
 
 
@@ -87,7 +95,7 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
     """A row for each workflow."""
     lines = [
         f"{'workflow':22} {'recorded':>9} {'predicted':>9} {'off by':>7} {'median':>7} "
-        f"{'kept':>5} {'execute':>8} {'start':>7} {'transfer':>9} {'replay':>7}"
+        f"{'kept':>5} {'execute':>8} {'noise':>6} {'start':>7} {'transfer':>9} {'replay':>7}"
     ]
     for name, figures in found.items():
         recorded, predicted = figures["recorded"], figures["predicted"]
@@ -96,17 +104,19 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
         kept = sum(r <= p for p, r in zip(predicted, recorded, strict=True)) / len(recorded)
         errors = [
             f"{median(figures[kind]):.0%}" if kind in figures else "-"
-            for kind in ("execute", "start", "transfer")
+            for kind in ("execute", "noise", "start", "transfer")
         ]
         replay = median(abs(ratio - 1) for ratio in figures["replay"])
         lines.append(
             f"{name:22} {median(recorded):8.4f}s {median(predicted):8.4f}s {off:+7.1%} "
-            f"{each:7.1%} {kept:5.0%} {errors[0]:>8} {errors[1]:>7} {errors[2]:>9} {replay:7.1%}"
+            f"{each:7.1%} {kept:5.0%} {errors[0]:>8} {errors[1]:>6} {errors[2]:>7} {errors[3]:>9} "
+            f"{replay:7.1%}"
         )
     lines.append(
         "off by: the median prediction against the median run; median: of the runs' own errors; "
         "kept: runs no longer\nthan predicted; execute, start, transfer: median relative errors; "
-        "replay: error of the simulator with the run's own costs"
+        "noise: of executions against their own\nmedians; replay: error of the simulator with the "
+        "run's own costs"
     )
     return "\n".join(lines)
 

@@ -112,6 +112,14 @@ def test_a_worker_is_not_weakened_where_that_takes_longer() -> None:
     assert set(plan.workers.values()) == {LARGE}
 
 
+def test_without_time_for_a_simulation_no_worker_is_weakened_and_the_plan_says_so() -> None:
+    flow = workflow(step(*[step() for _ in range(4)]))
+    under = conditions(Table({"step#3": 10.0}), workers=9, seconds=1e-6)
+    plan = NonUniformPlanner(max_clustering=1).plan(flow, under)
+    assert set(plan.workers.values()) == {LARGE}
+    assert "no time" in plan.notes[0]
+
+
 def test_the_strongest_resources_are_planned_with_whatever_order_they_are_given_in() -> None:
     asked: list[Resources] = []
 

@@ -22,6 +22,8 @@ from shoal.workflow import Workflow
 
 _LONGEST = 100
 """Characters of a worker's id."""
+_SIMULATED_A_SECOND = 25_000
+"""Tasks and edges, about, on a slow machine."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Conditions:
         if plan.limit != self.limit:
             plan = replace(plan, limit=self.limit)
         return simulate(plan, costs, self.pool())
+
+
+def simulating_seconds(workflow: Workflow) -> float:
+    """About how long it takes to simulate a plan."""
+    return (len(workflow) + sum(map(len, workflow.upstream.values()))) / _SIMULATED_A_SECOND
 
 
 def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:

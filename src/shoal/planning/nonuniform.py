@@ -9,7 +9,7 @@ from shoal.errors import UsageError
 from shoal.execution.costs import Costs
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.timeline import Timeline
-from shoal.planning.base import Conditions, Optimization, Stopwatch
+from shoal.planning.base import Conditions, Optimization, Stopwatch, simulating_seconds
 from shoal.planning.clusters import MAX_CLUSTERING, clustered
 from shoal.planning.critical import critical_path
 from shoal.planning.estimates import Estimates
@@ -29,7 +29,8 @@ class NonUniformPlanner:
     Then each worker that runs no task of the critical path gets the weakest configuration that
     doesn't lengthen the simulated makespan (Algorithm 2 of the papers). Where ours differs: what
     shortens the makespan is accepted too, workers are taken in a fixed order so that the same
-    history gives the same plan, and it stops when its time is over.
+    history gives the same plan, and it stops when its time is over; if that is too short for a
+    single simulation, every worker keeps the strongest.
     """
 
     def __init__(
@@ -68,7 +69,11 @@ class NonUniformPlanner:
             self.max_clustering,
         )
         plan = Plan(workflow, placements, planner="nonuniform")
-        plan, _ = downgraded(plan, conditions, costs, configurations, watch)
+        if conditions.seconds is not None and simulating_seconds(workflow) > conditions.seconds:
+            note = "all workers have the strongest configuration: no time to find out which need it"
+            plan = replace(plan, notes=(note,))
+        else:
+            plan, _ = downgraded(plan, conditions, costs, configurations, watch)
         return optimized(plan, conditions, costs, self.optimizations)
 
 

@@ -20,7 +20,7 @@ from shoal.execution.costs import Costs
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
-from shoal.planning.base import Conditions
+from shoal.planning.base import Conditions, simulating_seconds
 from shoal.types import SLA, Percentile, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -33,8 +33,6 @@ DRAWS = 40
 DRAWING_SECONDS = 2.0
 """After which no more simulations are begun; there are always a few."""
 _FEW = 5
-SIMULATED_A_SECOND = 25_000
-"""Tasks and edges, about, on a slow machine."""
 
 
 class Preview:
@@ -150,9 +148,7 @@ class Preview:
         """
         warm = self.conditions.pool().idle
         if warm not in self._known:
-            workflow = self.plan.workflow
-            size = len(workflow) + sum(map(len, workflow.upstream.values()))
-            if _FEW * size / SIMULATED_A_SECOND <= seconds:
+            if _FEW * simulating_seconds(self.plan.workflow) <= seconds:
                 self._known[warm] = self._at_level(self._drawn(seconds))
             else:
                 self._known[warm] = self.timeline.makespan

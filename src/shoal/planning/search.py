@@ -22,7 +22,7 @@ from random import Random
 
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.timeline import Timeline
-from shoal.planning.base import Conditions, Optimization, Stopwatch
+from shoal.planning.base import Conditions, Optimization, Stopwatch, simulating_seconds
 from shoal.planning.critical import critical_path
 from shoal.planning.estimates import Estimates
 from shoal.planning.listing import Lister, Style, fixed_resources
@@ -33,7 +33,7 @@ from shoal.planning.optimizations import (
     forced,
     optimization_of,
 )
-from shoal.planning.preview import SIMULATED_A_SECOND, Preview
+from shoal.planning.preview import Preview
 from shoal.planning.prices import Prices, cost_of
 from shoal.planning.spread import spread
 from shoal.planning.uniform import UniformPlanner
@@ -107,7 +107,6 @@ class Search:
         self.costs = conditions.predictions.at(goal.sla)
         self.estimates = Estimates(workflow, self.costs)
         self.fixed = fixed_resources(self.estimates)
-        self.edges = sum(map(len, workflow.upstream.values()))
         about = self._about()
         self.patience = max(0.5, 2 * about)
         """How long a worker waits that rather waits than parks."""
@@ -135,7 +134,7 @@ class Search:
 
     def best(self) -> Plan:
         """The best plan that was found in time."""
-        if (len(self.workflow) + self.edges) / SIMULATED_A_SECOND > self.limit:
+        if simulating_seconds(self.workflow) > self.limit:
             return self._finished(self._unsimulated())
         for propose in self._proposals():
             propose()
