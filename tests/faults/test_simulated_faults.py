@@ -1,14 +1,16 @@
 """Whatever is lost on the way, a run ends with the right result.
 
 Random workflows, plans and policies are simulated while workers are lost at any event, invocations
-are lost or carried out twice, and messages come late and more than once. Each run must end; each
-sink must have the value of a sequential evaluation; and a worker that wasn't lost itself executes
-each of its tasks at most once, whatever happens to the others.
+are lost or carried out twice, messages come late and more than once, and the store restarts before
+it has answered. Each run must end; each sink must have the value of a sequential evaluation; and a
+worker that wasn't lost itself executes each of its tasks at most once, whatever happens to the
+others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 
@@ -29,6 +31,13 @@ from shoal.execution.simulator import Simulation
 from shoal.types import WorkerId
 
 
+def _turns(counts: tuple[int, ...]) -> Iterator[bool]:
+    """True at the end of each count."""
+    for count in counts:
+        yield from [False] * (count - 1)
+        yield True
+
+
 @dataclass
 class DrawnFaults:
     """Loses workers and invocations by turns."""
@@ -37,24 +46,21 @@ class DrawnFaults:
     """After so many events of all workers the next one is lost, by turns; then no more."""
     invoked: tuple[int, ...]
     """How often the next invocations are carried out; later ones once."""
+    interrupted: tuple[int, ...] = ()
+    """After so many operations the store restarts before it answers, by turns; then no more."""
     lease: float = 3.0
     crashed: Counter[WorkerId] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._crashes = iter(self.crash_every)
-        self._left = next(self._crashes, None)
+        self._crashes = _turns(self.crash_every)
+        self._interrupts = _turns(self.interrupted)
         self._invocations = iter(self.invoked)
 
     def crashes(self, worker: WorkerId) -> bool:
         """Whether its turn has come."""
-        if self._left is None:
-            return False
-        self._left -= 1
-        if self._left > 0:
-            return False
-        self._left = next(self._crashes, None)
-        self.crashed[worker] += 1
-        return True
+        crashes = next(self._crashes, False)
+        self.crashed[worker] += crashes
+        return crashes
 
     def invocations(self, worker: WorkerId) -> int:
         """The next count."""
@@ -62,11 +68,16 @@ class DrawnFaults:
         self.crashed[worker] += not count
         return count
 
+    def interrupts(self) -> bool:
+        """Whether its turn has come."""
+        return next(self._interrupts, False)
+
 
 faults = st.builds(
     DrawnFaults,
     st.lists(st.integers(1, 12), max_size=12).map(tuple),
     st.lists(st.sampled_from([1, 0, 2, 1]), max_size=12).map(tuple),
+    st.lists(st.integers(1, 8), max_size=8).map(tuple),
     st.sampled_from([0.5, 3.0]),
 )
 

@@ -6,7 +6,8 @@ beside its executions; but its only slot sees to saves before it goes on. Sandbo
 it early waits until it is up. Given `perform`, values flow along too, through the same saving,
 fetching and forgetting as in a real run, so that a test can compare them with a sequential
 evaluation. Given `faults`, workers and invocations are lost, and start again a lease later with
-what the store has of them; what a lost start still had on its way counts until then.
+what the store has of them; what a lost start still had on its way counts until then. And the store
+restarts: what it was asked for has happened, but nobody was told, and asks again.
 """
 
 from __future__ import annotations
@@ -59,8 +60,11 @@ from shoal.types import Resources, TaskId, WorkerId
 Perform = Callable[[TaskId, Mapping[TaskId, Any]], Any]
 """Runs a task, given the outputs of its upstream tasks."""
 
+_Reply = Callable[[], None]
+"""Tells a worker what the store answers."""
+
 _AGAIN = 0.1
-"""Seconds after which what wasn't there yet is fetched once more."""
+"""Seconds after which the store is asked once more, for what wasn't there yet or unanswered."""
 
 
 class Faults(Protocol):
@@ -75,6 +79,10 @@ class Faults(Protocol):
 
     def invocations(self, worker: WorkerId) -> int:
         """How often an invocation is carried out: once, never, or repeatedly."""
+        ...
+
+    def interrupts(self) -> bool:
+        """Whether the store restarts just before it answers."""
         ...
 
 
@@ -349,7 +357,7 @@ class Simulation:
                 raise WorkflowError(f"The simulated task {task!r} failed.")
             case Finish():
                 self._unfinished -= 1
-                self._leave(worker)
+                self._leave(worker, worker.sandbox)
             case _:
                 assert_never(effect)
 
@@ -367,6 +375,21 @@ class Simulation:
                 self._hand_in(worker, task, saved=saved)
             case WarmUp(resources, count):
                 self._after(self._costs.coordination(), lambda: self._warm_up(resources, count))
+
+    def _ask(self, seconds: float, operation: Callable[[], _Reply | None]) -> None:
+        """Have the store do something after a while; `operation` returns how it is answered."""
+
+        def asked() -> None:
+            answer = operation()
+            if self._interrupted():
+                self._ask(_AGAIN, operation)
+            elif answer is not None:
+                answer()
+
+        self._after(seconds, asked)
+
+    def _interrupted(self) -> bool:
+        return self._faults is not None and self._faults.interrupts()
 
     def _answer(self, worker: _Worker, seconds: float, callback: Callable[[], Event]) -> None:
         epoch = worker.epoch
@@ -437,9 +460,9 @@ class Simulation:
         values = {output: worker.values.get(output) for output in mark.inline}
         owner, me, epoch = mark.owner, worker.part.worker, worker.epoch
 
-        def marked() -> None:
+        def marked() -> _Reply | None:
             if epoch <= worker.refused:
-                return
+                return None
             done = self._marks.setdefault(mark.task, {})
             before = len(done)
             done.setdefault(mark.producer or me, (values, me))
@@ -452,15 +475,17 @@ class Simulation:
                 given = {o: value for values, _ in done.values() for o, value in values.items()}
             if owner is None:
                 event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given))
-                self._after(
-                    min(self._repeats()), lambda: self._answer_mark(worker, event, given, epoch)
+                delay = min(self._repeats())
+                return lambda: self._after(
+                    delay, lambda: self._answer_mark(worker, event, given, epoch)
                 )
-            elif last:
+            if last:
                 for delay in self._repeats():
                     self._after(delay, lambda: self._deliver(owner, mark.task, given))
+            return None
 
         waiting = max(0.0, worker.moving - self._clock.now())
-        self._after(waiting + self._costs.coordination(), marked)
+        self._ask(waiting + self._costs.coordination(), marked)
 
     def _answer_mark(
         self, worker: _Worker, event: Marked, given: dict[TaskId, Any], epoch: int
@@ -481,7 +506,7 @@ class Simulation:
                 self._after(delay, lambda: self._put(self._workers[owner], Announced((task,)), {}))
 
         waiting = max(0.0, worker.moving - self._clock.now())
-        self._after(waiting + self._costs.coordination(), announced)
+        self._ask(waiting + self._costs.coordination(), announced)
 
     def _put(self, worker: _Worker, message: Arrived | Announced, given: dict[TaskId, Any]) -> None:
         worker.mailbox.append(message)
@@ -517,7 +542,7 @@ class Simulation:
             if not self._missing_sinks:
                 self._makespan = max(self._makespan, self._clock.now())
 
-        self._after(seconds, handed_in)
+        self._ask(seconds, handed_in)
 
     def _park(self, worker: _Worker, executed: tuple[TaskId, ...], epoch: int, again: bool) -> None:
         if worker.machine is None or worker.epoch != epoch:
@@ -530,13 +555,17 @@ class Simulation:
         worker.executed = executed
         worker.started = worker.lost = False
         worker.machine = None
-        self._leave(worker)
+        if self._interrupted():
+            sandbox = worker.sandbox
+            self._after(_AGAIN, lambda: self._leave(worker, sandbox))
+        else:
+            self._leave(worker, worker.sandbox)
         if again:
             self._start(worker)
 
-    def _leave(self, worker: _Worker) -> None:
+    def _leave(self, worker: _Worker, sandbox: int) -> None:
         self._span("leave", worker, None, 0.0)
-        self._pool.release(worker.sandbox, self._clock.now())
+        self._pool.release(sandbox, self._clock.now())
         self._serve_queue()
 
     def _span(
