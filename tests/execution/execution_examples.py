@@ -107,7 +107,7 @@ class CheckedMachine(WorkerMachine):
             needed = self._lacks.keys() | self._copies.vouched.keys()
             assert self._held & needed <= self._saved | self._spare
             assert not self._copies.scheduled
-            assert not self._cold, "parks with warm-ups to come"
+            assert not self._prewarming.timed, "parks with warm-ups to come"
         return effects
 
     def check(self) -> None:
@@ -151,7 +151,7 @@ class CheckedMachine(WorkerMachine):
         assert not self._missing
         assert not self._copies.open
         assert not self._copies.begun
-        assert not self._cold
+        assert not self._prewarming.timed
 
     def _failed(self) -> bool:
         return len(self._executed) < len(self.part.tasks)

@@ -12,13 +12,13 @@
    the workflow's order, which finishes what was begun and frees memory early.
 6. A saved output for a preloaded task is announced to the task's owner, who fetches it beside its
    executions.
-7. When a task begins for the first time its sandboxes are warmed up, each after its delay, or when
-   the worker leaves if that is earlier.
+7. A task that begins for the first time warms up sandboxes for others (see `prewarming`).
 8. A free slot with nothing ready may run a copy of another worker's task (see `copies`). When this
    worker thereby holds all that the other owes to an own task, it marks it in the other's name. A
    copy's failure is ignored, and whichever of two outputs is the later is dropped.
 9. A worker that was lost begins again with what the store has of it. It repeats what somebody still
-   wants and nobody has, marks what was saved and not marked, and hands in what wasn't handed in.
+   wants and nobody has (see `duties`), marks what was saved and not marked, and hands in what
+   wasn't handed in.
 10. When its time is nearly over, a worker begins no more tasks, saves what is still needed once the
    running ones are done, and is started anew.
 11. An event that doesn't fit the state raises ProtocolViolation with the task's story.
@@ -27,13 +27,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Any
 from zlib import crc32
 
 from shoal.errors import ProtocolViolation
 from shoal.execution.copies import Copies
+from shoal.execution.duties import Duties, repeated, still_wanted
 from shoal.execution.effects import (
     Abort,
     Announce,
@@ -47,7 +47,6 @@ from shoal.execution.effects import (
     Park,
     Save,
     SetTimer,
-    WarmUp,
 )
 from shoal.execution.events import (
     Announced,
@@ -64,6 +63,8 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.plan import Copy, Part
+from shoal.execution.prewarming import TIMER as PREWARM
+from shoal.execution.prewarming import Prewarming
 from shoal.execution.story import new_log, story_of, violation
 from shoal.types import TaskId
 
@@ -92,28 +93,9 @@ class WorkerMachine:
         self.finished = False
         """Nothing more will be asked of the driver."""
         self._slots = part.resources.slots
-        self._order: list[TaskId] = like._order if like else _ordered(part)
-        """Own tasks in the order in which ready ones run, then copies."""
-        self._rank: dict[TaskId, int] = (
-            like._rank if like else {task: i for i, task in enumerate(self._order)}
-        )
-        """Each one's place in that order."""
-        self._inputs: dict[TaskId, tuple[TaskId, ...]] = {}
-        """What must be in memory for each own task or copy: upstream outputs and constants."""
-        self._lacks: dict[TaskId, int] = {}
-        """Own upstream tasks not yet executed, plus one if the task hasn't arrived."""
-        self._takers: dict[TaskId, list[TaskId]] = {}
-        """The own tasks that take an output of this worker."""
-        self._joins: dict[TaskId, list[TaskId]] = {}
-        """Those of them that also wait for others, and are marked without the output."""
-        self._uses: dict[TaskId, int] = {}
-        """Own tasks, copies, marks, hand-ins and saves that still need an output in memory."""
-        self._owes: dict[TaskId, int] = {}
-        """Own outputs that a shared task still waits for."""
+        self._take_on(like._duties if like else Duties.of(part))
         self._held: set[TaskId] = set()
         """Outputs and constants in memory."""
-        self._given: dict[TaskId, list[TaskId]] = {}
-        """The own outputs that a task elsewhere takes."""
         self._saved: set[TaskId] = set()
         """Outputs that others are told to fetch."""
         self._spare: set[TaskId] = set()
@@ -135,12 +117,7 @@ class WorkerMachine:
         self._retries = dict(part.retries)
         self._pausing: set[TaskId] = set()
         """Tasks that wait for their next try."""
-        self._prewarms = dict(part.prewarms)
-        """Those of tasks that haven't begun."""
-        self._cold: dict[str, WarmUp] = {}
-        """What is still to be warmed up, by the timers' numbers."""
-        self._timers = 0
-        """Counts the timers of warm-ups."""
+        self._prewarming = Prewarming(part)
         self._copies = Copies(part)
         self._idle_since = 0
         """Counts the times that the worker had nothing to do, to tell an old timer from a new."""
@@ -167,46 +144,17 @@ class WorkerMachine:
             MailCame: self._on_mail_came,
             Stopped: self._on_stopped,
         }
-        if like is None:
-            self._prepare()
-            self._first = [dict(self._lacks), dict(self._uses), dict(self._owes)]
-            """Of these, what they were before anything happened."""
-        else:
-            self._inputs, self._takers = like._inputs, like._takers
-            self._joins, self._given, self._first = like._joins, like._given, like._first
-            self._lacks, self._uses, self._owes = (dict(counts) for counts in like._first)
 
-    def _prepare(self) -> None:
-        part = self.part
-        own = set(part.tasks)
-        self._inputs, self._takers, self._joins, self._given = {}, {}, {}, {}
-        self._lacks, self._uses, self._owes = {}, {}, {}
-        uses, takers, owes = self._uses, self._takers, self._owes
-        for task, sources in zip(part.tasks, part.upstream, strict=True):
-            self._inputs[task] = sources + part.constants.get(task, ())
-            shared = task in part.shared
-            lacks = 0
-            for source in self._inputs[task]:
-                uses[source] = uses.get(source, 0) + 1
-                if source in own:
-                    lacks += 1
-                    takers.setdefault(source, []).append(task)
-                    if shared:
-                        self._joins.setdefault(source, []).append(task)
-            if shared:
-                owes[task] = lacks
-                lacks += 1
-            self._lacks[task] = lacks
-            feeds = part.feeds.get(task, ())
-            if feeds or task in part.sinks:
-                uses[task] = uses.get(task, 0) + len(feeds) + (task in part.sinks)
-            for target in feeds:
-                owes[target] = owes.get(target, 0) + 1
-                self._given.setdefault(target, []).append(task)
-        for task, copy in part.copies.items():
-            self._inputs[task] = copy.upstream + part.constants.get(task, ())
-            for source in self._inputs[task]:
-                uses[source] = uses.get(source, 0) + 1
+    def _take_on(self, duties: Duties) -> None:
+        self._duties = duties
+        self._order, self._rank, self._inputs = duties.order, duties.rank, duties.inputs
+        self._takers, self._joins, self._given = duties.takers, duties.joins, duties.given
+        self._lacks = dict(duties.lacks)
+        """Own upstream tasks not yet executed, plus one if the task hasn't arrived."""
+        self._uses = dict(duties.uses)
+        """Own tasks, copies, marks, hand-ins and saves that still need an output in memory."""
+        self._owes = dict(duties.owes)
+        """Own outputs that a shared task still waits for."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take note of what happened; the effects are to be carried out in order."""
@@ -259,41 +207,30 @@ class WorkerMachine:
 
     def _recover(self, found: Recovered, effects: list[Effect]) -> None:
         """Skip what nobody wants or the store has, and make up for what nobody was told of."""
-        there = found.saved.union(found.held)
-        self.part = part = replace(
-            self.part,
-            feeds={
-                task: left
-                for task, takers in self.part.feeds.items()
-                if (left := tuple([taker for taker in takers if taker not in found.marked]))
-            },
-            sinks=self.part.sinks - found.handed_in,
-        )
-        self._prepare()
-        repeated: set[TaskId] = set()
-        for task in reversed(part.tasks):
-            wanted = task in part.sinks or task in part.feeds
-            wanted = wanted or any([taker in repeated for taker in self._takers.get(task, ())])
-            if wanted and task not in there:
-                repeated.add(task)
+        self.part = part = still_wanted(self.part, found)
+        self._take_on(Duties.of(part))
+        again = repeated(part, self._takers, found)
         for task in part.tasks:
-            if task not in repeated:
+            if task not in again:
                 if task in found.saved:
                     self._saved.add(task)
                 self._skip(task, effects)
+        self._takers = {
+            task: [taker for taker in takers if taker in again]
+            for task, takers in self._takers.items()
+        }
         for task in part.tasks:
-            self._takers[task] = [t for t in self._takers.get(task, ()) if t in repeated]
-            if task in part.sinks and task not in repeated:
+            if task in part.sinks and task not in again:
                 effects.append(HandIn(task, task in self._saved))
         for target, owed in self._owes.items():
             mine = part.worker in part.shared[target]
             if mine and not owed and target not in found.marked | self._executed:
                 self._mark(target, effects)
-        for output in set(found.held) - found.saved - repeated:
+        for output in set(found.held) - found.saved - again:
             owing = [target for target in part.feeds.get(output, ()) if self._owes[target]]
             self._uses[output] = self._uses.get(output, 0) + len(owing)
         needed = {output for output in found.held if self._uses.get(output)}
-        self._held |= needed - repeated
+        self._held |= needed - again
         unneeded = tuple([output for output in found.held if output not in needed])
         if unneeded:
             effects.append(Forget(unneeded))
@@ -562,8 +499,8 @@ class WorkerMachine:
         if kind == "retry" and task in self._pausing:
             self._pausing.remove(task)
             heappush(self._ready, self._rank[task])
-        elif kind == "prewarm" and name in self._cold:
-            effects.append(self._cold.pop(name))
+        elif kind == PREWARM:
+            self._prewarming.fire(name, effects)
         elif kind == "copy":
             self._copies.grow_late(task)
         elif kind == "limit":
@@ -610,15 +547,14 @@ class WorkerMachine:
             task = self._order[heappop(ready)]
             running.add(task)
             effects.append(Execute(task))
-            if task in self._prewarms:
-                self._warm_up(task, effects)
+            self._prewarming.begin(task, effects)
         if self._copies.open and not ready and self._begin_copies(effects, now):
             self._go_on(effects, now)
         elif running or not self._idle:
             self._waiting = False
         elif len(self._executed) == len(self.part.tasks):
             self.finished = True
-            self._warm_up_the_rest(effects)
+            self._prewarming.leave(effects)
             effects.append(Finish())
         elif not self._waiting and not self._copies.scheduled:
             self._waiting = True
@@ -655,32 +591,11 @@ class WorkerMachine:
                 effects.append(SetTimer(f"copy {task}", wait))
         return bool(self._ready)
 
-    def _warm_up(self, task: TaskId, effects: list[Effect]) -> None:
-        for prewarm in self._prewarms.pop(task):
-            warm_up = WarmUp(prewarm.resources, prewarm.count)
-            if prewarm.delay > 0:
-                self._timers += 1
-                self._cold[str(self._timers)] = warm_up
-                effects.append(SetTimer(f"prewarm {self._timers}", prewarm.delay))
-            else:
-                effects.append(warm_up)
-
-    def _warm_up_the_rest(self, effects: list[Effect]) -> None:
-        effects.extend(self._cold.values())
-        self._cold.clear()
-
     def _wait(self, effects: list[Effect]) -> None:
         if self._parking:
             self._parking = False
-            self._warm_up_the_rest(effects)
+            self._prewarming.leave(effects)
             effects.append(Park(self._known_done))
         elif self.part.linger is not None:
             self._idle_since += 1
             effects.append(SetTimer(f"linger {self._idle_since}", self.part.linger))
-
-
-def _ordered(part: Part) -> list[TaskId]:
-    if part.ranks:
-        ranks = dict(zip(part.tasks, part.ranks, strict=True))
-        return [*sorted(part.tasks, key=ranks.__getitem__), *part.copies]
-    return [*sorted(part.tasks, key=lambda task: task not in part.feeds), *part.copies]
