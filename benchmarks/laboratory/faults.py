@@ -91,10 +91,11 @@ class Injector:
         return pid if _send(pid, number) else None
 
     def _kill_sandbox(self) -> bool:
-        return self._one_of(self._gateway.sandboxes(), signal.SIGKILL) is not None
+        pids = [*self._gateway.sandboxes(), *self._gateway.guards()]
+        return self._one_of(pids, signal.SIGKILL) is not None
 
     def _pause_process(self) -> bool:
-        pids = [*self._gateway.sandboxes(), *self._gateway.branches()]
+        pids = [*self._gateway.sandboxes(), *self._gateway.guards(), *self._gateway.branches()]
         pid = self._one_of(pids, signal.SIGSTOP)
         if pid is not None:
             self._paused.append((time.monotonic() + self._chance.uniform(0.2, 4.0), pid))

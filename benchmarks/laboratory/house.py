@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 from processes import children
 
 from shoal.errors import ShoalError
+from shoal.platform import isolation
+from shoal.platform.housing import hidden_folder
 from shoal.platform.http import HttpPlatform
 from shoal.storage.embedded import server_binary
 from shoal.storage.resp import Connection, parse_url
@@ -99,6 +101,7 @@ class GatewayProcess:
         self.token = secrets.token_urlsafe(32)
         self.log = folder / "gateway.log"
         self._environment = environment | {"SHOAL_TOKEN": self.token}
+        self._guarded = not isolation.problem(str(hidden_folder()))
         self.start()
 
     def start(self) -> None:
@@ -137,8 +140,16 @@ class GatewayProcess:
         """The processes that sandboxes are forked from, some for each session."""
         return sorted(pid for zygote in self.zygotes() for pid in children(zygote))
 
+    def guards(self) -> list[int]:
+        """The processes that sandboxes are forked from where those are kept apart."""
+        return self._below_branches() if self._guarded else []
+
     def sandboxes(self) -> list[int]:
         """The processes that workers run in."""
+        below = self._below_branches()
+        return sorted(p for g in below for p in children(g)) if self._guarded else below
+
+    def _below_branches(self) -> list[int]:
         return sorted(pid for branch in self.branches() for pid in children(branch))
 
     def kill(self) -> None:
