@@ -49,7 +49,7 @@ from shoal.platform.base import (
 from shoal.storage.base import Claim, Letter, Opening, Store
 from shoal.storage.cache import CachePlace
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode
-from shoal.storage.keys import CLIENT
+from shoal.storage.keys import CLIENT, signed_output
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, RunId, TaskId, WorkerId
 from shoal.unfinished import Unfinished
@@ -487,7 +487,7 @@ class Run:
         data = self._data(task, letter)
         if data is None:
             raise StoreError(f"The store has lost the output of task {task!r}.")
-        return decode(data, self._key)
+        return decode(data, self._key, signed_output(task))
 
     def _data(self, task: TaskId, letter: Letter) -> Buffer | None:
         """A sink's output: in the letter, or where that says that it is."""
