@@ -64,5 +64,19 @@ def parent(pid: int) -> int:
     return int(_stat(pid)[1])
 
 
+def branch_of(sandbox: int) -> int:
+    """The zygote that a sandbox was forked from, by way of its guard if it has one."""
+    above = parent(sandbox)
+    numbers = _numbers(above)
+    guarded = numbers[-1] == 1 and len(numbers) == len(_numbers(sandbox))
+    return parent(above) if guarded else above
+
+
+def _numbers(pid: int) -> list[int]:
+    """What a process is called, here and in each namespace that it is in."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return [int(number) for number in status.partition("\nNSpid:")[2].splitlines()[0].split()]
+
+
 def _stat(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

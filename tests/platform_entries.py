@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -150,8 +151,36 @@ def _look(folder: Path, name: str) -> None:
         "temporary": temporary,
         "hidden": os.listdir(hidden),
         "homes": os.listdir(hidden / "sandboxes"),
+        "beside": os.listdir(Path(temporary).parent),
     }
     (folder / name).write_text(json.dumps(found))
+
+
+def _spy(folder: Path, name: str) -> None:
+    """Try to find, signal and read what the sandbox named in a file has."""
+    other = json.loads((folder / name).read_text())
+    found: dict[str, Any] = {"files": os.path.exists(other["temporary"])}
+    for way, reach in (("kill", os.kill), ("killpg", os.killpg)):
+        try:
+            reach(other["pid"], 0)
+            found[way] = True
+        except ProcessLookupError:
+            found[way] = False
+    found["processes"] = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    found["pid"] = os.getpid()
+    (folder / f"{name}-spied").write_text(json.dumps(found))
+
+
+def _look_and_stay(folder: Path, name: str) -> None:
+    _look(folder, f"{name}.unfinished")
+    (folder / f"{name}.unfinished").rename(folder / name)
+    _await(folder, "go")
+
+
+def _signal(folder: Path, pid: str) -> None:
+    """Send every deadly signal to a process."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
+        os.kill(int(pid), number)
 
 
 def _grow(folder: Path, megabytes: str) -> None:
@@ -180,5 +209,8 @@ _ACTIONS = {
     "pass": _pass,
     "print": _print,
     "raise": _raise_children,
+    "signal": _signal,
     "spoil": _spoil,
+    "spy": _spy,
+    "stay": _look_and_stay,
 }

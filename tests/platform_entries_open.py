@@ -1,7 +1,7 @@
 """The same entries in a zygote that may not make namespaces."""
 
 from platform_entries import act
-from shoal.platform import isolation
+from shoal.platform import namespaces
 
 __all__ = ["act"]
 
@@ -10,4 +10,4 @@ def _refuse() -> None:
     raise PermissionError(1, "Operation not permitted")
 
 
-isolation._unshare = _refuse
+namespaces.enter = _refuse

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from typing import Any
 
 import shoal.run
 from laboratory.workflows import drawn, number_of
 from shoal import Session
-from shoal.errors import ShoalError
+from shoal.errors import GatewayUnavailable, ShoalError, StoreUnavailable
+from shoal.run import Run
+from shoal.workflow import Output
 
 _here = shoal.run.this_host
 
@@ -33,10 +36,34 @@ def carry_out(session: Session, order: dict[str, Any]) -> None:
     # Without a folder in shared memory, large outputs are staged in the store.
     shoal.run.this_host = _here if order["shared"] else lambda: "elsewhere"
     how = ("planner", "name") if order["resume"] is None else ("resume",)
-    run = session.submit(*outputs, **{option: order[option] for option in how})
-    say(run=run.id)
+    options = {option: order[option] for option in how}
+    if order["detach"]:
+        run = attached(session, order, outputs, options)
+    else:
+        run = session.submit(*outputs, **options)
+        say(run=run.id)
     found = [number_of(value) for value in run.values()]
     say(outcome="right" if found == expected else f"wrong: {found} instead of {expected}")
+
+
+class NotAttached(Exception):
+    """Gateway or store are away when the client comes back; the run isn't concerned."""
+
+
+def attached(
+    session: Session, order: dict[str, Any], outputs: list[Output[Any]], options: dict[str, Any]
+) -> Run:
+    """Leave a run to itself for a while, and then wait for it."""
+    name = order["resume"]
+    if name is None:
+        with Session() as leaving:
+            name = leaving.submit(*outputs, detach=True, **options).id
+    say(run=name)
+    time.sleep(order["away"])
+    try:
+        return session.attach(name)
+    except (GatewayUnavailable, StoreUnavailable) as error:
+        raise NotAttached(type(error).__name__, str(error)) from error
 
 
 def main() -> None:
@@ -50,6 +77,8 @@ def main() -> None:
                 carry_out(session, json.loads(line))
             except ShoalError as error:
                 say(outcome="error", kind=type(error).__name__, text=str(error)[:2000])
+            except NotAttached as error:
+                say(outcome="not attached", kind=error.args[0], text=error.args[1])
 
 
 if __name__ == "__main__":

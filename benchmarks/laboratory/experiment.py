@@ -2,7 +2,8 @@
 
 1. It goes in phases. At the end of each, faults stop, runs end, a last quiet run of each client
    must give its result, and then nothing may be left: no keys, no processes, no folders.
-2. A run whose client was killed is resumed.
+2. A run whose client was killed is resumed, or if it is a detached one attached to. One client more
+   runs on the embedded default: of its runs nothing is left when it is killed.
 3. Every wait has an end; a run without one is a hang, and its state is told.
 """
 
@@ -49,8 +50,13 @@ _TRACE = 30
 """Lines of a traceback that are told."""
 _TRIES = 10
 """How often a run is resumed."""
-_OVER = ("UnknownRun", "UsageError")
-"""What is said of a run that can't be resumed: it ended just before its client did."""
+_OVER = ("UnknownRun", "UsageError", "RunLost")
+"""What is said of a run that can't be gone on with: it ended just before its client did, or with
+it."""
+_AWAY = 3.0
+"""Seconds that a client leaves a detached run alone, at most."""
+_STAY = ("server.log", "server.lock", "starting.lock")
+"""Files of the embedded server that the next one uses again."""
 _PAUSE = 1.0
 """Seconds until a client whose run failed tries another: most likely it would fail, too."""
 _LEASE = 1.5
@@ -82,7 +88,7 @@ class Experiment:
             "SHOAL_CPUS": "1",
             "SHOAL_PROGRESS": "false",
         }
-        self._clients = [self._new_client() for _ in range(clients)]
+        self._clients = [self._new_client(embedded=slot == clients) for slot in range(clients + 1)]
         self._runs: set[str] = set()
         self._zygotes: set[int] = set()
         self._quiet = threading.Event()
@@ -90,11 +96,17 @@ class Experiment:
         self._lock = threading.Lock()
         chance = random.Random(self._chance.random())
         self._injector = Injector(
-            kinds, chance, self._store, self._gateway, lambda: list(self._clients), self.ledger
+            kinds,
+            chance,
+            self._store,
+            self._gateway,
+            lambda: list(self._clients),
+            self.ledger,
+            folder,
         )
 
-    def _new_client(self) -> ClientProcess:
-        return ClientProcess(self._folder, self._environment)
+    def _new_client(self, *, embedded: bool) -> ClientProcess:
+        return ClientProcess(self._folder, self._environment, embedded=embedded)
 
     def run(self, seconds: float, phase: float) -> None:
         """Do it for so long, in phases."""
@@ -113,7 +125,7 @@ class Experiment:
                 thread.join()
             self._zygotes.update(self._gateway.zygotes())
             self._replace(0)  # the first run of a client deletes the folders of those that died
-            self._run_one(0, self._drawn() | {"shared": True})
+            self._run_one(0, self._drawn(detach=False) | {"shared": True})
             for run in self._unfinished():
                 self._finish(run)
             self._check("at the end of a phase", self._left)
@@ -123,9 +135,10 @@ class Experiment:
         last = False
         while not last and not self._stop.is_set():
             last = self._quiet.is_set()
-            self._run_one(slot, self._drawn())
+            self._run_one(slot, self._drawn(detach=not self._clients[slot].embedded))
 
-    def _drawn(self) -> dict[str, Any]:
+    def _drawn(self, *, detach: bool) -> dict[str, Any]:
+        """What a client is to do; it may leave its run alone for a while if `detach` says so."""
         with self._lock:
             chance = self._chance
             return {
@@ -134,6 +147,8 @@ class Experiment:
                 "planner": chance.choice(PLANNERS),
                 "seed": chance.randrange(2**32),
                 "shared": chance.random() < 0.6,
+                "detach": chance.random() < 0.3 and detach,
+                "away": chance.uniform(0.0, _AWAY),
                 "resume": None,
             }
 
@@ -185,6 +200,11 @@ class Experiment:
             self.ledger.count("right")
         elif said["outcome"] == "hang":
             self._replace(slot)
+        elif said["outcome"] == "not attached" and self.ledger.explains(
+            said["kind"], begun, under_way=False
+        ):
+            self._stop.wait(_PAUSE)
+            return False
         elif said["outcome"] != "error":
             self._defect(f"{order}: {said['outcome']}")
         elif said["kind"] in _OVER and "killed" in order:
@@ -215,7 +235,7 @@ class Experiment:
 
     def _replace(self, slot: int) -> None:
         self._clients[slot].end()
-        self._clients[slot] = self._new_client()
+        self._clients[slot] = self._new_client(embedded=self._clients[slot].embedded)
 
     def _check(self, when: str, look: Callable[[], list[str]]) -> None:
         eventually(lambda: not self._looked(look), _SETTLE)
@@ -240,7 +260,9 @@ class Experiment:
         found = [f"the gateway has {status[name]} {name}" for name in ("busy", "queued")
                  if status[name]]  # fmt: skip
         found += [f"keys {keys}" for keys in keys_by_run(self._store).values()]
-        found += [f"sandbox {pid}" for pid in self._gateway.sandboxes()]
+        for housed in (self._gateway, *self._clients):
+            found += [f"sandbox {pid}" for pid in housed.sandboxes()]
+        found += [f"file {path}" for path in self._runtime_files() if path.parts[-3] == "runs"]
         found += [f"zombie {pid}" for pid in zombies(os.getpid())]
         return found + [f"file of run {run}" for run in self._unfinished()]
 
@@ -266,7 +288,8 @@ class Experiment:
 
     def _runtime_files(self) -> Iterator[Path]:
         folder = self._folder / "run"
-        return (path for path in folder.rglob("*") if not path.is_dir())
+        found = (path for path in folder.rglob("*") if not path.is_dir())
+        return (path for path in found if path.name not in _STAY)
 
     def interrupt(self) -> None:
         """End soon."""

@@ -13,8 +13,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from laboratory.house import ClientProcess, GatewayProcess, StoreProcess
+from laboratory.house import (
+    ClientProcess,
+    GatewayProcess,
+    Housed,
+    StoreProcess,
+    ask,
+    embedded_stores,
+)
 from laboratory.ledger import Ledger
 from shoal.errors import ShoalError
 
@@ -44,7 +52,9 @@ class Injector:
         gateway: GatewayProcess,
         clients: Callable[[], Sequence[ClientProcess]],
         ledger: Ledger,
+        folder: Path,
     ) -> None:
+        self._folder = folder
         self._kinds = list(kinds)
         self._chance = chance
         self._store = store
@@ -90,18 +100,28 @@ class Injector:
         pid = self._chance.choice(pids)
         return pid if _send(pid, number) else None
 
+    def _housed(self) -> list[Housed]:
+        """Where there are sandboxes."""
+        return [self._gateway, *(client for client in self._clients() if client.embedded)]
+
     def _kill_sandbox(self) -> bool:
-        return self._one_of(self._gateway.sandboxes(), signal.SIGKILL) is not None
+        pids = [pid for each in self._housed() for pid in (*each.sandboxes(), *each.guards())]
+        return self._one_of(pids, signal.SIGKILL) is not None
 
     def _pause_process(self) -> bool:
-        pids = [*self._gateway.sandboxes(), *self._gateway.branches()]
+        pids = [
+            pid
+            for each in self._housed()
+            for pid in (*each.sandboxes(), *each.guards(), *each.branches())
+        ]
         pid = self._one_of(pids, signal.SIGSTOP)
         if pid is not None:
             self._paused.append((time.monotonic() + self._chance.uniform(0.2, 4.0), pid))
         return pid is not None
 
     def _kill_zygote(self) -> bool:
-        zygotes = self._chance.choice((self._gateway.zygotes, self._gateway.branches))()
+        housed = self._chance.choice(self._housed())
+        zygotes = self._chance.choice((housed.zygotes, housed.branches))()
         return self._one_of(zygotes, signal.SIGKILL) is not None
 
     def _kill_client(self) -> bool:
@@ -115,7 +135,6 @@ class Injector:
         self._gateway.kill()
         time.sleep(self._chance.uniform(0.0, 0.5))
         self._gateway.start()
-        self._paused.clear()
         return False
 
     def _restart_store(self) -> bool:
@@ -126,13 +145,16 @@ class Injector:
         return False
 
     def _drop_connections(self) -> bool:
-        listed = bytes(self._store.ask("CLIENT", "LIST")).decode().splitlines()
-        there = [line.split()[0].removeprefix("id=") for line in listed]
-        chosen = self._chance.sample(there, (len(there) + 1) // 2)
-        for each in chosen:
+        hurt = False
+        for url in (self._store.url, *embedded_stores(self._folder)):
             with contextlib.suppress(ShoalError):  # it is gone already
-                self._store.ask("CLIENT", "KILL", "ID", each)
-        return bool(chosen)
+                listed = bytes(ask(url, "CLIENT", "LIST")).decode().splitlines()
+                there = [line.split()[0].removeprefix("id=") for line in listed]
+                for each in self._chance.sample(there, (len(there) + 1) // 2):
+                    hurt = True
+                    with contextlib.suppress(ShoalError):
+                        ask(url, "CLIENT", "KILL", "ID", each)
+        return hurt
 
     def _fill_memory(self) -> bool:
         self._ledger.injected("memory")  # before anybody notices

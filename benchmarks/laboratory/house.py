@@ -1,5 +1,7 @@
 """What the laboratory hurts: a durable store, a stand-alone gateway and clients, each a process.
 
+A client uses that store and gateway, or is an embedded one, with its own.
+
 Whatever is killed can be started again as it was: the store with its file, the gateway with its
 port and token.
 """
@@ -23,11 +25,17 @@ from typing import Any, TypeVar
 from processes import children
 
 from shoal.errors import ShoalError
+from shoal.platform import isolation
+from shoal.platform.housing import hidden_folder
 from shoal.platform.http import HttpPlatform
 from shoal.storage.embedded import server_binary
 from shoal.storage.resp import Connection, parse_url
 
 T = TypeVar("T")
+
+_ZYGOTE = "shoal.platform.zygote"
+_ELSEWHERE = ("SHOAL_STORE", "SHOAL_PLATFORM", "SHOAL_TOKEN")
+"""What tells a client where to find store and gateway."""
 
 START_SECONDS = 60.0
 END_SECONDS = 30.0
@@ -43,6 +51,15 @@ def eventually(look: Callable[[], T], seconds: float) -> T:
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return found
+
+
+def ask(url: str, *command: Any) -> Any:
+    """One command to a server, on a connection of its own."""
+    connection = Connection(parse_url(url))
+    try:
+        return connection.call(*command)
+    finally:
+        connection.close()
 
 
 class StoreProcess:
@@ -72,11 +89,7 @@ class StoreProcess:
 
     def ask(self, *command: Any) -> Any:
         """One command, on a connection of its own."""
-        connection = Connection(parse_url(self.url))
-        try:
-            return connection.call(*command)
-        finally:
-            connection.close()
+        return ask(self.url, *command)
 
     def kill(self) -> None:
         """Kill it, without a chance to clean up."""
@@ -89,7 +102,42 @@ class StoreProcess:
         self.process.wait(END_SECONDS)
 
 
-class GatewayProcess:
+class Housed:
+    """A process with a gateway in it, and the processes below that."""
+
+    process: subprocess.Popen[Any]
+
+    def __init__(self) -> None:
+        self._guarded = not isolation.problem(str(hidden_folder()))
+
+    def zygotes(self) -> list[int]:
+        """The processes that branches are forked from."""
+        return sorted(pid for pid in children(self.process.pid) if _ZYGOTE in _command(pid))
+
+    def branches(self) -> list[int]:
+        """The processes that sandboxes are forked from, some for each session."""
+        return sorted(pid for zygote in self.zygotes() for pid in children(zygote))
+
+    def guards(self) -> list[int]:
+        """The processes that sandboxes are forked from where those are kept apart."""
+        return self._below_branches() if self._guarded else []
+
+    def sandboxes(self) -> list[int]:
+        """The processes that workers run in."""
+        below = self._below_branches()
+        return sorted(p for g in below for p in children(g)) if self._guarded else below
+
+    def _below_branches(self) -> list[int]:
+        return sorted(pid for branch in self.branches() for pid in children(branch))
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    return ""
+
+
+class GatewayProcess(Housed):
     """`shoal gateway`."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
@@ -99,6 +147,7 @@ class GatewayProcess:
         self.token = secrets.token_urlsafe(32)
         self.log = folder / "gateway.log"
         self._environment = environment | {"SHOAL_TOKEN": self.token}
+        super().__init__()
         self.start()
 
     def start(self) -> None:
@@ -129,18 +178,6 @@ class GatewayProcess:
         finally:
             platform.close()
 
-    def zygotes(self) -> list[int]:
-        """The processes that branches are forked from."""
-        return sorted(children(self.process.pid))
-
-    def branches(self) -> list[int]:
-        """The processes that sandboxes are forked from, some for each session."""
-        return sorted(pid for zygote in self.zygotes() for pid in children(zygote))
-
-    def sandboxes(self) -> list[int]:
-        """The processes that workers run in."""
-        return sorted(pid for branch in self.branches() for pid in children(branch))
-
     def kill(self) -> None:
         """Kill it, without a chance to clean up."""
         self.process.kill()
@@ -152,10 +189,15 @@ class GatewayProcess:
         return self.process.wait(END_SECONDS)
 
 
-class ClientProcess:
-    """A client, and what it says."""
+class ClientProcess(Housed):
+    """A client, and what it says; an embedded one has store and gateway of its own."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str], *, embedded: bool) -> None:
+        super().__init__()
+        self.embedded = embedded
+        if embedded:
+            environment = {n: v for n, v in environment.items() if n not in _ELSEWHERE}
+            environment |= {"SHOAL_IDLE_SECONDS": "2"}
         self.log = folder / "clients.log"
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -211,6 +253,11 @@ class ClientProcess:
             self.process.wait()
         self._reader.join()
         self.process.stdout.close()
+
+
+def embedded_stores(folder: Path) -> list[str]:
+    """The URLs of the servers that embedded clients have started."""
+    return [f"unix://{path}" for path in (folder / "run").rglob("*.sock")]
 
 
 def client_environment(folder: Path) -> dict[str, str]:

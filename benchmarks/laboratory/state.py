@@ -41,7 +41,7 @@ def groups(zygotes: set[int]) -> list[str]:
     found = limits.detect()
     places = [] if found.kind == "rlimit" else {found.cpu, found.memory}
     named = (path.name for place in places for path in place.glob("shoal-*-*"))
-    return sorted(name for name in named if int(name.split("-")[1]) in zygotes)
+    return sorted(name for name in named if name.split("-")[1] in map(str, zygotes))
 
 
 def zombies(below: int) -> list[int]:

@@ -49,7 +49,7 @@ from shoal.platform.base import (
 from shoal.storage.base import Claim, Letter, Opening, Store
 from shoal.storage.cache import CachePlace
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode
-from shoal.storage.keys import CLIENT
+from shoal.storage.keys import CLIENT, signed_output
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, RunId, TaskId, WorkerId
 from shoal.unfinished import Unfinished
@@ -166,6 +166,8 @@ class Run:
         """Where its large outputs are, if its workers are on this machine."""
         self._begun = unfinished is not None
         """The store may have something of it that is worth keeping."""
+        self._detached = False
+        """It goes on without this client."""
         self._forgotten = False
         """Large outputs of an earlier try went with its client."""
         self._state: State = "running"
@@ -202,6 +204,7 @@ class Run:
         Args:
             detached: Whether nobody here will wait for it.
         """
+        self._detached = detached
         self._begin(self._opened, alone=detached)
 
     def resume(self) -> None:
@@ -211,6 +214,7 @@ class Run:
 
     def attach(self) -> None:
         """Wait for a run that somebody else has started."""
+        self._detached = True
         self._begin(lambda packed, first: (), alone=True)
 
     def _begin(
@@ -302,6 +306,7 @@ class Run:
             shared=self.shared.path if self.shared else None,
             part=inline,
             preload=environment.preload,
+            detached=int(self._detached),
             latency=environment.latency,
             lease=environment.lease,
             sent=self._clock.now(),
@@ -487,7 +492,7 @@ class Run:
         data = self._data(task, letter)
         if data is None:
             raise StoreError(f"The store has lost the output of task {task!r}.")
-        return decode(data, self._key)
+        return decode(data, self._key, signed_output(task))
 
     def _data(self, task: TaskId, letter: Letter) -> Buffer | None:
         """A sink's output: in the letter, or where that says that it is."""

@@ -128,12 +128,12 @@ def attempt(strategy: st.SearchStrategy[Any], act: Callable[[Any], None], count:
 def fuzz_codec(count: int, number: int) -> Tally:
     """A damaged blob is refused, or gives the same value with other raw data."""
     values = [7, "text", [1, {"a": (2.5, None)}], b"x" * 100, bytearray(b"y" * 200)]
-    blobs = [b"".join(bytes(part) for part in encode(value, _KEY)) for value in values]
+    blobs = [b"".join(bytes(part) for part in encode(value, _KEY, "fuzz")) for value in values]
     strategy = st.one_of(st.binary(max_size=200), *map(damaged, blobs))
     known = {repr(value) for value in values}
 
     def act(data: bytes) -> None:
-        found = decode(data, _KEY)
+        found = decode(data, _KEY, "fuzz")
         assert repr(found) in known or isinstance(found, bytearray), "a forged value was accepted"
 
     return attempt(strategy, act, count, number, Tally())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually, exists, outside, parent
+from observing import PATIENCE, branch_of, eventually, exists, outside, parent
 from platform_entries import TASK
 from platform_examples import Caller, gateway
 from shoal.errors import GatewayRefused
@@ -149,7 +149,7 @@ def test_the_zygote_is_replaced_when_it_dies(
 ) -> None:
     caller.invoke(caller.job(part="await go", store=store.url))
     sandbox = outside(caller.await_notes("began")[0]["sandbox"])
-    zygote = parent(sandbox) if branch else parent(parent(sandbox))
+    zygote = branch_of(sandbox) if branch else parent(branch_of(sandbox))
     os.kill(zygote, signal.SIGKILL)
     assert loss(store)["code"] == -signal.SIGKILL
     assert eventually(lambda: not exists(sandbox))
@@ -162,7 +162,7 @@ def test_invocations_right_after_the_zygote_died_are_not_forgotten(
 ) -> None:
     """1. The zygote dies. 2. A job comes before the gateway notices. 3. It is run or reported."""
     caller.carry_out(caller.job("w1", session="s2"))
-    zygote = parent(parent(outside(caller.notes("began")[0]["sandbox"])))
+    zygote = parent(branch_of(outside(caller.notes("began")[0]["sandbox"])))
     with local._lock:
         os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: not exists(zygote))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE
+from observing import PATIENCE, eventually, outside
 from platform_examples import Caller, gateway
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.housing import Housing, hidden_folder, home_of, sweep, variable_names
@@ -118,14 +119,50 @@ def test_a_sandbox_may_not_mount_trace_or_load(caller: Caller) -> None:
         assert not effective >> forbidden & 1
 
 
-def test_a_sandbox_sees_no_process_but_its_session_s(caller: Caller) -> None:
-    caller.invoke(caller.job("w1", "await go", session="s2"))
-    other = caller.await_notes("began")[0]["sandbox"]
-    found = told(caller, session="s1", run=RunId("run-2"))
+@pytest.mark.parametrize("session", ["s1", "s2"])
+def test_sandboxes_can_neither_see_nor_signal_each_other(caller: Caller, session: str) -> None:
+    """Be they of one session or of two."""
+    caller.invoke(caller.job("w1", "stay other", session=session))
+    other_there = caller.folder / "other"
+    assert eventually(other_there.exists)
+    caller.carry_out(caller.job("w2", "spy other", session="s1", run=RunId("run-2")))
+    other = json.loads(other_there.read_text())
+    found = json.loads((caller.folder / "other-spied").read_text())
     assert {1, found["pid"]} == {*found["processes"]}
-    assert other != found["pid"]
+    assert other["pid"] != found["pid"]
+    assert not found["kill"]
+    assert not found["killpg"]
+    assert not found["files"]
+    assert (Path(other["temporary"]) / "left").exists()
     caller.let_go()
     caller.await_quiet()
+
+
+def test_a_sandbox_can_not_end_its_guard(caller: Caller) -> None:
+    caller.carry_out(caller.job("w1", "signal 1"))
+    assert [line["event"] for line in caller.notes()] == ["began", "ended"]
+
+
+@pytest.mark.parametrize("code", [0, 3, 137, 255])
+def test_the_exit_code_of_a_sandbox_is_told(
+    caller: Caller, local: LocalGateway, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(local._tender, "lost", lambda job, facts, most: told.append(facts["code"]))
+    caller.carry_out(caller.job(part=f"exit {code}"))
+    assert told == [code]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_the_signal_that_a_sandbox_ended_of_is_told(
+    caller: Caller, local: LocalGateway, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(local._tender, "lost", lambda job, facts, most: told.append(facts["code"]))
+    caller.invoke(caller.job(part="await go"))
+    os.kill(outside(caller.await_notes("began")[0]["sandbox"]), number)
+    caller.await_quiet()
+    assert told == [-number]
 
 
 def test_sandboxes_of_one_session_have_different_numbers(caller: Caller) -> None:
@@ -137,7 +174,7 @@ def test_sandboxes_of_one_session_have_different_numbers(caller: Caller) -> None
     caller.await_quiet()
 
 
-def test_a_sandbox_sees_neither_the_token_nor_other_sessions_folders(caller: Caller) -> None:
+def test_a_sandbox_sees_neither_the_token_nor_other_sandboxes_folders(caller: Caller) -> None:
     write_token(hidden_folder() / "gateway.token", "secret")
     try:
         caller.invoke(caller.job("w1", "await go", session="s2"))
@@ -149,6 +186,7 @@ def test_a_sandbox_sees_neither_the_token_nor_other_sessions_folders(caller: Cal
     assert found["hidden"] == ["sandboxes"]
     assert len(found["homes"]) == 1
     assert other not in found["homes"]
+    assert found["beside"] == [Path(found["temporary"]).name]
     caller.let_go()
     caller.await_quiet()
 
@@ -205,7 +243,8 @@ def test_an_ordinary_user_s_sandboxes_are_kept_apart_too(tmp_path: Path, reason:
     """In a user namespace, which some systems forbid: then it is said, and works without."""
     program = (
         "import os, sys\n"
-        "from shoal.platform.isolation import _libc, problem\n"
+        "from shoal.platform.isolation import problem\n"
+        "from shoal.platform.namespaces import _libc\n"
         "os.setgid(65534); os.setgroups([]); os.setuid(65534); _libc.prctl(4, 1)\n"
         "os.makedirs(sys.argv[1]); print(problem(sys.argv[1]))"
     )

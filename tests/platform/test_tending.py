@@ -12,6 +12,7 @@ import pytest
 from observing import PATIENCE, eventually
 from platform_examples import Caller
 from shoal.platform.base import Invocation
+from shoal.platform.kept import KeptRuns
 from shoal.platform.tending import Tender
 from shoal.storage.base import Opening
 from shoal.storage.keys import CLIENT
@@ -51,9 +52,9 @@ def tender(invoked: list[Invocation]) -> Iterator[Tender]:
     tender.close()
 
 
-def job(store: RedisStore, tmp_path: Path) -> Invocation:
+def job(store: RedisStore, tmp_path: Path, **facts: Any) -> Invocation:
     caller: Any = None
-    return Caller(caller, tmp_path).job(store=store.url, lease=0.2)
+    return Caller(caller, tmp_path).job(store=store.url, lease=0.2, **facts)
 
 
 def test_run_is_tended_though_a_start_that_was_replaced_is_reported_late(
@@ -78,3 +79,71 @@ def test_worker_that_a_full_store_does_not_let_start_again_is_told_with_the_reas
     assert facts["reason"] == "error"
     assert "StoreRefused: The store's memory is full" in facts["detail"]
     assert not invoked
+
+
+# What is left to a gateway that is started again.
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> KeptRuns:
+    return KeptRuns(tmp_path / "kept")
+
+
+def test_detached_run_is_tended_by_the_next_tender_too(
+    store: RedisStore, tender: Tender, invoked: list[Invocation], tmp_path: Path, kept: KeptRuns
+) -> None:
+    earlier = Tender(dict, lambda jobs: None)
+    earlier.remember(kept)
+    earlier.know([job(store, tmp_path, detached=1, inputs="aW5wdXRz")])
+    earlier.close()
+    tender.remember(kept)
+    assert eventually(lambda: invoked)
+    assert invoked[0].epoch == 2
+    assert invoked[0].key == "00"
+
+
+def test_detached_run_that_was_known_before_is_kept_as_well(
+    store: RedisStore, tender: Tender, tmp_path: Path, kept: KeptRuns
+) -> None:
+    tender.know([job(store, tmp_path, detached=1)])
+    tender.remember(kept)
+    assert [each.run for each in kept.all()] == [RUN]
+
+
+def test_run_with_a_client_is_not_kept(
+    store: RedisStore, tender: Tender, tmp_path: Path, kept: KeptRuns
+) -> None:
+    tender.remember(kept)
+    tender.know([job(store, tmp_path)])
+    assert kept.all() == []
+
+
+@pytest.mark.parametrize("how", ["it is over", "it is cancelled"])
+def test_run_that_has_ended_is_kept_no_longer(
+    store: RedisStore, tender: Tender, tmp_path: Path, kept: KeptRuns, how: str
+) -> None:
+    tender.remember(kept)
+    tender.know([job(store, tmp_path, detached=1)])
+    if how == "it is over":
+        store.close(RUN, [W0])
+    else:
+        tender.forget(RUN)
+    assert eventually(lambda: kept.all() == [])
+
+
+def test_what_can_not_be_read_is_left_out_and_deleted(
+    kept: KeptRuns, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "kept" / "run-2").write_text("{}")
+    assert kept.all() == []
+    assert "is of no use" in caplog.text
+    assert not (tmp_path / "kept" / "run-2").exists()
+
+
+def test_what_is_kept_holds_a_key_and_is_its_owner_s_alone(
+    store: RedisStore, tmp_path: Path, kept: KeptRuns
+) -> None:
+    kept.keep(job(store, tmp_path, detached=1))
+    (file,) = (tmp_path / "kept").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    assert file.parent.stat().st_mode & 0o077 == 0

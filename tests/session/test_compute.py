@@ -33,6 +33,7 @@ from shoal.planning.spread import SpreadPlanner
 from shoal.platform.gateway import LocalGateway
 from shoal.session import default_engine
 from shoal.storage.codec import decode
+from shoal.storage.keys import signed_output
 from shoal.storage.redis import RedisStore
 from shoal.types import TaskId, WorkerId
 from shoal.worker.package import pack
@@ -249,7 +250,10 @@ def test_a_large_constant_is_sent_once_however_often_it_is_used() -> None:
     conditions = Conditions(DefaultCosts(), workers=3, resources=Resources(memory_mb=1769))
     plan = SpreadPlanner().plan(Workflow.of(*outputs), conditions)
     packed = pack(plan, b"key")
-    values = [decode(b"".join(blob), b"key") for blob in packed.constants.values()]
+    values = [
+        decode(b"".join(blob), b"key", signed_output(name))
+        for name, blob in packed.constants.items()
+    ]
     assert Counter(map(type, values)) == {str: 1, bytes: 1, list: 1}
     assert all(sum(map(len, blob)) < 20_000 for blob in packed.packages.values())
 

@@ -129,7 +129,12 @@ def test_an_error_of_the_store_does_not_tell_the_password(store: str, password: 
     assert password not in repr(refusal.value.__cause__)
 
 
-@pytest.mark.parametrize("how", ["changed", "cut", "of another run"])
+def blob_of(task: str, key: bytes) -> bytes:
+    """An output as it is saved."""
+    return b"".join(bytes(part) for part in encode(7, key, keys.signed_output(task)))
+
+
+@pytest.mark.parametrize("how", ["changed", "cut", "of another run", "of another task"])
 def test_an_output_that_was_tampered_with_is_refused_and_never_unpickled(
     store: str, tmp_path: Path, how: str
 ) -> None:
@@ -137,11 +142,12 @@ def test_an_output_that_was_tampered_with_is_refused_and_never_unpickled(
     with Session(store=store, folder=str(tmp_path / "data"), workers=1) as session:
         run = session.submit(wait(str(tmp_path), 1), add(wait(str(tmp_path), 2)))
         assert eventually(lambda: [*tmp_path.glob("began-*")])
-        genuine = b"".join(bytes(part) for part in encode(7, run._key))
+        genuine = blob_of("wait#0", run._key)
         forged = {
             "changed": genuine[:-2] + b"\x08.",
             "cut": genuine[:-1],
-            "of another run": b"".join(bytes(part) for part in encode(7, b"other key")),
+            "of another run": blob_of("wait#0", b"other key"),
+            "of another task": blob_of("wait#1", run._key),
         }[how]
         connection = Connection(parse_url(store))
         mailbox = keys.mailbox(run.id, keys.CLIENT)

@@ -22,15 +22,17 @@ from hypothesis import strategies as st
 from shoal.errors import NotPicklable, Tampered
 from shoal.storage.codec import (
     blob_nbytes,
-    content_name,
     decode,
     encode,
+    encode_constant,
     estimated_nbytes,
     quick_nbytes,
 )
+from shoal.storage.keys import signed_output
 
 KEY = b"k" * 32
 OTHER_KEY = b"l" * 32
+NAME = "output of 'add#0'"
 HEAD = 4 + 32
 """Magic and signature."""
 
@@ -60,7 +62,7 @@ nested = st.recursive(
 
 
 def joined(value: Any, key: bytes = KEY) -> bytes:
-    return b"".join(encode(value, key))
+    return b"".join(encode(value, key, NAME))
 
 
 def arrays() -> dict[str, Any]:
@@ -106,8 +108,8 @@ def same(one: Any, other: Any) -> bool:
 @unhurried
 @given(nested)
 def test_nested_values_come_back_equal(value: Any) -> None:
-    assert same(decode(joined(value), KEY), value)
-    assert same(decode(bytearray(joined(value)), KEY), value)
+    assert same(decode(joined(value), KEY, NAME), value)
+    assert same(decode(bytearray(joined(value)), KEY, NAME), value)
 
 
 @unhurried
@@ -117,7 +119,7 @@ def test_any_number_of_buffers_of_any_length_comes_back(
 ) -> None:
     value = [np.frombuffer(bytearray(content), "uint8") for content in contents]
     data = joined(value)
-    found = decode(data if readonly else bytearray(data), KEY)
+    found = decode(data if readonly else bytearray(data), KEY, NAME)
     assert [array.tobytes() for array in found] == contents
 
 
@@ -125,7 +127,7 @@ def test_any_number_of_buffers_of_any_length_comes_back(
 @pytest.mark.parametrize("kind", arrays())
 def test_arrays_come_back_equal_and_writable(kind: str, carrier: str) -> None:
     array = arrays()[kind]
-    found = decode(CARRIERS[carrier](joined(array)), KEY)
+    found = decode(CARRIERS[carrier](joined(array)), KEY, NAME)
     assert found.dtype == array.dtype
     assert found.shape == array.shape
     assert np.array_equal(found, array)
@@ -135,13 +137,13 @@ def test_arrays_come_back_equal_and_writable(kind: str, carrier: str) -> None:
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 def test_bytearrays_come_back_writable(carrier: str) -> None:
-    found = decode(CARRIERS[carrier](joined([bytearray(b"abc")])), KEY)
+    found = decode(CARRIERS[carrier](joined([bytearray(b"abc")])), KEY, NAME)
     found[0][0] = 0
     assert found == [bytearray(b"\x00bc")]
 
 
 def test_order_of_an_array_is_kept() -> None:
-    found = decode(joined(np.asfortranarray(np.ones((3, 4)))), KEY)
+    found = decode(joined(np.asfortranarray(np.ones((3, 4)))), KEY, NAME)
     assert found.flags.f_contiguous
     assert not found.flags.c_contiguous
 
@@ -149,12 +151,12 @@ def test_order_of_an_array_is_kept() -> None:
 def test_array_that_was_read_only_stays_so() -> None:
     array = np.arange(5)
     array.flags.writeable = False
-    assert not decode(bytearray(joined(array)), KEY).flags.writeable
+    assert not decode(bytearray(joined(array)), KEY, NAME).flags.writeable
 
 
 def test_array_that_appears_twice_is_one_array_afterwards() -> None:
     array = np.arange(5)
-    one, other = decode(joined([array, array]), KEY)
+    one, other = decode(joined([array, array]), KEY, NAME)
     assert one is other
 
 
@@ -162,24 +164,24 @@ def test_array_that_appears_twice_is_one_array_afterwards() -> None:
 def test_buffers_are_not_copied_when_encoded(shape: str) -> None:
     array = arrays()[shape]
     assert any(
-        np.shares_memory(np.frombuffer(piece, "uint8"), array) for piece in encode(array, KEY)
+        np.shares_memory(np.frombuffer(piece, "uint8"), array) for piece in encode(array, KEY, NAME)
     )
 
 
 def test_buffers_are_not_copied_when_decoded_from_memory_that_can_be_written_to() -> None:
     data = bytearray(joined({"a": np.arange(1000), "b": np.arange(3)}))
     memory = np.frombuffer(data, "uint8")
-    found = decode(data, KEY)
+    found = decode(data, KEY, NAME)
     assert np.shares_memory(found["a"], memory)
     assert np.shares_memory(found["b"], memory)
     found["a"][0] = 77
-    assert decode(data, KEY)["a"][0] == 77
+    assert decode(data, KEY, NAME)["a"][0] == 77
 
 
 def test_writing_to_what_was_decoded_from_bytes_leaves_them_alone() -> None:
     data = joined(np.arange(10))
-    decode(data, KEY)[:] = -1
-    assert np.array_equal(decode(data, KEY), np.arange(10))
+    decode(data, KEY, NAME)[:] = -1
+    assert np.array_equal(decode(data, KEY, NAME), np.arange(10))
 
 
 def test_buffers_stand_at_multiples_of_64_bytes() -> None:
@@ -191,7 +193,7 @@ def test_buffers_stand_at_multiples_of_64_bytes() -> None:
 
 def test_length_of_a_blob_is_known_without_joining_it() -> None:
     for value in (1, "x" * 100, [np.arange(7), np.empty(0)], arrays()):
-        assert blob_nbytes(encode(value, KEY)) == len(joined(value))
+        assert blob_nbytes(encode(value, KEY, NAME)) == len(joined(value))
 
 
 EXAMPLE = {"a": [1, "two"], "b": np.arange(20), "c": np.arange(3.0)}
@@ -210,7 +212,7 @@ def test_any_changed_byte_that_could_be_executed_is_noticed(data: st.DataObject)
     position = data.draw(st.integers(0, covered(blob) - 1))
     blob[position] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Tampered):
-        decode(blob, KEY)
+        decode(blob, KEY, NAME)
 
 
 @pytest.mark.parametrize("value", [EXAMPLE, 5, "text"], ids=["buffers", "int", "str"])
@@ -218,7 +220,7 @@ def test_blob_that_was_cut_off_is_noticed(value: Any) -> None:
     blob = joined(value)
     for length in range(len(blob)):
         with pytest.raises(Tampered):
-            decode(blob[:length], KEY)
+            decode(blob[:length], KEY, NAME)
 
 
 @unhurried
@@ -226,14 +228,41 @@ def test_blob_that_was_cut_off_is_noticed(value: Any) -> None:
 def test_anything_else_is_no_blob(data: bytes) -> None:
     for head in (b"", b"SHL1"):
         with pytest.raises(Tampered):
-            decode(head + data, KEY)
+            decode(head + data, KEY, NAME)
 
 
 @unhurried
 @given(nested)
 def test_blob_of_another_run_is_refused(value: Any) -> None:
     with pytest.raises(Tampered, match="signature"):
-        decode(joined(value, OTHER_KEY), KEY)
+        decode(joined(value, OTHER_KEY), KEY, NAME)
+
+
+@unhurried
+@given(nested, st.text(), st.text())
+def test_blob_that_was_written_as_something_else_is_refused(
+    value: Any, name: str, other: str
+) -> None:
+    blob = b"".join(encode(value, KEY, name))
+    assert same(decode(blob, KEY, name), value)
+    if name != other:
+        with pytest.raises(Tampered, match="signature"):
+            decode(blob, KEY, other)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1 << 15, 1 << 16, 1 << 17])
+def test_large_blobs_are_bound_to_their_names_too(nbytes: int) -> None:
+    blob = joined(bytes(nbytes))
+    assert decode(blob, KEY, NAME) == bytes(nbytes)
+    with pytest.raises(Tampered, match="did not write it as the output of 'add#1'"):
+        decode(blob, KEY, signed_output("add#1"))
+
+
+def test_constant_is_signed_as_what_it_is_saved_under() -> None:
+    name, blob = encode_constant([1, np.arange(5)], KEY, what="it")
+    assert decode(b"".join(blob), KEY, signed_output(name))[0] == 1
+    with pytest.raises(Tampered):
+        decode(b"".join(blob), KEY, NAME)
 
 
 class Bomb:
@@ -247,9 +276,9 @@ class Bomb:
 def test_nothing_is_unpickled_before_its_signature_was_checked(tmp_path: Path) -> None:
     mark = tmp_path / "unpickled"
     with pytest.raises(Tampered):
-        decode(joined(Bomb(str(mark)), OTHER_KEY), KEY)
+        decode(joined(Bomb(str(mark)), OTHER_KEY), KEY, NAME)
     assert not mark.exists()
-    decode(joined(Bomb(str(mark))), KEY)
+    decode(joined(Bomb(str(mark))), KEY, NAME)
     assert mark.exists()
 
 
@@ -259,14 +288,14 @@ def test_pickle_that_was_put_in_place_of_another_is_not_unpickled(tmp_path: Path
     stream = pickle.dumps(Bomb(str(mark)), 5)
     forged = blob[:HEAD] + struct.pack("<IQ", 0, len(stream)) + stream
     with pytest.raises(Tampered):
-        decode(forged, KEY)
+        decode(forged, KEY, NAME)
     assert not mark.exists()
 
 
 @pytest.mark.parametrize("value", [threading.Lock(), [1, {"a": threading.Lock()}]])
 def test_value_that_can_not_travel_is_named(value: Any) -> None:
     with pytest.raises(NotPicklable) as caught:
-        encode(value, KEY, what="argument 2 of task 'merge#1'")
+        encode(value, KEY, NAME, what="argument 2 of task 'merge#1'")
     assert caught.value.what == "argument 2 of task 'merge#1'"
     assert "argument 2 of task 'merge#1'" in str(caught.value)
     assert "lock" in caught.value.reason
@@ -279,7 +308,7 @@ def test_value_whose_pickling_raises_is_named_with_the_reason() -> None:
             raise ZeroDivisionError("no way")
 
     with pytest.raises(NotPicklable, match="ZeroDivisionError: no way"):
-        encode(Stubborn(), KEY)
+        encode(Stubborn(), KEY, NAME)
 
 
 def test_function_and_class_of_a_test_that_nobody_can_import_travel_by_value() -> None:
@@ -289,7 +318,7 @@ def test_function_and_class_of_a_test_that_nobody_can_import_travel_by_value() -
         def __init__(self, value: int) -> None:
             self.value = value
 
-    found = decode(joined([lambda x: x * factor, Local(4)]), KEY)
+    found = decode(joined([lambda x: x * factor, Local(4)]), KEY, NAME)
     assert found[0](found[1].value) == 12
 
 
@@ -308,14 +337,14 @@ class Point:
 def double(point):
     return Point(point.x * 2)
 
-sys.stdout.buffer.write(b"".join(encode((double, Point(1), Point), bytes(32))))
+sys.stdout.buffer.write(b"".join(encode((double, Point(1), Point), bytes(32), "name")))
 """
 
 RECEIVER = """
 import sys
 from shoal.storage.codec import decode
 
-double, point, kind = decode(sys.stdin.buffer.read(), bytes(32))
+double, point, kind = decode(sys.stdin.buffer.read(), bytes(32), "name")
 assert type(point) is kind
 print(double(point.moved()).x)
 """
@@ -372,6 +401,6 @@ def test_estimated_size_needs_no_pickling() -> None:
 
 def test_name_depends_on_content_and_not_on_the_key() -> None:
     values = [1, 2, "1", [np.arange(3)], [np.arange(4)], [np.arange(3.0)], np.zeros(8), np.ones(8)]
-    names = [content_name(encode(value, KEY)) for value in values]
+    names = [encode_constant(value, KEY, what="it")[0] for value in values]
     assert len(set(names)) == len(values)
-    assert names == [content_name(encode(value, OTHER_KEY)) for value in values]
+    assert names == [encode_constant(value, OTHER_KEY, what="it")[0] for value in values]

@@ -90,15 +90,15 @@ def test_what_one_writes_to_an_output_no_other_sees(folder: SharedFolder) -> Non
 
 def test_array_is_mapped_and_can_be_written_to_by_each_for_itself(folder: SharedFolder) -> None:
     array = np.arange(100_000)
-    folder.write("a", encode(array, KEY))
+    folder.write("a", encode(array, KEY, "name"))
     view = folder.read("a")
     assert view is not None
-    one = decode(view, KEY)
+    one = decode(view, KEY, "name")
     assert np.shares_memory(one, np.frombuffer(view, "uint8"))
     one[:] = 0
     again = folder.read("a")
     assert again is not None
-    assert np.array_equal(decode(again, KEY), array)
+    assert np.array_equal(decode(again, KEY, "name"), array)
 
 
 def test_output_that_is_written_again_replaces_the_first(folder: SharedFolder) -> None:
@@ -312,13 +312,13 @@ def test_file_that_is_still_mapped_is_never_written_over(folder: SharedFolder) -
     3. It writes an output of the same size.
     """
     array = np.arange(100_000)
-    folder.write("a", encode(array, KEY))
+    folder.write("a", encode(array, KEY, "name"))
     view = folder.read("a")
     assert view is not None
-    kept = decode(view, KEY)
+    kept = decode(view, KEY, "name")
     del view
     assert not folder.retire()
-    folder.write("b", encode(array[::-1].copy(), KEY))
+    folder.write("b", encode(array[::-1].copy(), KEY, "name"))
     assert np.array_equal(kept, np.arange(100_000))
 
 

@@ -10,10 +10,12 @@ import pytest
 
 from observing import eventually
 from platform_examples import Caller
+from shoal.errors import Tampered
 from shoal.execution.events import Event, Fetched, Saved
 from shoal.execution.plan import Part
-from shoal.storage.base import Opening
+from shoal.storage.base import Completion, Letter, Opening
 from shoal.storage.codec import Blob, encode
+from shoal.storage.keys import signed_mark, signed_output
 from shoal.storage.memory import MemoryStore
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId, TaskId, WorkerId
@@ -23,7 +25,7 @@ from shoal.worker.recorder import Recorder
 RUN, W0 = RunId("run-1"), WorkerId("w0")
 OURS, THEIRS = TaskId("ours"), TaskId("theirs")
 KEY = b"\0"
-PART = Part(W0, Resources(256, 1.0), (OURS,), (0,), ((),), {}, {}, {})
+PART = Part(W0, Resources(256, 1.0), (OURS,), (0,), ((),), {OURS: ("w1", "w2")}, {}, {})
 
 
 class Watched:
@@ -43,7 +45,7 @@ class Watched:
         self.kept.update(outputs)
 
     def blob(self, task: TaskId) -> Blob:
-        return encode(task, KEY)
+        return encode(task, KEY, signed_output(task))
 
     def parked(self, *, left: bool) -> None:
         raise AssertionError
@@ -80,7 +82,7 @@ def test_output_that_is_made_again_in_shared_memory_is_found_there(
     courier.fetch((THEIRS,))
     assert courier.work()
     assert not worker.events
-    SharedFolder(str(tmp_path)).write(THEIRS, encode("again", KEY))
+    SharedFolder(str(tmp_path)).write(THEIRS, encode("again", KEY, signed_output(THEIRS)))
     assert eventually(lambda: worker.events == [Fetched((THEIRS,))])
     assert worker.kept == {THEIRS: "again"}
 
@@ -93,3 +95,46 @@ def test_own_output_is_saved_while_that_of_another_is_waited_for(
     assert courier.work()
     assert worker.events == [Saved(OURS)]
     assert store.fetch(RUN, [OURS]) != [None]
+
+
+@pytest.mark.parametrize("place", ["store", "shared memory"])
+def test_output_of_another_task_in_its_place_is_refused(
+    courier: Courier, store: MemoryStore, worker: Watched, tmp_path: Path, place: str
+) -> None:
+    other = encode("genuine", KEY, signed_output("other"))
+    if place == "store":
+        store.complete(RUN, W0, 1, Completion(saves=[(THEIRS, other)]))
+    else:
+        SharedFolder(str(tmp_path)).write(THEIRS, other)
+    courier.fetch((THEIRS,))
+    with pytest.raises(Tampered, match="output of 'theirs'"):
+        courier.work()
+    assert not worker.kept
+
+
+def mark(task: TaskId, producer: str, number: int) -> bytes:
+    """What goes with a mark."""
+    value = (0.0, {TaskId(producer): number}, {}, {}, producer)
+    return b"".join(encode(value, KEY, signed_mark(task, producer)))
+
+
+def test_marks_bring_small_outputs(courier: Courier) -> None:
+    letter = Letter("ready", OURS, (mark(OURS, "w1", 1), mark(OURS, "w2", 2)))
+    assert courier.opened(letter) == {"w1": 1, "w2": 2}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (mark(OURS, "w2", 2), mark(OURS, "w1", 1)),
+        (mark(OURS, "w1", 1), mark(OURS, "w1", 1)),
+        (mark(OURS, "w1", 1), mark(THEIRS, "w2", 2)),
+        (mark(OURS, "w1", 1),),
+    ],
+    ids=["in another order", "one twice", "of another task", "one too few"],
+)
+def test_mark_in_the_place_of_another_is_refused(
+    courier: Courier, parts: tuple[bytes, ...]
+) -> None:
+    with pytest.raises(Tampered):
+        courier.opened(Letter("ready", OURS, parts))

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.errors import NotPicklable
+from shoal.errors import NotPicklable, Tampered
 from shoal.execution.plan import Placement, Plan
 from shoal.storage.codec import decode
+from shoal.storage.keys import signed_output
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.worker.package import Packed, Unpacked, constant_sizes, pack, unpack
 from shoal.workflow import Output, Workflow, task
@@ -28,7 +29,7 @@ def packed(*outputs: Output[Any]) -> Packed:
 
 
 def unpacked(*outputs: Output[Any]) -> Unpacked:
-    return unpack(b"".join(packed(*outputs).packages[WorkerId("w0")]), KEY)
+    return unpack(b"".join(packed(*outputs).packages[WorkerId("w0")]), KEY, WorkerId("w0"))
 
 
 def test_function_of_a_module_travels_by_name() -> None:
@@ -49,7 +50,7 @@ def test_large_constant_is_packed_once_whoever_takes_it() -> None:
     found = packed(first(first(large, large), first(equal), key=large))
     assert len(found.constants) == 1
     [(name, blob)] = found.constants.items()
-    assert np.array_equal(decode(b"".join(blob), KEY), large)
+    assert np.array_equal(decode(b"".join(blob), KEY, signed_output(name)), large)
     assert set(found.parts[0].constants.values()) == {(name,)}
 
 
@@ -93,6 +94,12 @@ def test_function_is_loaded_once_and_before_its_task_runs() -> None:
     assert not found.load(TaskId("first#1"))
 
 
+def test_the_part_of_another_worker_is_refused() -> None:
+    data = b"".join(packed(first(1)).packages[WorkerId("w0")])
+    with pytest.raises(Tampered, match="the part of worker w0 as that of w1"):
+        unpack(data, KEY, WorkerId("w1"))
+
+
 def test_copy_travels_with_its_call_and_constants() -> None:
     large = np.arange(100_000)
     workflow = Workflow.of(first(first(large, 1), 2))
@@ -103,7 +110,7 @@ def test_copy_travels_with_its_call_and_constants() -> None:
     }
     found = pack(Plan(workflow, placements, expected={made: (1.0, 2.0)}), KEY)
     [constant] = found.constants
-    package = unpack(b"".join(found.packages[WorkerId("w1")]), KEY)
+    package = unpack(b"".join(found.packages[WorkerId("w1")]), KEY, WorkerId("w1"))
     assert set(package.calls) == {made, taken}
     assert package.part.constants == {made: (constant,)}
     assert package.run(made, {TaskId(constant): "given"}) == "given"

@@ -91,7 +91,7 @@ def _isolation() -> Finding:
     if reason:
         return True, f"sandboxes see each other: no namespaces ({reason})"
     user = " (as root, which keeps rights to all files)" if os.getuid() == 0 else ""
-    return True, f"sessions' sandboxes don't see each other{user}"
+    return True, f"sandboxes don't see each other{user}"
 
 
 def _shared_memory() -> Finding:

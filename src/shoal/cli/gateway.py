@@ -13,6 +13,7 @@ import threading
 from shoal.errors import UsageError
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.housing import Housing, variable_names
+from shoal.platform.kept import KeptRuns
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer, server_tls
 from shoal.platform.tokens import new_token, read_token, write_token
@@ -57,6 +58,7 @@ def carry_out(args: argparse.Namespace) -> None:
     try:
         server = GatewayServer(gateway, token, args.host, args.port, tls)
         inner = GatewayServer(gateway, token) if tls else None  # sandboxes use the last one
+        gateway.remember(KeptRuns.of_port(server.port))
         path = token_file()
         write_token(path, token)
         ended = threading.Event()

@@ -32,6 +32,7 @@ from shoal.errors import GatewayBusy, GatewayRefused
 from shoal.execution.pool import Acquired, WarmPool
 from shoal.platform.base import Invocation, LogLine, this_host
 from shoal.platform.housing import Housing
+from shoal.platform.kept import KeptRuns
 from shoal.platform.limits import machine_memory_mb
 from shoal.platform.logs import RunLogs
 from shoal.platform.sandbox import PAGE, RunningTasks, send_frame
@@ -161,6 +162,10 @@ class LocalGateway:
                 earlier = sandbox.job
                 if earlier and earlier.worker == job.worker and earlier.epoch < job.epoch:
                     self._kill(sandbox)
+
+    def remember(self, kept: KeptRuns) -> None:
+        """Go on with detached runs should this gateway be killed, and with those kept before."""
+        self._tender.remember(kept)
 
     def alive(self) -> dict[RunId, list[tuple[WorkerId, int]]]:
         """The starts of workers that are at work or wait to be, by run."""

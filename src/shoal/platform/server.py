@@ -63,7 +63,8 @@ class GatewayServer:
                 f"The gateway can't listen on {host}:{port}: {error.strerror}. Choose another "
                 "address or port."
             ) from error
-        self.url = f"http{'s' if tls else ''}://{host}:{self._socket.getsockname()[1]}"
+        self.port: int = self._socket.getsockname()[1]
+        self.url = f"http{'s' if tls else ''}://{host}:{self.port}"
         gateway.address = (self.url, token)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="shoal-http", daemon=True)

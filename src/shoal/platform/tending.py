@@ -6,6 +6,8 @@
    up to what the machine has. The store counts what workers end of, and says when it is too often.
    One that crashed or exited did so by itself, and would again: the client is told.
 3. Runs that are over are forgotten; so are those whose store can't be reached any more.
+4. Detached runs, for which nobody else waits, are kept in files where a gateway that is started
+   again finds them.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from shoal.clock import RealClock
 from shoal.errors import RunOver, ShoalError, StoreRefused, StoreUnavailable
 from shoal.platform.base import Invocation, kind_of
+from shoal.platform.kept import KeptRuns
 from shoal.storage.base import Letter
 from shoal.storage.redis import RedisStore
 from shoal.types import Resources, RunId, WorkerId
@@ -47,6 +50,7 @@ class Tender:
         self._clock = RealClock()
         self._known: dict[RunId, Invocation] = {}
         """An invocation of each run, for others like it."""
+        self._kept: KeptRuns | None = None
         self._since: dict[RunId, float] = {}
         """Since when the stores of runs haven't been reached."""
         self._ends: deque[tuple[Invocation, dict[str, Any], int]] = deque()
@@ -58,15 +62,33 @@ class Tender:
     def know(self, invocations: Sequence[Invocation]) -> None:
         """Tend these runs from now on."""
         with self._changed:
+            new = {job.run: job for job in invocations if job.run not in self._known}
+            self._keep(new.values())
             self._known.update({job.run: job for job in invocations})
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="shoal-tender", daemon=True)
                 self._thread.start()
 
+    def _keep(self, jobs: Iterable[Invocation]) -> None:
+        for job in jobs:
+            if job.detached and self._kept is not None:
+                self._kept.keep(job)
+
+    def remember(self, kept: KeptRuns) -> None:
+        """Keep detached runs from now on, and tend those that were kept before."""
+        with self._changed:
+            self._kept = kept
+            self._keep(self._known.values())
+        left = [job for job in kept.all() if job.run not in self._known]
+        if left:
+            log.info("%d runs without a client are gone on with", len(left))
+            self.know(left)
+
     def forget(self, run: RunId) -> None:
         """Tend a run no more."""
         with self._changed:
-            self._known.pop(run, None)
+            if self._known.pop(run, None) is not None and self._kept is not None:
+                self._kept.forget(run)
 
     def lost(self, job: Invocation, facts: dict[str, Any], most_mb: int) -> None:
         """A worker ended in the middle of its job.

@@ -5,8 +5,8 @@ zygote with a socket of its own, `fork` a sandbox, `kill` one. It says when a sa
 why. When the gateway's end of the socket closes, however that came about, it kills every sandbox
 and ends, and its branches end with it.
 
-A session's sandboxes are forked from a branch of its own, in namespaces of its own where that is
-possible (see `isolation.py`). Each has a folder, which goes with it.
+A session's sandboxes are forked from a branch of its own; where that is possible, it and each of
+them have namespaces of their own (see `isolation.py`). Each has a folder, which goes with it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from shoal.platform import limits
 from shoal.platform.housing import home_of, sweep
-from shoal.platform.isolation import Isolation
+from shoal.platform.isolation import Forked, Isolation
 from shoal.platform.sandbox import Entry, serve
 from shoal.types import Resources
 
@@ -67,8 +68,8 @@ class Zygote:
         """That of its process, outside of namespaces."""
         self._home = home_of(isolation.hidden, number)
         self._branches: set[int] = set()
-        self._children: dict[int, int] = {}
-        """Sandboxes' numbers by process id."""
+        self._children: dict[int, tuple[int, Forked]] = {}
+        """Sandboxes' numbers, and what they are, by process id."""
         self._wake, wake = socket.socketpair()
         self._wake.setblocking(False)
         wake.setblocking(False)
@@ -150,10 +151,11 @@ class Zygote:
         return f"shoal-{self._number}-{sandbox}"
 
     def _fork(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        home = self._home / str(message["sandbox"])
+        number: int = message["sandbox"]
+        home = self._home / str(number)
         home.mkdir(mode=0o700)
-        pid = os.fork()
-        if pid == 0:
+        forked = self._isolation.fork(home, descriptors, partial(self._say_paused, number))
+        if forked is None:
             code = 1
             try:
                 code = self._become_sandbox(message, descriptors, str(home))
@@ -163,9 +165,12 @@ class Zygote:
                 os._exit(code)
         for descriptor in descriptors:
             os.close(descriptor)
-        self._children[pid] = message["sandbox"]
-        outside = pid if self._isolation.reason else 0  # which nobody could kill in here
-        self._say(op="forked", sandbox=message["sandbox"], pid=outside)
+        self._children[forked.pid] = number, forked
+        outside = forked.pid if self._isolation.reason else 0  # which nobody could kill in here
+        self._say(op="forked", sandbox=number, pid=outside)
+
+    def _say_paused(self, sandbox: int, paused: bool) -> None:
+        self._say(op="paused", sandbox=sandbox, paused=paused)
 
     def _become_sandbox(self, message: dict[str, Any], descriptors: list[int], home: str) -> int:
         control, out, err, page = descriptors
@@ -193,7 +198,7 @@ class Zygote:
         return serve(control, page, self._entry, home)
 
     def _kill(self, sandbox: int) -> None:
-        for pid, number in self._children.items():
+        for pid, (number, _) in self._children.items():
             if number == sandbox:
                 _kill_group(pid)
 
@@ -206,14 +211,14 @@ class Zygote:
             if pid == 0:
                 return
             if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
-                paused = os.WIFSTOPPED(status)
-                self._say(op="paused", sandbox=self._children.get(pid, -1), paused=paused)
+                if pid in self._children:
+                    self._say_paused(self._children[pid][0], os.WIFSTOPPED(status))
                 continue
-            sandbox = self._children.pop(pid, None)
             if pid in self._branches:
                 self._forget(pid)
-            if sandbox is None:
+            if pid not in self._children:
                 continue
+            sandbox, forked = self._children.pop(pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             shutil.rmtree(self._home / str(sandbox), ignore_errors=True)
@@ -223,7 +228,7 @@ class Zygote:
             self._say(
                 op="exited",
                 sandbox=sandbox,
-                code=os.waitstatus_to_exitcode(status),
+                code=forked.code(status),
                 out_of_memory=out_of_memory,
             )
 
@@ -241,7 +246,7 @@ class Zygote:
             time.sleep(_PAUSE)
         for pid in self._children:
             _kill_group(pid)
-        for pid, sandbox in self._children.items():
+        for pid, (sandbox, _) in self._children.items():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
             self._limits.remove(self._group(sandbox))

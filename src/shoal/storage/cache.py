@@ -91,7 +91,7 @@ def entry_name(task: str, digest: str) -> str:
 
 def sealed(value: Any, name: str, key: bytes) -> Blob:
     """A value as an entry."""
-    body = encode(value, key, what="an output for the cache")
+    body = encode(value, key, name, what="an output for the cache")
     return [_head(body, name, key), *body]
 
 
@@ -100,7 +100,7 @@ def unsealed(entry: Buffer, name: str, key: bytes) -> tuple[Any] | None:
     head, body = memoryview(entry)[:_HEAD], memoryview(entry)[_HEAD:]
     if not hmac.compare_digest(head, _head([body], name, key)):
         return None
-    return (decode(body, key),)
+    return (decode(body, key, name),)
 
 
 def _head(body: Blob, name: str, key: bytes) -> bytes:

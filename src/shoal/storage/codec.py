@@ -4,6 +4,9 @@ Layout: magic, HMAC-SHA256, then what it covers (number of buffers, length of th
 length of each buffer, the stream itself); after that the buffers as they are, each at a multiple
 of 64 bytes. Buffers are raw data that no unpickling executes, so they need no signature and are
 never copied for one. Nothing is unpickled before its signature was checked.
+
+The signature also covers a name, which isn't in the blob: what it was written as. Who reads a blob
+knows what it is to be, so a genuine one that was put in another's place is refused.
 """
 
 from __future__ import annotations
@@ -13,11 +16,11 @@ import hmac
 import pickle
 import struct
 import sys
-from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
 from shoal.errors import NotPicklable, Tampered
+from shoal.storage.keys import signed_output
 
 Buffer = bytes | bytearray | memoryview
 Blob = list[Buffer]
@@ -27,6 +30,9 @@ _MAGIC = b"SHL1"
 _MAC = 32
 _HEAD = len(_MAGIC) + _MAC
 _COUNTS = struct.Struct("<IQ")
+_LENGTH = struct.Struct("<I")
+_SMALL = 1 << 16
+"""What is shorter is copied to be signed, which is quicker than signing in pieces."""
 _ALIGN = 64
 _PADDING = bytes(_ALIGN)
 
@@ -34,11 +40,34 @@ _EXACT = {type(None): 4, bool: 4, float: 12, complex: 24}
 _PLAIN = frozenset((*_EXACT, int, str, bytes, bytearray))
 
 
-def encode(value: Any, key: bytes, *, what: str = "a value") -> Blob:
-    """Pickle and sign a value; `what` names it should that fail."""
-    buffers: list[memoryview] = []
-    stream = _pickled(value, buffers, what)
-    return _sealed(stream, buffers, key)
+def encode(value: Any, key: bytes, name: str, *, what: str = "a value") -> Blob:
+    """Pickle a value and sign it as what it is; `what` tells of it should it not be picklable."""
+    return _signed(_laid_out(value, what), key, name)
+
+
+def encode_constant(value: Any, key: bytes, *, what: str) -> tuple[str, Blob]:
+    """A value that is saved under a name which only equal content has; that name, and the value."""
+    laid_out = _laid_out(value, what)
+    digest = hashlib.blake2b(digest_size=16)
+    for buffer in laid_out:
+        digest.update(buffer)
+    name = f"constant:{digest.hexdigest()}"
+    return name, _signed(laid_out, key, signed_output(name))
+
+
+def _signature(covered: Buffer, key: bytes, name: str) -> bytes:
+    named = name.encode()
+    named = _LENGTH.pack(len(named)) + named
+    if len(covered) < _SMALL:
+        return hmac.digest(key, named + covered, "sha256")
+    mac = hmac.new(key, named, "sha256")
+    mac.update(covered)
+    return mac.digest()
+
+
+def _signed(laid_out: Blob, key: bytes, name: str) -> Blob:
+    covered = laid_out[0]
+    return [b"".join((_MAGIC, _signature(covered, key, name), covered)), *laid_out[1:]]
 
 
 def _pickled(value: Any, buffers: list[memoryview], what: str) -> bytes:
@@ -60,14 +89,16 @@ def _pickled(value: Any, buffers: list[memoryview], what: str) -> bytes:
     return out.getvalue()
 
 
-def _sealed(stream: bytes, buffers: Sequence[memoryview], key: bytes) -> Blob:
+def _laid_out(value: Any, what: str) -> Blob:
+    """What a signature will cover, and the buffers behind it as they will be."""
+    buffers: list[memoryview] = []
+    stream = _pickled(value, buffers, what)
     lengths = [buffer.nbytes for buffer in buffers]
     covered = _COUNTS.pack(len(lengths), len(stream))
     if lengths:
         covered += struct.pack(f"<{len(lengths)}Q", *lengths)
-    covered += stream
-    blob: Blob = [_MAGIC + hmac.digest(key, covered, "sha256") + covered]
-    length = len(blob[0])
+    blob: Blob = [covered + stream]
+    length = _HEAD + len(blob[0])
     for buffer in buffers:
         padding = -length % _ALIGN
         if padding:
@@ -77,8 +108,8 @@ def _sealed(stream: bytes, buffers: Sequence[memoryview], key: bytes) -> Blob:
     return blob
 
 
-def decode(data: Buffer, key: bytes) -> Any:
-    """The value of a blob, after its signature was checked.
+def decode(data: Buffer, key: bytes, name: str) -> Any:
+    """The value of a blob, after it was checked that the run has signed it as what it is to be.
 
     Its buffers are writable, and copied only if `data` is not.
     """
@@ -91,10 +122,10 @@ def decode(data: Buffer, key: bytes) -> Any:
     except struct.error as error:
         raise Tampered("A blob from the store is damaged: it is too short.") from error
     end = start + stream_length
-    if not hmac.compare_digest(
-        hmac.digest(key, view[_HEAD:end], "sha256"), view[len(_MAGIC) : _HEAD]
-    ):
-        raise Tampered("A blob from the store has a wrong signature: this run did not write it.")
+    if not hmac.compare_digest(_signature(view[_HEAD:end], key, name), view[len(_MAGIC) : _HEAD]):
+        raise Tampered(
+            f"A blob from the store has a wrong signature: this run did not write it as the {name}."
+        )
     if not count:
         return pickle.loads(view[start:end])
     if view.readonly:
@@ -140,11 +171,3 @@ def estimated_nbytes(value: Any) -> int:
     if isinstance(nbytes, int):
         return nbytes
     return sys.getsizeof(value, 64)
-
-
-def content_name(blob: Blob) -> str:
-    """A name that only equal content has; the signature doesn't count."""
-    digest = hashlib.blake2b(memoryview(blob[0])[_HEAD:], digest_size=16)
-    for buffer in blob[1:]:
-        digest.update(buffer)
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Every key name, in one place.
+"""Every key name, and every name that a blob of a run is signed as, in one place.
 
 A run's keys share a hash tag, so a cluster keeps them together; so do those of history, and those
 of the cache.
@@ -65,6 +65,35 @@ def progress(run: RunId) -> str:
 def mailbox(run: RunId, name: str) -> str:
     """Stream: the messages to a worker, or to the client."""
     return f"shoal:{{{run}}}:mailbox:{name}"
+
+
+def signed_output(name: str) -> str:
+    """What an output or a large constant is signed as, wherever it is kept."""
+    return f"output of {name!r}"
+
+
+def signed_mark(task: str, producer: str) -> str:
+    """What goes with a producer's mark of a task is signed as."""
+    return f"mark of {task!r} by {producer!r}"
+
+
+def signed_announcement(task: str) -> str:
+    """What tells that a task's output is saved is signed as."""
+    return f"announcement of {task!r}"
+
+
+def signed_inputs(worker: str) -> str:
+    """What a flexible worker is started with is signed as."""
+    return f"inputs of {worker!r}"
+
+
+def signed_failure(task: str) -> str:
+    """What a task failed with is signed as."""
+    return f"failure of {task!r}"
+
+
+SIGNED_PART = "part of a plan"
+"""What each worker's part of a plan is signed as; whose it is stands in it."""
 
 
 _HISTORY = "shoal:{history-1}"

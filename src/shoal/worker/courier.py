@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from shoal.clock import RealClock
-from shoal.errors import PlatformError, StoreError
+from shoal.errors import PlatformError, StoreError, Tampered
 from shoal.execution.effects import Mark
 from shoal.execution.events import Event, Fetched, Marked, Saved
 from shoal.execution.plan import Part
@@ -38,9 +38,11 @@ from shoal.storage.base import (
     Store,
 )
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode, encode
+from shoal.storage.keys import signed_announcement, signed_inputs, signed_mark, signed_output
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.worker.recorder import FETCH, SAVE, Recorder
+from shoal.worker.recovery import opened_outputs
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +170,8 @@ class Courier:
         def order() -> None:
             saved = self._worker.recorder.numbered(mark.saved)
             parts = (sent, plain, _joined(pickled), saved, self._part.worker)
-            payload = b"".join(encode(parts, self._key))
+            name = signed_mark(mark.task, mark.producer or self._part.worker)
+            payload = b"".join(encode(parts, self._key, name))
             self._marks.append(
                 MarkRequest(mark.task, mark.owner, mark.producers, payload, mark.producer)
             )
@@ -180,7 +183,7 @@ class Courier:
         self._invoked.append(task)
 
         def order() -> None:
-            blob = encode((plain, _joined(pickled)), self._key)
+            blob = encode((plain, _joined(pickled)), self._key, signed_inputs(task))
             self._starts[WorkerId(task)] = b"".join(blob)
 
         self._orders.append(order)
@@ -189,7 +192,8 @@ class Courier:
         """Tell another worker that an own output is saved."""
 
         def order() -> None:
-            payload = b"".join(encode(self._worker.recorder.numbered((task,)), self._key))
+            numbers = self._worker.recorder.numbered((task,))
+            payload = b"".join(encode(numbers, self._key, signed_announcement(task)))
             self._announcements.append(Announcement(task, owner, payload))
 
         self._orders.append(order)
@@ -212,7 +216,8 @@ class Courier:
         """Give the client a sink's output, or tell it that it is saved."""
 
         def order() -> None:
-            parts = () if saved else (b"".join(blob or encode(value, self._key)),)
+            sealed = [] if saved else blob or encode(value, self._key, signed_output(task))
+            parts = () if saved else (b"".join(sealed),)
             self._letters.append(Letter("output", task, parts))
 
         self._orders.append(order)
@@ -410,7 +415,7 @@ class Courier:
                     start = self._clock.now()
 
     def _take(self, found: dict[TaskId, Any], output: TaskId, data: Buffer, start: float) -> None:
-        found[output] = decode(data, self._key)
+        found[output] = decode(data, self._key, signed_output(output))
         nbytes = memoryview(data).nbytes
         self._worker.recorder.moved(FETCH, output, start, self._clock.now(), nbytes)
 
@@ -418,15 +423,20 @@ class Courier:
         """The small outputs that came with a message; none with one that is about a saved one."""
         held: dict[TaskId, Any] = {}
         if letter.kind == "saved":
-            self._worker.recorder.learn(decode(letter.parts[0], self._key))
+            name = signed_announcement(letter.name)
+            self._worker.recorder.learn(decode(letter.parts[0], self._key, name))
             return held
         latest = 0.0
-        for part in letter.parts:
-            sent, plain, pickled, saved, _ = decode(part, self._key)
+        producers = self._part.shared.get(TaskId(letter.name), ())
+        if len(letter.parts) != len(producers):
+            raise Tampered(f"A message of task {letter.name!r} isn't from those whom it waits for.")
+        for part, producer in zip(letter.parts, producers, strict=True):
+            name = signed_mark(letter.name, producer)
+            sent, plain, pickled, saved, _ = decode(part, self._key, name)
             latest = max(latest, sent)
             self._worker.recorder.learn(saved)
             held.update(plain)
-            held.update({task: decode(blob, self._key) for task, blob in pickled.items()})
+            held.update(opened_outputs(pickled, self._key))
         self._worker.recorder.delivered(TaskId(letter.name), latest, self._clock.now())
         return held
 
@@ -436,8 +446,8 @@ class Courier:
         data = self._given if inputs is None else b64decode(inputs)
         if data is None:
             return {}
-        plain, pickled = decode(data, self._key)
-        return {**plain, **{task: decode(blob, self._key) for task, blob in pickled.items()}}
+        plain, pickled = decode(data, self._key, signed_inputs(self._invocation.worker))
+        return {**plain, **opened_outputs(pickled, self._key)}
 
     def _run(self) -> None:
         try:

@@ -54,7 +54,7 @@ def run_worker(
     except RunOver:
         return True
     data = b64decode(invocation.part) if invocation.part is not None else entry.part
-    unpacked = unpack(data, bytes.fromhex(invocation.key))
+    unpacked = unpack(data, bytes.fromhex(invocation.key), invocation.worker)
     if unpacked.part.flexible:
         unpacked.part = unpacked.part.begun_with(TaskId(invocation.worker))
     runtime = WorkerRuntime(invocation, unpacked, entry, store, platform, running, start=start)

@@ -8,7 +8,8 @@ import traceback
 from typing import Any
 
 from shoal.errors import OutOfMemory, ShoalError, TaskError
-from shoal.storage.codec import decode, encode
+from shoal.storage.codec import Blob, decode, encode
+from shoal.storage.keys import signed_failure
 from shoal.types import TaskId, WorkerId
 from shoal.worker.package import Unpacked
 
@@ -28,7 +29,7 @@ def described_failure(
         "arguments": _arguments(task, unpacked),
         "traceback": _traceback(error),
     }
-    return json.dumps(facts).encode(), b"".join(_pickled(error, key))
+    return json.dumps(facts).encode(), b"".join(_pickled(error, task, key))
 
 
 def reason_of(error: BaseException) -> str:
@@ -70,13 +71,14 @@ def _traceback(error: BaseException) -> str:
     return "".join(lines.format())
 
 
-def _pickled(error: BaseException, key: bytes) -> Any:
+def _pickled(error: BaseException, task: TaskId, key: bytes) -> Blob:
     """The exception, or one that says what it was if it can't travel."""
+    name = signed_failure(task)
     try:
-        blob = encode(error, key)
-        decode(b"".join(blob), key)
+        blob = encode(error, key, name)
+        decode(b"".join(blob), key, name)
     except Exception:  # noqa: BLE001 - an exception may pickle, and yet not unpickle
-        return encode(RuntimeError(reason_of(error)), key)
+        return encode(RuntimeError(reason_of(error)), key, name)
     return blob
 
 
@@ -86,7 +88,7 @@ def failure_error(
     """The error that a client raises for a failure, with the user's exception as its cause."""
     facts = json.loads(bytes(parts[0]))
     try:
-        cause = decode(parts[1], key)
+        cause = decode(parts[1], key, signed_failure(task))
     except Exception:  # noqa: BLE001 - what could be unpickled there need not be here
         cause = RuntimeError(facts["reason"])
     kind = type(cause) if isinstance(cause, TaskError) else TaskError

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from shoal.errors import NotPicklable
+from shoal.errors import NotPicklable, Tampered
 from shoal.execution.plan import Part, Plan
-from shoal.storage.codec import Blob, content_name, decode, encode, estimated_nbytes
+from shoal.storage.codec import Blob, decode, encode, encode_constant, estimated_nbytes
+from shoal.storage.keys import SIGNED_PART
 from shoal.types import TaskId, WorkerId
 from shoal.workflow import Call, Ref, Task, Where, Workflow, attribute_of, importable
 
@@ -71,7 +72,7 @@ def pack(plan: Plan, key: bytes) -> Packed:
     for part in parts:
         package = _package(part, plan.workflow, constants, functions)
         try:
-            blob = encode(package, key, what="a plan")
+            blob = encode(package, key, SIGNED_PART, what="a plan")
         except NotPicklable:
             _blame(part, plan.workflow, key)
             raise
@@ -153,8 +154,8 @@ class _Constants:
             return known
         if not _is_large(value):
             return None
-        blob = encode(value, self._key, what=_described(where, task))
-        name = TaskId(f"constant:{content_name(blob)}")
+        named, blob = encode_constant(value, self._key, what=_described(where, task))
+        name = TaskId(named)
         self.blobs[name] = blob
         self._names[id(value)] = name
         return name
@@ -231,7 +232,7 @@ def _blame(part: Part, workflow: Workflow, key: bytes) -> None:
     """Raise the error that names the argument which can't be pickled."""
     for task in part.tasks:
         for where, value in _arguments(workflow.calls[task]):
-            encode(value, key, what=_described(where, task))
+            encode(value, key, "", what=_described(where, task))
 
 
 @dataclass(slots=True)
@@ -310,9 +311,11 @@ def _filled(value: Any, values: Mapping[TaskId, Any]) -> Any:
     return value
 
 
-def unpack(data: Any, key: bytes) -> Unpacked:
-    """A package as it arrives."""
-    package: Package = decode(data, key)
+def unpack(data: Any, key: bytes, worker: WorkerId) -> Unpacked:
+    """A worker's package as it arrives."""
+    package: Package = decode(data, key, SIGNED_PART)
     part = package.part
+    if part.worker != worker and not part.flexible:
+        raise Tampered(f"The store has the part of worker {part.worker} as that of {worker}.")
     calls = dict(zip((*part.tasks, *part.copies), package.calls, strict=True))
     return Unpacked(part, calls, package.functions, package.cached, package.retry_on)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from shoal.execution.events import Recovered
 from shoal.execution.plan import Part
 from shoal.storage.base import Leftovers
-from shoal.storage.codec import decode
+from shoal.storage.codec import Buffer, decode
+from shoal.storage.keys import signed_mark, signed_output
 from shoal.storage.shared import SharedFolder
 from shoal.types import TaskId, WorkerId
+
+
+def opened_outputs(blobs: Mapping[TaskId, Buffer], key: bytes) -> dict[TaskId, Any]:
+    """The values of outputs that have travelled as blobs."""
+    return {task: decode(blob, key, signed_output(task)) for task, blob in blobs.items()}
 
 
 def recovered(
@@ -26,11 +33,11 @@ def recovered(
     values: dict[TaskId, Any] = {}
     marked: set[TaskId] = set()
     for target, payload in left.marks.items():
-        _, plain, pickled, fetched, by = decode(payload, key)
+        _, plain, pickled, fetched, by = decode(payload, key, signed_mark(target, part.worker))
         if by == part.worker and saved.issuperset(fetched):
             marked.add(TaskId(target))
             values.update(plain)
-            values.update({task: decode(blob, key) for task, blob in pickled.items()})
+            values.update(opened_outputs(pickled, key))
     found = Recovered(
         frozenset(saved),
         tuple(values),

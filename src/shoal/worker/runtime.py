@@ -56,6 +56,7 @@ from shoal.execution.machine import WorkerMachine
 from shoal.platform.base import Invocation, Platform
 from shoal.storage.base import Entry, Letter, Store
 from shoal.storage.codec import Blob, blob_nbytes, encode, estimated_nbytes, quick_nbytes
+from shoal.storage.keys import signed_output
 from shoal.storage.shared import SharedFolder
 from shoal.types import TaskId
 from shoal.worker.cache import TaskCache
@@ -366,7 +367,7 @@ class WorkerRuntime:
         nbytes = quick_nbytes(value)
         if nbytes is not None:
             return nbytes
-        blob = encode(value, self._key, what=f"the output of task {task!r}")
+        blob = self._encoded(task, value)
         self._blobs[task] = blob
         return blob_nbytes(blob)
 
@@ -375,7 +376,11 @@ class WorkerRuntime:
         with self._lock:
             blob = self._blobs.pop(task, None)
             value = self._values.get(task)
-        return blob or encode(value, self._key, what=f"the output of task {task!r}")
+        return blob or self._encoded(task, value)
+
+    def _encoded(self, task: TaskId, value: Any) -> Blob:
+        what = f"the output of task {task!r}"
+        return encode(value, self._key, signed_output(task), what=what)
 
     def tell(self, event: Event) -> None:
         """Tell the machine what happened, from a thread that sees to the orders afterwards."""

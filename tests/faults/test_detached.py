@@ -1,0 +1,153 @@
+"""A detached run goes on without any client, whatever happens to its workers and its gateway."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from observing import PATIENCE, eventually, outside, processes_mentioning
+from shoal import Session, Task
+from shoal.cli.main import main
+from shoal.platform.housing import hidden_folder
+from shoal.storage.embedded import EmbeddedServer
+from shoal.workflow import Output
+
+pytestmark = pytest.mark.real
+
+TOKEN = "a-token-of-the-test"
+LEASE = 1.0
+
+
+@dataclass
+class Gateway:
+    """`shoal gateway`, which can be killed and started again at its port."""
+
+    folder: Path
+    port: int = 0
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it, the first time or again."""
+        program = [sys.executable, "-m", "shoal.cli.main", "gateway", "--port", str(self.port)]
+        environment = dict(os.environ) | {"SHOAL_TOKEN": TOKEN, "OF_TEST": str(self.folder)}
+        self.process = subprocess.Popen(
+            program,
+            env=environment | {"SHOAL_PASS_VARIABLES": "OF_TEST"},
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        assert b"listening" in self.process.stdout.readline()
+
+    def kill(self) -> None:
+        """Kill it, and see that its sandboxes are gone with it."""
+        self.process.kill()
+        self.process.communicate()
+        assert eventually(lambda: not processes_mentioning(str(self.folder)))
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    gateway = Gateway(tmp_path)
+    yield gateway
+    gateway.process.terminate()
+    gateway.process.communicate(timeout=PATIENCE)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """A store that outlives its clients."""
+    server = EmbeddedServer()
+    yield server.url
+    server.close()
+
+
+def workflow(folder: Path) -> Output[int]:
+    """A chain and a fan-in; each task leaves its process's number; the second waits to go on."""
+
+    def first() -> int:
+        (folder / f"first.{time.time_ns()}").touch()
+        return 1
+
+    def second(number: int) -> int:
+        (folder / "unfinished").write_text(str(os.getpid()))
+        (folder / "unfinished").rename(folder / f"second.{time.time_ns()}")
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        return number + 1
+
+    def last(*numbers: int) -> int:
+        (folder / "last").touch()
+        return sum(numbers)
+
+    made = Task(first)()
+    return Task(last)(Task(second)(made), made)
+
+
+@contextmanager
+def submitted(server: str, gateway: Gateway, folder: Path) -> Iterator[str]:
+    """A detached run without a client, whose second task is at work; it has ended afterwards."""
+    given = {"store": server, "platform": gateway.url, "token": TOKEN, "folder": str(folder / "d")}
+    with Session(**given, workers=2) as session:
+        run = session.submit(workflow(folder), detach=True, lease=LEASE, planner="uniform")
+    assert eventually(lambda: [*folder.glob("second.*")])
+    yield run.id
+    assert eventually((folder / "last").exists)
+
+
+def attached(run: str, server: str, gateway: Gateway, folder: Path) -> int:
+    """The exit code of `shoal attach`."""
+    settings = {"store": server, "platform": gateway.url, "token": TOKEN, "folder": folder / "d"}
+    given = [f"{name}={value}" for name, value in settings.items()]
+    return main(["attach", run, *[part for each in given for part in ("--set", each)]])
+
+
+def test_the_gateway_alone_starts_a_lost_worker_anew(
+    server: str, gateway: Gateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with submitted(server, gateway, tmp_path) as run:
+        (began,) = tmp_path.glob("second.*")
+        os.kill(outside(int(began.read_text())), signal.SIGKILL)
+        assert eventually(lambda: len([*tmp_path.glob("second.*")]) == 2)
+        (tmp_path / "go").touch()
+    assert attached(run, server, gateway, tmp_path) == 0
+    assert capsys.readouterr().out == "3\n"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_gateway_that_is_started_again_goes_on_with_its_runs(
+    server: str,
+    gateway: Gateway,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    times: int,
+) -> None:
+    """1. Gateway and workers are killed. 2. It is started again. 3. The run ends. 4. One asks."""
+    with submitted(server, gateway, tmp_path) as run:
+        for time_ in range(times):
+            gateway.kill()
+            gateway.start()
+            assert eventually(lambda n=time_: len([*tmp_path.glob("second.*")]) == n + 2)  # type: ignore[misc]
+        (tmp_path / "go").touch()
+    assert attached(run, server, gateway, tmp_path) == 0
+    assert capsys.readouterr().out == "3\n"
+    kept = hidden_folder() / "runs" / str(gateway.port)
+    assert eventually(lambda: not [*kept.iterdir()])
