@@ -287,8 +287,8 @@ class Experiment:
         return found + [f"process {pid}" for pid in mine | set(zombies(os.getpid()))]
 
     def _runtime_files(self) -> Iterator[Path]:
-        folder = self._folder / "run"
-        found = (path for path in folder.rglob("*") if not path.is_dir())
+        walked = os.walk(self._folder / "run")  # which doesn't mind what vanishes meanwhile
+        found = (Path(place, name) for place, _, names in walked for name in names)
         return (path for path in found if path.name not in _STAY)
 
     def interrupt(self) -> None:

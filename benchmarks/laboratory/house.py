@@ -257,7 +257,7 @@ class ClientProcess(Housed):
 
 def embedded_stores(folder: Path) -> list[str]:
     """The URLs of the servers that embedded clients have started."""
-    return [f"unix://{path}" for path in (folder / "run").rglob("*.sock")]
+    return [f"unix://{path}" for path in (folder / "run").glob("shoal-*/*.sock")]
 
 
 def client_environment(folder: Path) -> dict[str, str]:

@@ -30,6 +30,7 @@ from shoal.errors import (
     RunTimeout,
     ShoalError,
     StoreError,
+    StoreRefused,
     StoreUnavailable,
     UsageError,
 )
@@ -168,6 +169,8 @@ class Run:
         """The store may have something of it that is worth keeping."""
         self._detached = False
         """It goes on without this client."""
+        self.undeleted = False
+        """It has ended, and the store would not delete what is left of it."""
         self._forgotten = False
         """Large outputs of an earlier try went with its client."""
         self._state: State = "running"
@@ -569,13 +572,20 @@ class Run:
 
     def forget(self) -> None:
         """Delete everything of the run, wherever it is."""
-        try:
-            self._environment.store.close(self.id, list(self.plan.workers))
-        except StoreError as error:
-            if self._error is not None:
-                self._error.add_note(f"What it left in the store could not be deleted: {error}")
+        self.delete()
         if self.shared is not None:
             self._environment.retire(self.shared)
+
+    def delete(self) -> None:
+        """Delete everything of the run in the store, if that is possible."""
+        try:
+            self._environment.store.close(self.id, list(self.plan.workers))
+            self.undeleted = False
+        except StoreError as error:
+            self.undeleted = isinstance(error, StoreRefused)  # one that is away isn't awaited again
+            again = " That is tried again when the session is closed." if self.undeleted else ""
+            if self._error is not None:
+                self._error.add_note(f"What it left could not be deleted: {error}{again}")
 
     def result(self, timeout: float | None = None) -> Any:
         """The output's value, or a list of values if several outputs were asked for.

@@ -95,6 +95,8 @@ class Session:
         self._afterworker: threading.Thread | None = None
         self._history: History | None = None
         self._runs: set[Run] = set()
+        self._undeleted: list[Run] = []
+        """Ended runs of which the store would not delete what is left."""
         self._kept: dict[RunId, Run] = {}
         """Runs that aren't finished, the oldest first."""
         self._retired: SharedFolder | None = None
@@ -255,6 +257,8 @@ class Session:
         """Keep a few runs that aren't finished, for who resumes them."""
         if not run.resumable:
             forget(self.settings.data_folder(), run.id)
+            if run.undeleted:
+                self._undeleted.append(run)
             return
         with self._lock:
             self._kept[run.id] = run
@@ -474,6 +478,8 @@ class Session:
             runs = list(self._runs)
         for run in runs:
             run.cancel()
+        for run in self._undeleted:
+            run.delete()
         for run in self._kept.values():
             if not self._lasting:
                 run.forget()

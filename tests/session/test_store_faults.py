@@ -94,7 +94,7 @@ def store_of(session: Session) -> RedisStore:
 
 def left(session: Session) -> list[bytes]:
     """The keys of runs in the store."""
-    found: list[bytes] = store_of(session)._call([["KEYS", "shoal:{1*"]])[0]
+    found: list[bytes] = store_of(session)._call([["KEYS", "shoal:{[01]*"]])[0]
     return found
 
 
@@ -275,8 +275,14 @@ def test_full_disk_ends_the_run_with_what_to_do(tmp_path: Path) -> None:
             store_of(session)._call([["BGSAVE"]])
             assert eventually(lambda: writing_is_refused(session))
             open_gate(tmp_path)
-            with pytest.raises(StoreRefused, match=r"can't write to its disk.*Make room"):
+            with pytest.raises(StoreRefused, match=r"can't write to its disk.*Make room") as caught:
                 run.result(PATIENCE)
+            assert "tried again when the session is closed" in "".join(caught.value.__notes__)
+            assert left(session)
+            store_of(session)._call([["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]])
+            assert not writing_is_refused(session)
+        with Session(store=server.url, folder=str(tmp_path)) as session:
+            assert not left(session)
 
 
 def writing_is_refused(session: Session) -> bool:
