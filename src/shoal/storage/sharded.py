@@ -10,7 +10,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from shoal.errors import RunOver, ShardLost, StoreError
@@ -72,10 +73,10 @@ class ShardedStore:
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
     ) -> Sequence[Claim | Ready]:
         """Save, mark, deliver."""
-        home = self._home(run)
-        saves, references = self._spread(run, completion.saves)
+        with self._unless_over(run):
+            saves, references = self._spread(run, completion.saves)
         try:
-            return home.complete(run, worker, epoch, replace(completion, saves=saves))
+            return self._home(run).complete(run, worker, epoch, replace(completion, saves=saves))
         except RunOver:
             self._shards.drop(references)
             raise
@@ -87,11 +88,7 @@ class ShardedStore:
         if not saves:
             return [], []
         large = [(name, blob) for name, blob in saves if blob_nbytes(blob) > SMALL]
-        try:
-            references = self._shards.put(run, large)
-        except ShardLost:
-            self._home(run).check(run)  # maybe it is over
-            raise
+        references = self._shards.put(run, large)
         following = iter(references)
         kept = [
             (name, next(following).packed() if blob_nbytes(blob) > SMALL else blob)
@@ -99,15 +96,21 @@ class ShardedStore:
         ]
         return kept, references
 
+    @contextlib.contextmanager
+    def _unless_over(self, run: RunId) -> Iterator[None]:
+        """Tell a run that a shard has lost from one that is over."""
+        try:
+            yield
+        except ShardLost:
+            self._home(run).check(run)
+            raise
+
     def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
         """Saved outputs."""
         found = self._home(run).fetch(run, names)
         references = {at: to for at, data in enumerate(found) if (to := reference_in(data))}
-        try:
-            outputs = self._shards.get(run, list(references.values()))
-        except ShardLost:
-            self._home(run).check(run)
-            raise
+        with self._unless_over(run):
+            outputs = self._shards.get(list(references.values()))
         for at, output in zip(references, outputs, strict=True):
             found[at] = output
         return found
@@ -162,7 +165,8 @@ class ShardedStore:
         self._shards.expire(run, opening.ttl)
         kept = home.saved(run)
         references = {to: name for name, data in kept.items() if (to := reference_in(data))}
-        lost = [references[reference] for reference in self._shards.missing(list(references))]
+        missing = self._shards.missing(list(references))
+        lost = [name for reference, name in references.items() if reference.key in missing]
         home.unsave(run, lost)
         outputs = dict(self._spread(run, list(opening.outputs.items()))[0])
         opening = replace(opening, outputs=outputs)
