@@ -83,13 +83,15 @@ class RedisStore(ServerClient):
     def open(self, run: RunId, opening: Opening) -> None:
         """Begin a run."""
 
-        def attempt() -> str:
+        def attempt() -> tuple[list[Any], str]:
             with self._connected() as connection:
-                return lifetime(connection.node(keys.state(run)))
+                replies = ready(connection, connection.pipeline(commands))
+                return replies, lifetime(connection.node(keys.state(run)))
 
-        before = self._persist(attempt)
-        checked(self._call([["MULTI"], *_opening_commands(run, opening), ["EXEC"]])[-1])
-        self._opened[run] = before
+        commands: list[list[Arg]] = [["MULTI"], *_opening_commands(run, opening), ["EXEC"]]
+        replies, began = self._persist(attempt)
+        checked(checked(replies)[-1])
+        self._opened[run] = began
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int, *, part: bool = True) -> Entry:
         """Begin a start of a worker."""
