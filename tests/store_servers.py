@@ -46,10 +46,8 @@ def cluster_server(folder: Path, count: int = 3) -> Iterator[list[int]]:
     with ExitStack() as stack:
         ports: list[int] = []
         for number in range(count):
-            options = f"--cluster-enabled yes --cluster-config-file {folder}/{number}.conf"
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                options += f" --cluster-port {free.getsockname()[1]}"
-            ports.append(stack.enter_context(tcp_server(*options.split(" "))))
+            options = cluster_options(folder / f"{number}.conf")
+            ports.append(stack.enter_context(tcp_server(*options)))
         form_cluster([url_of(port) for port in ports])
         yield ports
 
@@ -89,6 +87,14 @@ def reachable(url: str) -> bool:
     except StoreUnavailable:
         return False
     return True
+
+
+def cluster_options(config: Path) -> list[str]:
+    """What makes a server a node of a cluster that has yet to be formed."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        bus = free.getsockname()[1]
+    named = ["--cluster-config-file", str(config), "--cluster-port", str(bus)]
+    return ["--cluster-enabled", "yes", *named]
 
 
 class Server:

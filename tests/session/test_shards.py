@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,14 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from dropping_proxy import DroppingProxy, at_random
 from observing import PATIENCE, eventually, exists
-from shoal.errors import RunLost, ShardLost, ShardUnavailable, StoreUnavailable
+from shoal.cli.main import main
+from shoal.errors import RunCancelled, RunLost, ShardLost, ShardUnavailable, StoreUnavailable
 from shoal.run import Run
 from shoal.session import Session
+from shoal.storage import keys
+from shoal.storage.cluster import slot_of
 from shoal.storage.resp import Connection, parse_url
 from shoal.storage.ring import Ring
 from shoal.workflow import Output, Task
-from store_servers import Server, cluster_server, serving, url_of
+from store_servers import Server, cluster_options, form_cluster, reachable, serving
 
 pytestmark = pytest.mark.real
 
@@ -241,17 +247,133 @@ def test_session_does_not_begin_without_one_of_its_servers(forgetful: Three) -> 
         Session(store=forgetful.url)
 
 
-def test_run_in_a_cluster_spreads_and_leaves_nothing(tmp_path: Path) -> None:
-    with cluster_server(tmp_path) as ports:
-        url = url_of(ports[0]).replace("redis:", "redis+cluster:")
-        with Session(store=url, workers=2) as session:
-            open_gate(tmp_path)
-            run = session.submit(*gated(tmp_path), planner="spread")
-            assert run.result(PATIENCE) == [RIGHT, RIGHT]
-            assert set(run.timeline.shards) == {f"127.0.0.1:{port}" for port in ports}
-            session.settle()
-            assert [record.run for record in session.history.runs()] == [run.id]
-            for port in ports:
-                connection = Connection(parse_url(url_of(port)))
-                assert connection.call("KEYS", "shoal:{[0-9]*") == []
-                connection.close()
+def test_cancelling_does_not_wait_for_a_shard_that_is_away(
+    forgetful: Three, tmp_path: Path
+) -> None:
+    settings = {"workers": 2, "folder": str(tmp_path), "reconnect_seconds": PATIENCE * 10}
+    with Session(store=forgetful.url, **settings) as session:
+        run = half_done(session, tmp_path)
+        forgetful.other(run).kill()
+        open_gate(tmp_path)
+        canceller = threading.Thread(target=run.cancel, daemon=True)
+        canceller.start()
+        canceller.join(PATIENCE)
+        assert not canceller.is_alive()
+        with pytest.raises(RunCancelled):
+            run.result(0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_results_are_right_though_connections_to_all_shards_drop(
+    forgetful: Three, tmp_path: Path, seed: int
+) -> None:
+    open_gate(tmp_path)
+    proxies = [DroppingProxy(server.port) for server in forgetful.servers]
+    url = ",".join(f"redis://127.0.0.1:{proxy.port}" for proxy in proxies)
+    try:
+        with Session(store=url, workers=2, folder=str(tmp_path)) as session:
+            for number, proxy in enumerate(proxies):
+                proxy.drops = at_random(3 * seed + number, 0.02, ("to",))
+            found = session.compute(*gated(tmp_path), planner="spread", timeout=PATIENCE)
+            for proxy in proxies:
+                proxy.drops = lambda way, data: None
+            assert found == [RIGHT, RIGHT]
+            assert not any(forgetful.keys().values())
+        assert any(proxy.dropped for proxy in proxies)
+    finally:
+        for proxy in proxies:
+            proxy.close()
+
+
+def test_bytes_of_each_shard_are_shown(
+    forgetful: Three, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_gate(tmp_path)
+    with Session(store=forgetful.url, workers=2, folder=str(tmp_path)) as session:
+        session.compute(*gated(tmp_path), planner="spread")
+    assert main(["show", "last", "--set", f"folder={tmp_path}"]) == 0
+    shown = capsys.readouterr().out
+    for server in forgetful.servers:
+        assert re.search(rf"shard 127\.0\.0\.1:{server.port} +[\d,]+ bytes saved", shown)
+
+
+def clustered(folder: Path, *options: str) -> Iterator[Three]:
+    with ExitStack() as stack:
+        nodes: list[Server] = []
+        for number in range(3):
+            place = folder / f"node-{number}"
+            place.mkdir()
+            joining = cluster_options(place / "nodes.conf")
+            nodes.append(stack.enter_context(serving(place, *joining, *options)))
+        for node in nodes:
+            assert eventually(lambda node=node: reachable(node.url))  # type: ignore[misc]
+        form_cluster([node.url for node in nodes])
+        yield Three(nodes)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Three]:
+    """A cluster whose nodes keep nothing."""
+    yield from clustered(tmp_path)
+
+
+@pytest.fixture
+def durable_cluster(tmp_path: Path) -> Iterator[Three]:
+    yield from clustered(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
+
+
+def cluster_url(cluster: Three) -> str:
+    """One node is enough: it knows the others."""
+    return cluster.servers[0].url.replace("redis:", "redis+cluster:")
+
+
+def home_in(cluster: Three, run: Run) -> int:
+    """The number of the node that a run is coordinated on."""
+    slot = slot_of(keys.state(run.id))
+    return next(n for n in range(3) if slot < 16384 * (n + 1) // 3)
+
+
+def test_run_in_a_cluster_spreads_and_leaves_nothing(cluster: Three, tmp_path: Path) -> None:
+    with Session(store=cluster_url(cluster), workers=2) as session:
+        run = half_done(session, tmp_path)
+        kinds = [{key.split(":")[2] for key in found} for found in cluster.keys().values()]
+        assert all("shard" in found for found in kinds)
+        assert [number for number in range(3) if "state" in kinds[number]] == [
+            home_in(cluster, run)
+        ]
+        open_gate(tmp_path)
+        assert run.result(PATIENCE) == [RIGHT, RIGHT]
+        assert set(run.timeline.shards) == {f"127.0.0.1:{node.port}" for node in cluster.servers}
+        session.settle()
+        assert [record.run for record in session.history.runs()] == [run.id]
+        assert not any(cluster.keys().values())
+
+
+@pytest.mark.parametrize("distance", [0, 1], ids=["the run's home", "another node"])
+def test_node_that_is_killed_and_comes_back_with_its_data_does_no_harm(
+    durable_cluster: Three, tmp_path: Path, distance: int
+) -> None:
+    with Session(store=cluster_url(durable_cluster), workers=2, folder=str(tmp_path)) as session:
+        run = half_done(session, tmp_path)
+        killed = durable_cluster.servers[(home_in(durable_cluster, run) + distance) % 3]
+        killed.kill()
+        open_gate(tmp_path)
+        time.sleep(0.5)  # workers find that nobody answers
+        killed.start()
+        assert run.result(PATIENCE) == [RIGHT, RIGHT]
+        assert executed(tmp_path) == dict.fromkeys(range(PARTS), 1)
+
+
+@pytest.mark.parametrize("distance", [0, 1], ids=["the run's home", "another node"])
+def test_node_that_comes_back_empty_ends_the_run_with_that(
+    cluster: Three, tmp_path: Path, distance: int
+) -> None:
+    with Session(store=cluster_url(cluster), workers=2, folder=str(tmp_path)) as session:
+        run = half_done(session, tmp_path)
+        killed = cluster.servers[(home_in(cluster, run) + distance) % 3]
+        killed.kill()
+        killed.start()
+        open_gate(tmp_path)
+        with pytest.raises(ShardLost if distance else RunLost):
+            run.result(PATIENCE)
+        assert session.compute(*gated(tmp_path)) == [RIGHT, RIGHT]
