@@ -10,6 +10,7 @@ import pytest
 from shoal.errors import StoreRefused, StoreUnavailable
 from shoal.storage import keys
 from shoal.storage.base import Completion, Letter, Opening
+from shoal.storage.cacheshards import server_cache
 from shoal.storage.cluster import slot_of
 from shoal.storage.keys import CLIENT
 from shoal.storage.resp import Connection, parse_url
@@ -108,6 +109,17 @@ def test_server_that_stands_alone_is_told_from_a_cluster(tcp_port: int) -> None:
 def test_cluster_that_nobody_answers_for_is_told_at_once() -> None:
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1 can't be reached"):
         open_store("redis+cluster://127.0.0.1:1")
+
+
+def test_cache_works_in_a_cluster(ports: list[int]) -> None:
+    cache = server_cache(url_in(ports[2]), 2000)
+    for number in range(3):
+        cache.keep(f"task/{number}", [bytes(1000)])
+    assert cache.find("task/0") is None
+    assert [entry.name for entry in cache.entries()] == ["task/1", "task/2"]
+    cache.remove(["task/1", "task/2"])
+    assert cache.entries() == []
+    cache.close()
 
 
 def test_nothing_of_a_run_is_left_on_any_node(
