@@ -14,6 +14,7 @@ from shoal.errors import (
     TaskTimeout,
     WorkerDied,
 )
+from shoal.platform.base import last_error
 from shoal.storage.base import Letter
 from shoal.types import TaskId
 from shoal.workflow import Workflow
@@ -42,8 +43,9 @@ def loss_error(
         reason = "it gave no sign of life, again and again after it was started anew"
         return WorkerDied(task, letter.name, reason)
     if facts["reason"] == "error":
+        ended = last_error(facts["detail"])
         for kind in _STORE_ERRORS:
-            _, found, text = facts["detail"].rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
+            _, found, text = ended.rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
             if found:
                 return kind(f"{text.strip()} Worker {letter.name} was told so.")
         return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")

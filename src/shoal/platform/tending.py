@@ -30,7 +30,7 @@ from shoal.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from shoal.platform.base import Invocation, kind_of
+from shoal.platform.base import Invocation, kind_of, last_error
 from shoal.storage.base import Letter, Store
 from shoal.storage.sharded import open_store
 from shoal.types import Resources, RunId, WorkerId
@@ -166,7 +166,8 @@ class Tender:
             grown = min(2 * job.memory_mb, most_mb)
             kind, hopeless = kind_of(Resources(grown, job.cpus)), grown <= job.memory_mb
         claim = None
-        if not hopeless and not any(kind in facts.get("detail", "") for kind in _LASTING):
+        ended = last_error(facts.get("detail", ""))
+        if not hopeless and not any(lasting in ended for lasting in _LASTING):
             try:
                 claim = store.restart(job.run, job.worker, job.epoch, cause, kind)
             except RunOver:
