@@ -59,9 +59,9 @@ def form_cluster(urls: list[str]) -> None:
     for number, node in enumerate(nodes):
         node.call("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
         node.call("CLUSTER", "ADDSLOTSRANGE", ends[number], ends[number + 1] - 1)
-        for other in nodes[:number]:
-            bus = other.call("CONFIG", "GET", "cluster-port")[1]
-            node.call("CLUSTER", "MEET", "127.0.0.1", other.address.port, bus)
+    for other in nodes[1:]:
+        bus = other.call("CONFIG", "GET", "cluster-port")[1]
+        nodes[0].call("CLUSTER", "MEET", "127.0.0.1", other.address.port, bus)
 
     def agreed() -> bool:
         return all(
