@@ -1,4 +1,4 @@
-"""Servers for the tests of stores, over TCP: one with a password, and one that can be killed."""
+"""Servers for the tests of stores, over TCP: with a password, in a cluster, or to be killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from observing import eventually
@@ -40,6 +40,41 @@ def tcp_server(*options: str) -> Iterator[int]:
     assert eventually(lambda: not reachable(url_of(port)))
 
 
+@contextmanager
+def cluster_server(folder: Path, count: int = 3) -> Iterator[list[int]]:
+    """The ports of a cluster's nodes, which share all slots evenly."""
+    with ExitStack() as stack:
+        ports: list[int] = []
+        for number in range(count):
+            options = cluster_options(folder / f"{number}.conf")
+            ports.append(stack.enter_context(tcp_server(*options)))
+        form_cluster([url_of(port) for port in ports])
+        yield ports
+
+
+def form_cluster(urls: list[str]) -> None:
+    """Give nodes their slots, and have them know each other."""
+    nodes = [Connection(parse_url(url)) for url in urls]
+    ends = [16384 * number // len(nodes) for number in range(len(nodes) + 1)]
+    for number, node in enumerate(nodes):
+        node.call("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        node.call("CLUSTER", "ADDSLOTSRANGE", ends[number], ends[number + 1] - 1)
+    for other in nodes[1:]:
+        bus = other.call("CONFIG", "GET", "cluster-port")[1]
+        nodes[0].call("CLUSTER", "MEET", "127.0.0.1", other.address.port, bus)
+
+    def agreed() -> bool:
+        return all(
+            b"cluster_state:ok" in bytes(node.call("CLUSTER", "INFO"))
+            and len(node.call("CLUSTER", "SLOTS")) == len(nodes)
+            for node in nodes
+        )
+
+    assert eventually(agreed)
+    for node in nodes:
+        node.close()
+
+
 def url_of(port: int, db: int = 0) -> str:
     """How to reach a server that `tcp_server` started."""
     return f"redis://:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}/{db}"
@@ -52,6 +87,14 @@ def reachable(url: str) -> bool:
     except StoreUnavailable:
         return False
     return True
+
+
+def cluster_options(config: Path) -> list[str]:
+    """What makes a server a node of a cluster that has yet to be formed."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        bus = free.getsockname()[1]
+    named = ["--cluster-config-file", str(config), "--cluster-port", str(bus)]
+    return ["--cluster-enabled", "yes", *named]
 
 
 class Server:

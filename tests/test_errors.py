@@ -33,6 +33,8 @@ SAMPLES = [
     errors.StoreError("broken"),
     errors.StoreUnavailable("nobody there"),
     errors.StoreInterrupted("hung up"),
+    errors.ShardUnavailable("nobody there"),
+    errors.ShardLost("restarted without its data"),
     errors.StoreRefused("full"),
     errors.Tampered("a wrong signature"),
     errors.RunOver("ended"),

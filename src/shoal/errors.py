@@ -21,7 +21,9 @@
     │       └── GatewayBusy        for now: too many requests, or too many workers wait
     ├── StoreError                 the store
     │   ├── StoreUnavailable       nobody answers, or not in our language
-    │   │   └── StoreInterrupted   the connection broke, or the server isn't ready yet
+    │   │   ├── StoreInterrupted   the connection broke, or the server isn't ready yet
+    │   │   └── ShardUnavailable   one of several servers stays away
+    │   ├── ShardLost              one of several servers has lost outputs
     │   ├── StoreRefused           a wrong password, a full memory or disk, a wrong command
     │   ├── Tampered               a blob's signature is wrong
     │   ├── RunOver                the run, or this start of the worker, is over
@@ -215,6 +217,14 @@ class StoreUnavailable(StoreError):
 
 class StoreInterrupted(StoreUnavailable):
     """The connection broke, or the server isn't ready yet: the same may work in a moment."""
+
+
+class ShardUnavailable(StoreUnavailable):
+    """One of the servers that a run's outputs are spread over stays away; the others answer."""
+
+
+class ShardLost(StoreError):
+    """One of the servers that a run's outputs are spread over no longer has them."""
 
 
 class StoreRefused(StoreError):

@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 import signal
 
-from shoal.errors import OutOfMemory, StoreRefused, TaskTimeout, WorkerDied
+from shoal.errors import (
+    OutOfMemory,
+    ShardLost,
+    ShardUnavailable,
+    StoreError,
+    StoreRefused,
+    TaskTimeout,
+    WorkerDied,
+)
+from shoal.platform.base import last_error
 from shoal.storage.base import Letter
 from shoal.types import TaskId
 from shoal.workflow import Workflow
 
-_STORE_REFUSED = f"{StoreRefused.__module__}.{StoreRefused.__qualname__}"
-"""How the last line of a worker's traceback begins that the store has refused something."""
+_STORE_ERRORS = (StoreRefused, ShardUnavailable, ShardLost)
+"""Whose name is in the last line of a worker's traceback if it ended of the store."""
 
 
 def loss_error(
     letter: Letter, workflow: Workflow
-) -> WorkerDied | OutOfMemory | TaskTimeout | StoreRefused:
+) -> WorkerDied | OutOfMemory | TaskTimeout | StoreError:
     """What to say of a worker that died."""
     facts = json.loads(bytes(letter.parts[0]))
     tasks = list(workflow.calls)
@@ -34,9 +43,11 @@ def loss_error(
         reason = "it gave no sign of life, again and again after it was started anew"
         return WorkerDied(task, letter.name, reason)
     if facts["reason"] == "error":
-        _, refused, text = facts["detail"].rpartition(f"{_STORE_REFUSED}: ")
-        if refused:
-            return StoreRefused(f"{text.strip()} Worker {letter.name} was told so.")
+        ended = last_error(facts["detail"])
+        for kind in _STORE_ERRORS:
+            _, found, text = ended.rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
+            if found:
+                return kind(f"{text.strip()} Worker {letter.name} was told so.")
         return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")
     code = facts["code"]
     late = [task for task in running if workflow.calls[task].task.timeout is not None]

@@ -28,6 +28,8 @@ from shoal.errors import (
     RunOver,
     RunStuck,
     RunTimeout,
+    ShardLost,
+    ShardUnavailable,
     ShoalError,
     StoreError,
     StoreRefused,
@@ -35,7 +37,7 @@ from shoal.errors import (
     UsageError,
 )
 from shoal.execution.plan import Part, Plan
-from shoal.execution.timeline import Timeline, decode_records
+from shoal.execution.timeline import Moved, Timeline, decode_records, encode_record
 from shoal.losses import loss_error
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.planning.preview import Preview
@@ -72,6 +74,9 @@ _LAST_SAVES = 1.0
 _LAST_WORDS = 2.0
 """Seconds that workers have to hand in their timelines after the result is there."""
 
+
+_PARTLY = (ShardLost, ShardUnavailable)
+"""Errors of a store that still has all but some outputs of a run."""
 
 State = Literal["running", "done", "failed", "cancelled"]
 
@@ -195,6 +200,8 @@ class Run:
         self._read = ""
         self._stale = ""
         """The last message of an earlier try."""
+        self._shards: dict[str, Moved] = {}
+        """What the client itself has moved."""
 
     @property
     def unfinished(self) -> Unfinished:
@@ -274,6 +281,7 @@ class Run:
         for name, blob in packed.constants.items():
             if not (self.shared and worthwhile(blob) and self.shared.write(name, blob)):
                 constants[name] = blob
+                self._count(name, Moved(saved=blob_nbytes(blob)))
         first = [part.worker for part in _first(packed)]
         environment = self._environment
         opening = Opening(
@@ -344,6 +352,8 @@ class Run:
         finally:
             if self._display is not None:
                 self._display.close()
+            if self._shards:
+                self.records.append(encode_record(WorkerId(CLIENT), (), self._shards))
             self._clean_up()
             self._environment.file(self, outcome)
             self._environment.ended(self)
@@ -501,8 +511,19 @@ class Run:
         """A sink's output: in the letter, or where that says that it is."""
         if letter.parts:
             return letter.parts[0]
-        data = self.shared.read(task) if self.shared else None
-        return self._environment.store.fetch(self.id, [task])[0] if data is None else data
+        data: Buffer | None = self.shared.read(task) if self.shared else None
+        if data is None:
+            data = self._environment.store.fetch(self.id, [task])[0]
+            if data is not None:
+                self._count(task, Moved(fetched=memoryview(data).nbytes))
+        return data
+
+    def _count(self, output: str, moved: Moved) -> None:
+        """Remember what went to or came from a server, if there are several."""
+        store = self._environment.store
+        place = store.place(self.id, output, moved.saved or moved.fetched)
+        if place:
+            self._shards[place] = self._shards.get(place, Moved()).and_then(moved)
 
     def _retried(self, letter: Letter) -> bool:
         """Start a worker anew that ended in a task which has tries left."""
@@ -553,7 +574,8 @@ class Run:
     @property
     def resumable(self) -> bool:
         """Whether it isn't finished, and what is finished of it is kept."""
-        kept = self._begun and not isinstance(self._error, StoreError)
+        lost = isinstance(self._error, StoreError) and not isinstance(self._error, _PARTLY)
+        kept = self._begun and not lost
         return kept and self._state != "done" and self._environment.keep > 0
 
     def _stop_workers(self) -> None:

@@ -43,10 +43,11 @@ from shoal.settings import LASTING, NAMES, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.cache import Cache, CachePlace, cache_key
 from shoal.storage.cachefolder import FolderCache
-from shoal.storage.cacheserver import ServerCache
+from shoal.storage.cacheshards import server_cache
 from shoal.storage.embedded import EmbeddedServer
-from shoal.storage.redis import RedisStore
+from shoal.storage.places import place_of
 from shoal.storage.resp import with_patience
+from shoal.storage.sharded import open_store
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId
 from shoal.unfinished import Unfinished, forget, read
@@ -140,7 +141,7 @@ class Session:
             self._closers.append(embedded.close)
             url, revive = embedded.url, embedded.revive
         url = with_patience(url, settings.reconnect_seconds)
-        store = RedisStore(url, settings.latency, revive=revive)
+        store = open_store(url, settings.latency, revive=revive)
         self._closers.append(store.disconnect)
         if settings.durable and not store.durable:
             raise SettingsError(
@@ -519,7 +520,7 @@ def open_history(settings: Settings, *, known: bool = False) -> History:
         known: The store has been reached: if it doesn't answer now, it is waited for.
     """
     if settings.store is not None and settings.folder is None:
-        url = with_patience(settings.store, settings.reconnect_seconds)
+        url = with_patience(place_of(settings.store, "history"), settings.reconnect_seconds)
         return RedisHistory(url, settings.history_runs, settings.latency, known=known)
     return SqliteHistory(settings.data_folder(), settings.history_runs)
 
@@ -528,7 +529,7 @@ def open_cache(settings: Settings) -> Cache:
     """The outputs that are kept across runs: on the store if that is given, else in the folder."""
     nbytes = settings.cache_mb * 2**20
     if settings.store is not None:
-        return ServerCache(settings.store, nbytes, settings.latency)
+        return server_cache(settings.store, nbytes, settings.latency)
     return FolderCache(_cache_folder(settings), nbytes)
 
 

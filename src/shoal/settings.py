@@ -26,7 +26,8 @@ class Settings:
     """Everything that can be set."""
 
     store: str | None = None
-    """The store's URL, `redis://HOST:PORT/DB`; default: an embedded server."""
+    """The store's URL, `redis://HOST:PORT/DB`, several with commas between them, or
+    `redis+cluster://HOST:PORT`; default: an embedded server."""
     durable: bool = False
     """Whether the embedded server keeps what it is told when it is killed, or the machine is."""
     store_memory_mb: int | None = None

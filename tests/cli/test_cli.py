@@ -325,7 +325,7 @@ def test_the_doctor_tells_what_is_not_in_order(
     said = shoal("doctor")
     assert said.code == 1
     assert re.search(r"^FAIL  history .*can't be opened", said.out, re.MULTILINE)
-    assert "1 of 10 checks failed" in said.err
+    assert "1 of 11 checks failed" in said.err
 
 
 # gateway.

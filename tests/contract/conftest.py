@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from store_examples import Connect
 
+from shoal.errors import StoreRefused
 from shoal.storage.base import Store
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.memory import MemoryStore
-from shoal.storage.redis import RedisStore
-from shoal.storage.resp import Connection, parse_url
+from shoal.storage.resp import Connection, parse_url, urls_in
+from shoal.storage.sharded import open_store
 from shoal.types import RunId
-from store_servers import tcp_server, url_of
+from store_servers import cluster_server, tcp_server, url_of
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +32,20 @@ def tcp_url() -> Iterator[str]:
         yield url_of(port, db=3)
 
 
-SERVERS = [pytest.param(name, marks=pytest.mark.real) for name in ("embedded_url", "tcp_url")]
+@pytest.fixture(scope="session")
+def sharded_url() -> Iterator[str]:
+    with tcp_server() as a, tcp_server() as b, tcp_server() as c:
+        yield ",".join(url_of(port) for port in (a, b, c))
+
+
+@pytest.fixture(scope="session")
+def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with cluster_server(tmp_path_factory.mktemp("cluster")) as ports:
+        yield ",".join(url_of(port).replace("redis:", "redis+cluster:") for port in ports)
+
+
+URLS = ("embedded_url", "tcp_url", "sharded_url", "cluster_url")
+SERVERS = [pytest.param(name, marks=pytest.mark.real) for name in URLS]
 
 
 @pytest.fixture(params=["memory", *SERVERS])
@@ -45,10 +60,10 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
 
 def _connecting(url: str) -> Iterator[Connect]:
-    made: list[RedisStore] = []
+    made: list[Store] = []
 
     def connected() -> Store:
-        made.append(RedisStore(url))
+        made.append(open_store(url))
         return made[-1]
 
     yield connected
@@ -61,18 +76,36 @@ def store(connect: Connect) -> Store:
     return connect()
 
 
+class Servers:
+    """Connections past a store to all of its servers, to look at their keys."""
+
+    def __init__(self, url: str) -> None:
+        self._connections = [Connection(parse_url(each)) for each in urls_in(url)]
+
+    def call(self, *command: str) -> Any:
+        """What they have together: all keys, or what the one says that has a key."""
+        replies = [each.pipeline([command])[0] for each in self._connections]
+        found = [reply for reply in replies if not isinstance(reply, StoreRefused)]
+        if isinstance(found[0], list):
+            return [item for reply in found for item in reply]
+        return max(found)
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+
 @pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """A connection past the store, to look at the server's keys."""
-    connection = Connection(parse_url(request.getfixturevalue(request.param)))
-    yield connection
-    connection.close()
+def server(request: pytest.FixtureRequest) -> Iterator[Servers]:
+    servers = Servers(request.getfixturevalue(request.param))
+    yield servers
+    servers.close()
 
 
 @pytest.fixture
-def on_server(server: Connection, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """The store on the server of the fixture `server`."""
-    store = RedisStore(request.getfixturevalue(request.node.callspec.params["server"]))
+def on_server(server: Servers, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """The store on the servers of the fixture `server`."""
+    store = open_store(request.getfixturevalue(request.node.callspec.params["server"]))
     yield store
     store.disconnect()
 

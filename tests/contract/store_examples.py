@@ -32,7 +32,7 @@ LARGE = 100_000
 
 
 def keys_of(server: Connection, run: RunId) -> set[str]:
-    return {str(key, "utf-8") for key in server.call("KEYS", f"shoal:{{{run}}}*")}
+    return {str(key, "utf-8") for key in server.call("KEYS", f"shoal:{{{run}*")}
 
 
 def mark(task: TaskId, owner: WorkerId, *producers: WorkerId, payload: bytes = b"") -> MarkRequest:

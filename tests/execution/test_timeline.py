@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shoal.errors import StoreError
 from shoal.execution.timeline import (
     KINDS,
+    Moved,
     Row,
     Span,
     Timeline,
@@ -60,6 +61,18 @@ def test_decoding_gives_what_was_encoded_in_the_order_of_starts(
     timeline = decode_records(records, TASKS, started, makespan)
     spans = spans_of("w0", first, started) + spans_of("w1", second, started)
     assert timeline == Timeline(tuple(sorted(spans, key=lambda span: span.start)), makespan)
+
+
+def test_what_went_to_and_came_from_each_shard_adds_up() -> None:
+    first = {"a:1": Moved(10, 1), "b:1": Moved(saved=20)}
+    records = [encode_record(w0, [], first), encode_record(w1, [], {"a:1": Moved(fetched=5)})]
+    timeline = decode_records(records, [], 0.0, 1.0)
+    assert timeline.shards == {"a:1": Moved(10, 6), "b:1": Moved(20, 0)}
+    assert [line.split() for line in timeline.shard_use] == [
+        ["shard", "a:1", "10", "bytes", "saved", "6", "fetched"],
+        ["shard", "b:1", "20", "bytes", "saved", "0", "fetched"],
+    ]
+    assert decode_records([encode_record(w0, [])], [], 0.0, 1.0).shard_use == []
 
 
 def test_run_without_records_has_an_empty_timeline() -> None:

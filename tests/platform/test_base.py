@@ -1,13 +1,14 @@
 """Invocations travel as JSON, and what doesn't fit is refused with a reason."""
 
 import json
+import traceback
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from shoal.errors import GatewayRefused
-from shoal.platform.base import Invocation
+from shoal.errors import GatewayRefused, StoreRefused, StoreUnavailable
+from shoal.platform.base import Invocation, last_error
 from shoal.types import Resources, RunId, WorkerId
 
 INVOCATION = Invocation(
@@ -96,3 +97,16 @@ def test_missing_and_unknown_fields_are_named() -> None:
 def test_a_run_that_could_name_other_files_is_refused(run: str) -> None:
     with pytest.raises(GatewayRefused, match="letters, digits and hyphens"):
         Invocation.from_dict(json.loads(INVOCATION.to_json()) | {"run": run})
+
+
+def test_error_that_ended_a_worker_is_told_from_its_causes() -> None:
+    try:
+        try:
+            raise StoreRefused("CLUSTERDOWN for now")
+        except StoreRefused as error:
+            raise StoreUnavailable("not answered\nfor 20 s") from error
+    except StoreUnavailable as error:
+        told = last_error("".join(traceback.format_exception(error)))
+    assert "StoreUnavailable: not answered\nfor 20 s" in told
+    assert "StoreRefused: " not in told
+    assert last_error("ValueError: no") == "ValueError: no"

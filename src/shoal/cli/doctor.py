@@ -20,7 +20,9 @@ from shoal.platform.housing import hidden_folder
 from shoal.session import open_history
 from shoal.settings import resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
+from shoal.storage.places import places
 from shoal.storage.redis import RedisStore
+from shoal.storage.sharded import open_store
 
 _EXTRAS = {"bench": ("dask", "ray", "numpy"), "dev": ("pytest", "hypothesis", "mypy", "ruff")}
 
@@ -73,6 +75,21 @@ def _server() -> Finding:
     return True, f"answers after {(time.perf_counter() - begin) * 1000:.0f} ms"
 
 
+def _store() -> Finding:
+    settings = resolve({})
+    if settings.store is None:
+        return True, "the embedded server"
+    begin = time.perf_counter()
+    store = open_store(settings.store)
+    try:
+        kept = "keeps" if store.durable else "doesn't keep"
+    finally:
+        store.disconnect()
+    milliseconds = (time.perf_counter() - begin) * 1000
+    where = ", ".join(places(settings.store))
+    return True, f"{where}: reached in {milliseconds:.0f} ms, {kept} its data when it is restarted"
+
+
 def _folder() -> Finding:
     return True, f"{runtime_folder()} is this user's alone"
 
@@ -117,6 +134,7 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
     "cores": _cores,
     "server binary": _binary,
     "embedded server": _server,
+    "store": _store,
     "runtime folder": _folder,
     "limits": _limits,
     "isolation": _isolation,

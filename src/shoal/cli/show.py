@@ -38,6 +38,8 @@ def carry_out(args: argparse.Namespace) -> None:
     if record.planner:
         print(_planned(record))
     print_gantt(timeline)
+    for line in timeline.shard_use:
+        print(line)
     if args.html:
         write_page(Path(args.html), gantt_html(timeline, f"{record.name}, run {record.run}"))
         print(f"written to {args.html}")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from shoal.errors import StoreError
 from shoal.types import TaskId, WorkerId
@@ -27,6 +28,7 @@ STARTS = ("cold start", "warm start")
 RUNS = ("execute", "hit")
 """After one of these the output of a task was there."""
 
+_DAMAGES = (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError)
 _FIELDS = ("kind", "number", "start", "end", "cpu", "nbytes")
 
 
@@ -52,6 +54,18 @@ class Span:
         return self.end - self.start
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Bytes of outputs."""
+
+    saved: int = 0
+    fetched: int = 0
+
+    def and_then(self, other: Moved) -> Moved:
+        """Both together."""
+        return Moved(self.saved + other.saved, self.fetched + other.fetched)
+
+
 @dataclass(frozen=True)
 class Timeline:
     """A run's spans, in the order of their starts; seconds count from the run's start."""
@@ -59,6 +73,8 @@ class Timeline:
     spans: tuple[Span, ...]
     makespan: float
     """From the start of the run until its last sink's output was there."""
+    shards: Mapping[str, Moved] = field(default_factory=dict)
+    """What went to and came from each of the store's servers, if it has several."""
 
     def of_kind(self, *kinds: str) -> tuple[Span, ...]:
         """The spans of these kinds."""
@@ -94,16 +110,29 @@ class Timeline:
             return ""
         return f"{hits:,} hit{'s' * (hits != 1)}, {misses:,} miss{'es' * (misses != 1)}"
 
+    @property
+    def shard_use(self) -> list[str]:
+        """How much went to and came from each of the store's servers; none if it is one."""
+        width = max(map(len, self.shards), default=0)
+        return [
+            f"shard {server:<{width}}  {moved.saved:>15,} bytes saved  {moved.fetched:>15,} fetched"
+            for server, moved in sorted(self.shards.items())
+        ]
+
 
 Row = tuple[int, int, float, float, float, int]
 """A span as it is recorded: kind, task number (-1: none), start, end, CPU seconds, bytes."""
 
 
-def encode_record(worker: WorkerId, rows: Sequence[Row]) -> bytes:
-    """A worker's spans as bytes; times are absolute."""
+def encode_record(
+    worker: WorkerId, rows: Sequence[Row], shards: Mapping[str, Moved] | None = None
+) -> bytes:
+    """A worker's spans as bytes, and what it has moved; times are absolute."""
     columns = zip(*rows, strict=True)
     packed = b"".join(array("d", column).tobytes() for column in columns)
     header = {"worker": worker, "rows": len(rows), "order": sys.byteorder}
+    if shards:
+        header["shards"] = {name: (moved.saved, moved.fetched) for name, moved in shards.items()}
     return json.dumps(header).encode() + b"\n" + packed
 
 
@@ -112,18 +141,22 @@ def decode_records(
 ) -> Timeline:
     """The timeline of a run from its workers' records."""
     spans: list[Span] = []
+    shards: dict[str, Moved] = {}
     for record in records:
         try:
-            spans += _spans(record, tasks, started)
-        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+            head, _, packed = record.partition(b"\n")
+            header = json.loads(head)
+            spans += _spans(header, packed, tasks, started)
+            for name, (saved, fetched) in header.get("shards", {}).items():
+                moved = Moved(int(saved), int(fetched))
+                shards[name] = shards.get(name, Moved()).and_then(moved)
+        except _DAMAGES as error:
             raise StoreError(f"A worker's record of its time is damaged: {error}.") from error
     spans.sort(key=lambda span: span.start)
-    return Timeline(tuple(spans), makespan)
+    return Timeline(tuple(spans), makespan, shards)
 
 
-def _spans(record: bytes, tasks: Sequence[TaskId], started: float) -> Iterator[Span]:
-    head, _, packed = record.partition(b"\n")
-    header = json.loads(head)
+def _spans(header: Any, packed: bytes, tasks: Sequence[TaskId], started: float) -> Iterator[Span]:
     columns = array("d")
     columns.frombytes(packed)
     if header["order"] != sys.byteorder:

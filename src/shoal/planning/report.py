@@ -34,6 +34,7 @@ def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: boo
     ]  # fmt: skip
     if recorded.cache_use:
         lines.append(f"cache: {recorded.cache_use}")
+    lines += recorded.shard_use
     errors = _errors(predicted, recorded)
     if errors:
         lines.append(f"a task's time was off by {median(errors):.0%} at the median")

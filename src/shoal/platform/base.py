@@ -326,6 +326,11 @@ class Platform(Protocol):
         ...
 
 
+def last_error(traceback: str) -> str:
+    """The part of a traceback that tells of the error that ended a worker, not of its causes."""
+    return re.split(r"\n\n(?:The above exception|During handling) .*:\n\n", traceback)[-1]
+
+
 def this_host() -> str:
     """A name that processes on this machine, since it was started, have in common."""
     try:

@@ -24,11 +24,18 @@ from dataclasses import replace
 from typing import Any
 
 from shoal.clock import RealClock
-from shoal.errors import RunOver, ShoalError, StoreRefused, StoreUnavailable
-from shoal.platform.base import Invocation, kind_of
+from shoal.errors import (
+    RunOver,
+    ShardLost,
+    ShardUnavailable,
+    ShoalError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from shoal.platform.base import Invocation, kind_of, last_error
 from shoal.platform.kept import KeptRuns
-from shoal.storage.base import Letter
-from shoal.storage.redis import RedisStore
+from shoal.storage.base import Letter, Store
+from shoal.storage.sharded import open_store
 from shoal.types import Resources, RunId, WorkerId
 
 log = logging.getLogger(__name__)
@@ -37,6 +44,9 @@ _PATIENCE = 300.0
 """Seconds after which a run whose store can't be reached is given up."""
 _KILLED = frozenset((-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP))
 """How processes end that are ended from outside."""
+
+_LASTING = (StoreRefused.__name__, ShardUnavailable.__name__, ShardLost.__name__)
+"""What a worker that is started anew would end of, too."""
 
 Alive = Callable[[], Mapping[RunId, Sequence[tuple[WorkerId, int]]]]
 
@@ -54,7 +64,7 @@ class Tender:
         self._since: dict[RunId, float] = {}
         """Since when the stores of runs haven't been reached."""
         self._ends: deque[tuple[Invocation, dict[str, Any], int]] = deque()
-        self._stores: dict[str, RedisStore] = {}
+        self._stores: dict[str, Store] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -156,9 +166,9 @@ class Tender:
                 self._since[job.run] = time.monotonic()
                 log.warning("run %s can't be tended: %s", job.run, error)
 
-    def _store(self, url: str) -> RedisStore:
+    def _store(self, url: str) -> Store:
         if url not in self._stores:
-            self._stores[url] = RedisStore(url, known=True)
+            self._stores[url] = open_store(url, known=True)
         return self._stores[url]
 
     def _tend(self, job: Invocation, alive: Sequence[tuple[WorkerId, int]]) -> None:
@@ -178,7 +188,8 @@ class Tender:
             grown = min(2 * job.memory_mb, most_mb)
             kind, hopeless = kind_of(Resources(grown, job.cpus)), grown <= job.memory_mb
         claim = None
-        if not hopeless and StoreRefused.__name__ not in facts.get("detail", ""):
+        ended = last_error(facts.get("detail", ""))
+        if not hopeless and not any(lasting in ended for lasting in _LASTING):
             try:
                 claim = store.restart(job.run, job.worker, job.epoch, cause, kind)
             except RunOver:

@@ -266,6 +266,10 @@ class Store(Protocol):
         """
         ...
 
+    def place(self, run: RunId, name: str, nbytes: int) -> str:
+        """The server that has an output of so many bytes; empty if there is only one."""
+        ...
+
     def progress(self, run: RunId) -> int:
         """How many tasks have been executed, as far as is known; 0 of a run that is over."""
         ...

@@ -1,7 +1,8 @@
 """Every key name, and every name that a blob of a run is signed as, in one place.
 
 A run's keys share a hash tag, so a cluster keeps them together; so do those of history, and those
-of the cache.
+of the cache. Only the outputs that are spread over shards have tags of their own, one for each
+shard.
 """
 
 from urllib.parse import quote
@@ -40,6 +41,16 @@ def large_output(run: RunId, name: str) -> str:
 def staged(run: RunId, token: str) -> str:
     """String: a large output on its way, which the store may still refuse."""
     return f"shoal:{{{run}}}:staged:{token}"
+
+
+def shard(tag: str) -> str:
+    """Set: that a run exists on a shard, and the keys of its outputs there."""
+    return f"shoal:{{{tag}}}:shard"
+
+
+def sharded_output(tag: str, token: str) -> str:
+    """String: an output on a shard. Each time that one is saved it has another token."""
+    return f"shoal:{{{tag}}}:shard:{token}"
 
 
 def parts(run: RunId) -> str:

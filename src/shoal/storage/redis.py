@@ -54,10 +54,8 @@ class RedisStore(ServerClient):
         """Reach the server at a URL; the arguments are those of `ServerClient`."""
         self._receivers = Receivers(self._connect)
         self._watchful = not known
-        self._lifetime = ""
-        """The server's, as of the latest connection."""
         self._opened: dict[RunId, str] = {}
-        """The runs begun here, and the server's lifetime then."""
+        """The runs begun here, and their server's lifetime then."""
         self._executed: dict[RunId, int] = {}
         """How many of their tasks have been executed, as of the latest look."""
         super().__init__(url, latency, known=known, revive=revive)
@@ -66,7 +64,7 @@ class RedisStore(ServerClient):
         connection = super()._connect()
         if self._watchful:
             try:
-                self._lifetime = lifetime(connection)
+                lifetime(connection.node(""))
             except BaseException:
                 connection.close()
                 raise
@@ -75,12 +73,25 @@ class RedisStore(ServerClient):
     @property
     def durable(self) -> bool:
         """Whether the server keeps what it is told when it is restarted."""
-        return self._lifetime == KEPT
+
+        def attempt() -> bool:
+            with self._connected() as connection:
+                return all(lifetime(node).endswith(KEPT) for node in connection.nodes)
+
+        return self._persist(attempt)
 
     def open(self, run: RunId, opening: Opening) -> None:
         """Begin a run."""
-        checked(self._call([["MULTI"], *_opening_commands(run, opening), ["EXEC"]])[-1])
-        self._opened[run] = self._lifetime
+
+        def attempt() -> tuple[list[Any], str]:
+            with self._connected() as connection:
+                replies = ready(connection, connection.pipeline(commands))
+                return replies, lifetime(connection.node(keys.state(run)))
+
+        commands: list[list[Arg]] = [["MULTI"], *_opening_commands(run, opening), ["EXEC"]]
+        replies, began = self._persist(attempt)
+        checked(checked(replies)[-1])
+        self._opened[run] = began
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int, *, part: bool = True) -> Entry:
         """Begin a start of a worker."""
@@ -175,7 +186,7 @@ class RedisStore(ServerClient):
         if connection is None:
             return []
         try:
-            self._check_kept(run)
+            self._check_kept(run, connection)
             reply = _read_mail(connection, run, mailbox, after, timeout)
         except StoreUnavailable:
             if self._receivers.give_up(connection):
@@ -187,9 +198,10 @@ class RedisStore(ServerClient):
         self._receivers.give_back(connection)
         return [_letter(str(id_, "utf-8"), fields) for id_, fields in reply[0][1]] if reply else []
 
-    def _check_kept(self, run: RunId) -> None:
+    def _check_kept(self, run: RunId, connection: Connection) -> None:
         """What a server has that was restarted from an old copy of its data isn't to be trusted."""
-        if self._opened.get(run, self._lifetime) != self._lifetime:
+        opened = self._opened.get(run)
+        if opened is not None and opened != lifetime(connection.node(keys.state(run))):
             raise RunOver(f"Run {run} was begun before the store was restarted without its data.")
 
     def hang_up(self, run: RunId, mailbox: str) -> None:
@@ -255,8 +267,7 @@ class RedisStore(ServerClient):
             keys.mailbox(run, keys.CLIENT),
             keys.parts(run),
         )
-        if not self._call([["EXISTS", keys.state(run)]])[0]:
-            raise RunOver(f"Run {run} is over.")
+        self.check(run)
         checked(
             self._call(
                 [["MULTI"], *_opening_commands(run, replace(opening, started=())), ["EXEC"]]
@@ -266,11 +277,30 @@ class RedisStore(ServerClient):
         claims, last = self._script("resume", touched, [keys.mailbox(run, ""), int(forgotten)])
         return _claims(claims), _text(last)
 
+    def check(self, run: RunId) -> None:
+        """Raise `RunOver` if the run is."""
+        if not self._call([["EXISTS", keys.state(run)]])[0]:
+            raise RunOver(f"Run {run} is over.")
+
+    def saved(self, run: RunId) -> dict[str, Buffer]:
+        """All saved outputs that aren't large."""
+        flat = self._call([["HGETALL", keys.outputs(run)]])[0]
+        return dict(zip(map(_text, flat[::2]), flat[1::2], strict=True))
+
+    def unsave(self, run: RunId, names: Sequence[str]) -> None:
+        """Have outputs that aren't large count as not saved."""
+        if names:
+            self._call([["HDEL", keys.outputs(run), *names]])
+
     def marked(self, run: RunId) -> frozenset[tuple[str, str]]:
         """The marks that are set."""
         names = map(_text, self._call([["HKEYS", keys.marks(run)]])[0])
         found = [name.partition("\n") for name in names]
         return frozenset((task, producer) for task, _, producer in found if producer)
+
+    def place(self, run: RunId, name: str, nbytes: int) -> str:
+        """Nowhere else: there is one server."""
+        return ""
 
     def progress(self, run: RunId) -> int:
         """How many tasks have been executed; what was known last while the server is away."""

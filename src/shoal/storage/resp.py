@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import select
 import socket
 import time
@@ -29,8 +30,9 @@ _REPLY_SECONDS = 60.0
 _GATHER = 32 * 1024
 """Smaller pieces are joined before they are written."""
 _IOV_MAX = 512
-_NOT_READY = ("LOADING", "TRYAGAIN", "MASTERDOWN")
-"""How the errors of a server begin that will be ready in a moment."""
+_NOT_READY = ("LOADING", "TRYAGAIN", "MASTERDOWN", "MOVED", "ASK ", "CLUSTERDOWN")
+"""How the errors of a server begin that will be ready in a moment, or that another one is."""
+_SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,20 @@ class Address:
     tls: bool = False
     ca_file: str | None = None
     reconnect_seconds: float = RECONNECT_SECONDS
+    cluster: bool = False
+    """One node of a cluster, which knows the others."""
 
     def __str__(self) -> str:
         return f"unix socket {self.path}" if self.path else f"{self.host}:{self.port}"
 
 
+def urls_in(store: str) -> list[str]:
+    """The URLs of all servers that a store's setting names, with commas between them."""
+    return re.split(r",(?=[a-z+]+://)", store)
+
+
 def parse_url(url: str) -> Address:
-    """The address in a `redis://`, `rediss://`, `valkey://` or `unix://` URL."""
+    """The address in a URL: `redis://`, `rediss://`, `valkey://`, `redis+cluster://`, `unix://`."""
     try:
         return _address(url)
     except ValueError:
@@ -70,11 +79,12 @@ def _address(url: str) -> Address:
     query = parse_qs(parts.query)
     if parts.fragment:
         raise ValueError("a fragment")
-    unix = parts.scheme == "unix"
-    if parts.scheme not in ("redis", "rediss", "valkey", "valkeys", "unix"):
+    scheme, cluster, _ = parts.scheme.partition("+cluster")
+    unix = scheme == "unix"
+    if scheme not in _SCHEMES or parts.scheme != scheme + cluster or (unix and cluster):
         raise SettingsError(
             f"store={_safe(url)!r} is not a store's URL: use redis://HOST:PORT/DB, rediss:// for "
-            "TLS, or unix:///PATH."
+            "TLS, redis+cluster:// for a cluster, or unix:///PATH."
         )
     if unix and (parts.hostname or not parts.path.strip("/")):
         raise SettingsError(
@@ -88,9 +98,10 @@ def _address(url: str) -> Address:
         username=unquote(parts.username) if parts.username else None,
         password=unquote(parts.password) if parts.password else None,
         db=int(db or 0),
-        tls=parts.scheme in ("rediss", "valkeys"),
+        tls=scheme in ("rediss", "valkeys"),
         ca_file=query["ca_file"][0] if "ca_file" in query else None,
         reconnect_seconds=_seconds(query.get("reconnect_seconds", [str(RECONNECT_SECONDS)])[0]),
+        cluster=bool(cluster),
     )
 
 
@@ -101,11 +112,16 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def with_patience(url: str, reconnect_seconds: float) -> str:
-    """The URL, saying for how long the server is waited for; whoever is given it does the same."""
-    if reconnect_seconds == RECONNECT_SECONDS or "reconnect_seconds=" in url:
-        return url
-    return f"{url}{'&' if '?' in url else '?'}reconnect_seconds={reconnect_seconds:g}"
+def with_patience(store: str, reconnect_seconds: float) -> str:
+    """The URLs, saying for how long a server is waited for; whoever is given them does the same."""
+    if reconnect_seconds == RECONNECT_SECONDS:
+        return store
+    said = f"reconnect_seconds={reconnect_seconds:g}"
+    urls = [
+        url if "reconnect_seconds=" in url else f"{url}{'&' if '?' in url else '?'}{said}"
+        for url in urls_in(store)
+    ]
+    return ",".join(urls)
 
 
 def _safe(url: str) -> str:
@@ -120,6 +136,8 @@ class Connection:
 
     def __init__(self, address: Address, latency: float = 0.0) -> None:
         self.address = address
+        self.lifetime: str | None = None
+        """The server's, once somebody has asked for it."""
         self._latency = latency
         self._socket = self._connect()
         self._buffer = bytearray(1 << 16)
@@ -161,6 +179,15 @@ class Connection:
         except BaseException:
             self.close()
             raise
+
+    def node(self, key: str) -> Connection:
+        """The connection to the server that has a key."""
+        return self
+
+    @property
+    def nodes(self) -> Sequence[Connection]:
+        """Connections to all servers that have something."""
+        return (self,)
 
     @property
     def dropped(self) -> bool:

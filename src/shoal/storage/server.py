@@ -5,6 +5,8 @@
 2. That has an end: `reconnect_seconds` of the server's URL. A client that has never reached the
    server is told at once that nobody is there; a wrong password is never tried twice.
 3. Scripts that a restarted server doesn't know are sent again.
+4. What is said together concerns keys of one hash tag, unless it is plain commands: so a cluster is
+   a server like any other.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import RunOver, StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage.backoff import Backoff, Outage
-from shoal.storage.resp import Address, Arg, Connection, not_ready, parse_url
+from shoal.storage.cluster import ClusterConnection
+from shoal.storage.resp import Address, Arg, Connection, not_ready, parse_url, urls_in
 
 T = TypeVar("T")
 
@@ -56,7 +59,9 @@ class ServerClient:
             revive: Starts the server again if it is gone.
         """
         self.url = url
-        self._address: Address = parse_url(url)
+        self._seeds: Sequence[Address] = [parse_url(each) for each in urls_in(url)]
+        """Where the server is, or nodes of a cluster."""
+        self._address = self._seeds[0]
         self._latency = latency
         self._revive = revive
         self._outage = Outage()
@@ -76,6 +81,10 @@ class ServerClient:
             raise StoreUnavailable(str(error)) from error.__cause__
 
     def _connect(self) -> Connection:
+        if self._address.cluster:
+            cluster = ClusterConnection(self._seeds, self._latency)
+            self._seeds = cluster.known
+            return cluster
         try:
             return Connection(self._address, self._latency)
         except StoreInterrupted as error:
@@ -83,6 +92,17 @@ class ServerClient:
                 raise
         self._revive()
         return Connection(self._address, self._latency)
+
+    def server_of(self, key: str) -> str:
+        """The server that has a key."""
+        if not self._address.cluster:
+            return str(self._address)
+
+        def attempt() -> str:
+            with self._connected() as connection:
+                return str(connection.node(key).address)
+
+        return self._persist(attempt)
 
     def _persist(
         self,
@@ -185,13 +205,26 @@ class ServerClient:
 
 
 def lifetime(connection: Connection) -> str:
-    """What changes when a server begins anew with less than it had; nothing if it keeps a file."""
-    server, persistence = connection.pipeline([("INFO", "server"), ("INFO", "persistence")])
-    if isinstance(server, StoreRefused) or isinstance(persistence, StoreRefused):
+    """What changes when a server begins anew with less than it had; nothing if it keeps a file.
+
+    In a cluster it also changes when another node takes over, which may not have heard the latest.
+    """
+    if connection.lifetime is None:
+        connection.lifetime = _lifetime(connection)
+    return connection.lifetime
+
+
+def _lifetime(connection: Connection) -> str:
+    commands = [("INFO", "server"), ("INFO", "persistence")]
+    if connection.address.cluster:
+        commands.append(("CLUSTER", "MYID"))
+    server, persistence, *node = ready(connection, connection.pipeline(commands))
+    if any(isinstance(reply, StoreRefused) for reply in (server, persistence, *node)):
         return "unknown"
+    me = f"{bytes(node[0]).decode()} " if node else ""
     if b"aof_enabled:1" in bytes(persistence):
-        return KEPT
-    return bytes(server).partition(b"run_id:")[2].split()[0].decode()
+        return me + KEPT
+    return me + bytes(server).partition(b"run_id:")[2].split()[0].decode()
 
 
 def ready(connection: Connection, replies: list[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from shoal.storage.cache import Cache, CachePlace, entry_name, sealed, unsealed
 from shoal.storage.cachefolder import FolderCache
-from shoal.storage.cacheserver import ServerCache
+from shoal.storage.cacheshards import server_cache
 from shoal.types import TaskId
 from shoal.worker.content import content_digest, function_digest
 from shoal.worker.package import Unpacked
@@ -98,7 +98,7 @@ class TaskCache:
             assert self._place is not None
             where, nbytes = self._place.where, self._place.nbytes
             if "://" in where:
-                self._cache = ServerCache(where, nbytes, self._latency)
+                self._cache = server_cache(where, nbytes, self._latency)
             else:
                 self._cache = FolderCache(where, nbytes)
         return self._cache

@@ -375,6 +375,8 @@ class Courier:
                 self._worker.tell(Saved(task))
                 return
             self._room = 0
+        place = self._store.place(self._invocation.run, task, nbytes)
+        self._worker.recorder.spread(place, saved=nbytes)
         self._saves.append((task, blob))
         self._sending.append((task, start, nbytes))
         self._worker.tell(Saved(task))
@@ -411,6 +413,9 @@ class Courier:
             fetched = self._store.fetch(self._invocation.run, outputs)
             for output, data in zip(outputs, fetched, strict=True):
                 if data is not None:
+                    nbytes = memoryview(data).nbytes
+                    place = self._store.place(self._invocation.run, output, nbytes)
+                    self._worker.recorder.spread(place, fetched=nbytes)
                     self._take(found, output, data, start)
                     start = self._clock.now()
 

@@ -12,12 +12,12 @@ from shoal.errors import RunOver
 from shoal.platform.base import Invocation
 from shoal.platform.http import HttpPlatform
 from shoal.storage.base import Store
-from shoal.storage.redis import RedisStore
+from shoal.storage.sharded import open_store
 from shoal.types import TaskId
 from shoal.worker.package import unpack
 from shoal.worker.runtime import Running, WorkerRuntime
 
-_stores: dict[tuple[str, float], RedisStore] = {}
+_stores: dict[tuple[str, float], Store] = {}
 """Connections that the next job in this sandbox may use again."""
 
 
@@ -28,7 +28,7 @@ def handle(job: dict[str, Any], running: Running) -> bool:
     where = (invocation.store, invocation.latency)
     store = _stores.get(where)
     if store is None:
-        store = _stores[where] = RedisStore(*where, known=True)
+        store = _stores[where] = open_store(*where, known=True)
     platform = HttpPlatform(job["gateway"], job["token"], invocation.latency)
     try:
         return run_worker(invocation, store, platform, running, start=job["start"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.execution.timeline import KINDS, Row, encode_record
+from shoal.execution.timeline import KINDS, Moved, Row, encode_record
 from shoal.types import TaskId, WorkerId
 
 _NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
@@ -19,6 +19,7 @@ class Recorder:
         self._numbers = dict(numbers)
         self.rows: list[Row] = []
         self._began = 0.0
+        self._shards: dict[str, Moved] = {}
 
     def started(self, start: str, sent: float, now: float) -> None:
         """The worker began, cold or warm."""
@@ -42,8 +43,15 @@ class Recorder:
         """An output was fetched or saved."""
         self.rows.append((kind, self._numbers.get(task, -1), start, end, 0.0, nbytes))
 
+    def spread(self, server: str, *, saved: int = 0, fetched: int = 0) -> None:
+        """An output went to or came from one of the store's servers; it has no name if alone."""
+        if server:
+            moved = Moved(saved, fetched)
+            self._shards[server] = self._shards.get(server, Moved()).and_then(moved)
+
     def taken(self, now: float) -> bytes:
         """The rows of a start that ends, as they are handed in."""
         self.rows.append((_LEAVE, -1, now, now, 0.0, 0))
         rows, self.rows = self.rows, []
-        return encode_record(self._worker, rows)
+        shards, self._shards = self._shards, {}
+        return encode_record(self._worker, rows, shards)

@@ -1,0 +1,132 @@
+"""What a store in a cluster has to bear that others haven't; the rest is in the contract."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from shoal.errors import StoreRefused, StoreUnavailable
+from shoal.storage import keys
+from shoal.storage.base import Completion, Letter, Opening
+from shoal.storage.cacheshards import server_cache
+from shoal.storage.cluster import slot_of
+from shoal.storage.keys import CLIENT
+from shoal.storage.resp import Connection, parse_url
+from shoal.storage.sharded import ShardedStore, open_store
+from shoal.types import RunId, WorkerId
+from store_servers import cluster_server, url_of
+
+pytestmark = pytest.mark.real
+
+w0 = WorkerId("w0")
+LARGE = 100_000
+
+
+@pytest.fixture(scope="module")
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
+    with cluster_server(tmp_path_factory.mktemp("cluster")) as ports:
+        yield ports
+
+
+@pytest.fixture
+def nodes(ports: list[int]) -> Iterator[list[Connection]]:
+    """Connections past the store."""
+    nodes = [Connection(parse_url(url_of(port))) for port in ports]
+    yield nodes
+    for node in nodes:
+        node.close()
+
+
+def url_in(port: int) -> str:
+    return url_of(port).replace("redis:", "redis+cluster:")
+
+
+@pytest.fixture
+def store(ports: list[int]) -> Iterator[ShardedStore]:
+    store = open_store(url_in(ports[0]))
+    assert isinstance(store, ShardedStore)
+    yield store
+    store.disconnect()
+
+
+@pytest.fixture
+def run() -> RunId:
+    return RunId(f"test-{secrets.token_hex(6)}")
+
+
+def test_slots_are_those_of_the_server(nodes: list[Connection]) -> None:
+    for key in (keys.state(RunId("r1")), keys.shard("r1/7"), keys.history_runs(), "shoal:{ü}:x"):
+        assert slot_of(key) == nodes[0].call("CLUSTER", "KEYSLOT", key)
+
+
+def test_slot_that_has_moved_is_followed(
+    nodes: list[Connection], store: ShardedStore, run: RunId
+) -> None:
+    """The map that a connection was made with is old: the node says so, and it is read again."""
+    ids = [str(node.call("CLUSTER", "MYID"), "utf-8") for node in nodes]
+    slot = slot_of(keys.state(run))
+    owner = next(n for n, node in enumerate(nodes) if _serves(node, ids[n], slot))
+    other = (owner + 1) % len(nodes)
+    assert store.progress(run) == 0  # so that the map is known
+    for node in (nodes[other], nodes[owner], *nodes):
+        node.call("CLUSTER", "SETSLOT", slot, "NODE", ids[other])
+    store.open(run, Opening([w0], outputs={"A": [bytes(LARGE)]}))
+    assert nodes[other].call("EXISTS", keys.state(run)) == 1
+    store.post(run, Letter("output", "o"))
+    assert [letter.name for letter in store.receive(run, CLIENT, "", 0)] == ["o"]
+    assert bytes(store.fetch(run, ["A"])[0] or b"") == bytes(LARGE)
+    store.close(run, [w0])
+
+
+def _serves(node: Connection, me: str, slot: int) -> bool:
+    ranges = node.call("CLUSTER", "SLOTS")
+    return any(
+        first <= slot <= last and str(primary[2], "utf-8") == me for first, last, primary in ranges
+    )
+
+
+def test_nodes_that_were_learnt_of_stand_in_for_the_one_that_was_named(
+    ports: list[int], store: ShardedStore, run: RunId
+) -> None:
+    store.open(run, Opening([w0]))
+    home = store._home(run)
+    assert {address.port for address in home._seeds} == set(ports)
+    home._seeds = [address for address in home._seeds if address.port != ports[0]]
+    assert home._connection is not None
+    home._connection.interrupt()
+    store.complete(run, w0, 1, Completion(executed=1))
+    assert store.progress(run) == 1
+    store.close(run, [w0])
+
+
+def test_server_that_stands_alone_is_told_from_a_cluster(tcp_port: int) -> None:
+    with pytest.raises(StoreRefused, match=r"is no cluster.*Use redis://"):
+        open_store(url_in(tcp_port))
+
+
+def test_cluster_that_nobody_answers_for_is_told_at_once() -> None:
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1 can't be reached"):
+        open_store("redis+cluster://127.0.0.1:1")
+
+
+def test_cache_works_in_a_cluster(ports: list[int]) -> None:
+    cache = server_cache(url_in(ports[2]), 2000)
+    for number in range(3):
+        cache.keep(f"task/{number}", [bytes(1000)])
+    assert cache.find("task/0") is None
+    assert [entry.name for entry in cache.entries()] == ["task/1", "task/2"]
+    cache.remove(["task/1", "task/2"])
+    assert cache.entries() == []
+    cache.close()
+
+
+def test_nothing_of_a_run_is_left_on_any_node(
+    nodes: list[Connection], store: ShardedStore, run: RunId
+) -> None:
+    outputs = {f"o{number}": [bytes(LARGE)] for number in range(30)}
+    store.open(run, Opening([w0], outputs=outputs))
+    assert all(node.call("KEYS", f"*{run}*") for node in nodes)
+    store.close(run, [w0])
+    assert not any(node.call("KEYS", f"*{run}*") for node in nodes)

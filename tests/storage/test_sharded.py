@@ -1,0 +1,203 @@
+"""What a store on several servers has to bear that others haven't; the rest is in the contract."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from shoal.errors import RunOver, ShardLost, StoreRefused, Tampered
+from shoal.storage.base import Completion, Opening
+from shoal.storage.cacheshards import ShardedCache, server_cache
+from shoal.storage.codec import Blob
+from shoal.storage.resp import Connection, parse_url
+from shoal.storage.sharded import SMALL, ShardedStore
+from shoal.storage.shards import Reference, reference_in
+from shoal.types import RunId, WorkerId
+from store_servers import tcp_server, url_of
+
+pytestmark = pytest.mark.real
+
+w0 = WorkerId("w0")
+COUNT = 60
+"""So many outputs that every shard has some, whatever the run is called."""
+OUTPUTS: list[tuple[str, Blob]] = [(f"o{n}", [bytes([n]) * (SMALL + 1)]) for n in range(COUNT)]
+NAMES = [name for name, _ in OUTPUTS]
+
+
+@pytest.fixture
+def urls(tcp_port: int) -> list[str]:
+    """Databases of one server: to a store they are servers like any others."""
+    return [url_of(tcp_port, db) for db in (4, 5, 6)]
+
+
+@pytest.fixture
+def databases(urls: list[str]) -> Iterator[list[Connection]]:
+    """Connections past the store."""
+    found = [Connection(parse_url(url)) for url in urls]
+    for each in found:
+        each.call("FLUSHDB")
+    yield found
+    for each in found:
+        each.close()
+
+
+@pytest.fixture
+def store(urls: list[str], databases: list[Connection]) -> Iterator[ShardedStore]:
+    store = ShardedStore(",".join(urls))
+    yield store
+    store.disconnect()
+
+
+@pytest.fixture
+def run() -> RunId:
+    return RunId(f"test-{secrets.token_hex(6)}")
+
+
+def away_from_home(databases: list[Connection], run: RunId) -> list[Connection]:
+    return [each for each in databases if not each.call("EXISTS", f"shoal:{{{run}}}:state")]
+
+
+def test_large_outputs_are_on_all_shards_and_small_ones_at_home(
+    databases: list[Connection], store: ShardedStore, run: RunId
+) -> None:
+    store.open(run, Opening([w0]))
+    store.complete(run, w0, 1, Completion([*OUTPUTS, ("small", [bytes(SMALL)])]))
+    counts = [len(each.call("KEYS", "*:shard:*")) for each in databases]
+    assert sum(counts) == COUNT
+    assert all(counts)
+    found = store.fetch(run, [*NAMES, "small"])
+    assert [bytes(data or b"")[:1] for data in found[:-1]] == [bytes([n]) for n in range(COUNT)]
+    assert bytes(found[-1] or b"") == bytes(SMALL)
+    places = {store.place(run, name, SMALL + 1) for name in NAMES}
+    assert store.place(run, "small", SMALL) in places
+
+
+def test_shard_that_has_lost_an_output_is_told_by_who_looks_for_it(
+    databases: list[Connection], store: ShardedStore, run: RunId
+) -> None:
+    store.open(run, Opening([w0]))
+    store.complete(run, w0, 1, Completion(OUTPUTS))
+    lost = databases[0].call("KEYS", "*:shard:*")[0]
+    databases[0].call("UNLINK", lost)
+    with pytest.raises(ShardLost, match="has lost outputs"):
+        store.fetch(run, NAMES)
+
+
+def test_shard_that_is_empty_takes_nothing_more(
+    databases: list[Connection], store: ShardedStore, run: RunId
+) -> None:
+    """Or else a run could end well that has lost something before."""
+    store.open(run, Opening([w0]))
+    emptied = away_from_home(databases, run)[0]
+    emptied.call("FLUSHDB")
+    with pytest.raises(ShardLost, match="has lost outputs"):
+        store.complete(run, w0, 1, Completion(OUTPUTS))
+    assert emptied.call("KEYS", "*") == []
+
+
+def test_who_comes_after_the_end_is_told_that_and_leaves_nothing(
+    databases: list[Connection], store: ShardedStore, run: RunId
+) -> None:
+    store.open(run, Opening([w0]))
+    store.close(run, [w0])
+    with pytest.raises(RunOver):
+        store.complete(run, w0, 1, Completion(OUTPUTS))
+    assert not any(each.call("KEYS", "*") for each in databases)
+
+
+def test_who_is_overtaken_between_writing_and_saving_leaves_nothing(
+    databases: list[Connection], store: ShardedStore, run: RunId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run ends while one of its workers is between a shard and the run's home."""
+    store.open(run, Opening([w0]))
+    put = store._shards.put
+
+    def overtaken(run: RunId, outputs: list[tuple[str, Blob]]) -> list[Reference]:
+        references = put(run, outputs)
+        store._home(run).close(run, [w0])
+        return references
+
+    monkeypatch.setattr(store._shards, "put", overtaken)
+    with pytest.raises(RunOver):
+        store.complete(run, w0, 1, Completion(OUTPUTS))
+    assert not any(each.call("KEYS", "*:shard:*") for each in databases)
+
+
+def test_resuming_makes_nothing_of_what_a_shard_has_lost(
+    databases: list[Connection], store: ShardedStore, run: RunId
+) -> None:
+    store.open(run, Opening([w0], {w0: [b"part"]}))
+    store.enter(run, w0, 1)
+    store.complete(run, w0, 1, Completion(OUTPUTS))
+    emptied = away_from_home(databases, run)[0]
+    gone = len(emptied.call("KEYS", "*:shard:*"))
+    emptied.call("FLUSHDB")
+    claims, _ = store.resume(run, Opening((), {w0: [b"part"]}))
+    leftovers = store.enter(run, w0, claims[0].epoch).leftovers
+    assert leftovers is not None
+    assert len(leftovers.saved) == COUNT - gone
+    assert None not in store.fetch(run, sorted(leftovers.saved))
+    store.complete(run, w0, claims[0].epoch, Completion(OUTPUTS))
+    assert None not in store.fetch(run, NAMES)
+
+
+def test_memory_of_a_shard_that_is_full_is_told_with_what_to_do(run: RunId) -> None:
+    full = ("--maxmemory", "5mb", "--maxmemory-policy", "noeviction")
+    with tcp_server(*full) as a, tcp_server(*full) as b:
+        store = ShardedStore(f"{url_of(a)},{url_of(b)}")
+        store.open(run, Opening([w0]))
+
+        def fill() -> None:
+            for number in range(200):
+                store.complete(run, w0, 1, Completion([(f"o{number}", [bytes(500_000)])]))
+
+        with pytest.raises(StoreRefused, match=r"memory is full.*maxmemory"):
+            fill()
+        store.close(run, [w0])
+        for port in (a, b):
+            connection = Connection(parse_url(url_of(port)))
+            assert connection.call("KEYS", "*") == []
+            connection.close()
+        store.disconnect()
+
+
+def test_reference_comes_back_and_a_damaged_one_is_told() -> None:
+    reference = Reference("a:1/0", "shoal:{r}:shard:1")
+    packed = b"".join(reference.packed())
+    assert reference_in(packed) == reference
+    assert reference_in(b"SHL1 an output") is None
+    assert reference_in(b"") is None
+    assert reference_in(None) is None
+    for damaged in (packed[:-3], packed[:13] + b"[1]", packed[:13] + b"7"):
+        with pytest.raises(Tampered, match="reference to an output is damaged"):
+            reference_in(damaged)
+
+
+def test_store_that_does_not_name_a_shard_says_so(
+    urls: list[str], store: ShardedStore, run: RunId
+) -> None:
+    store.open(run, Opening([w0]))
+    store.complete(run, w0, 1, Completion([("o", [b"x"])]))
+    strange = b"".join(Reference("elsewhere:1/0", "shoal:{r}:shard:1").packed())
+    store._home(run).complete(run, w0, 1, Completion([("o", [strange])]))
+    with pytest.raises(ShardLost, match=r"on shard elsewhere:1/0, which store= doesn't name"):
+        store.fetch(run, ["o"])
+
+
+def test_cache_is_spread_over_all_servers(urls: list[str], databases: list[Connection]) -> None:
+    cache = server_cache(",".join(urls), 3_000_000)
+    assert isinstance(cache, ShardedCache)
+    names = [f"task/{number}" for number in range(COUNT)]
+    for name in names:
+        cache.keep(name, [name.encode()])
+    other = server_cache(",".join(reversed(urls)), 3_000_000)
+    assert [bytes(other.find(name) or b"") for name in names] == [n.encode() for n in names]
+    assert sorted(entry.name for entry in other.entries()) == sorted(names)
+    assert all(each.call("KEYS", "*entry*") for each in databases)
+    other.remove(names)
+    assert cache.entries() == []
+    assert "secret" not in cache.where
+    cache.close()
+    other.close()
