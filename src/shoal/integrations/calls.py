@@ -20,8 +20,11 @@ from shoal.errors import NotPicklable, RemoteTraceback
 from shoal.worker.failure import reason_of, traceback_of
 from shoal.workflow import Output, Task
 
-Reply = tuple[bool, float, bytes, list[Any]]
-"""Whether the call returned, after how many seconds, and the pickled value or exception."""
+Reply = bytes | tuple[bytes, list[Any]]
+"""Pickled: whether the call returned, after how many seconds, and its value, or the exception and
+where it was raised. Large buffers are beside it."""
+
+_PLAIN = frozenset((bool, bytes, float, int, str, type(None)))
 
 
 class _Bulk:
@@ -70,28 +73,32 @@ def perform(stream: bytes, *buffers: Any) -> Reply:
         value = function(*args, **kwargs)
         elapsed = time.perf_counter() - began
         try:
-            return True, elapsed, *_pickled(value)
+            reply, kept = _pickled((True, elapsed, value), plain=type(value) in _PLAIN)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise NotPicklable(f"the result of {name_of(function)!r}", reason) from error
     except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
-        return False, time.perf_counter() - began, _pickled_error(error), []
+        return _pickled_error(error, time.perf_counter() - began)
+    return (reply, kept) if kept else reply
 
 
-def outcome_of(reply: Reply) -> tuple[Any, BaseException | None]:
-    """The value of a call, or its exception."""
-    returned, _, stream, buffers = reply
+def outcome_of(reply: Reply) -> tuple[float | None, Any, BaseException | None]:
+    """How long a call took, if that is known, and its value, or its exception."""
+    stream, buffers = (reply, []) if isinstance(reply, bytes) else reply
     try:
-        if returned:
-            return pickle.loads(stream, buffers=buffers), None
-        error, trace = pickle.loads(stream)
+        returned, elapsed, value = pickle.loads(stream, buffers=buffers)
     except Exception as failure:  # noqa: BLE001 - what could be pickled there need not load here
-        return None, failure
+        return None, None, failure
+    if returned:
+        return elapsed, value, None
+    error, trace = value
     error.__cause__ = RemoteTraceback(trace)
-    return None, error
+    return elapsed, None, error
 
 
-def _pickled(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def _pickled(value: Any, *, plain: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    if plain:
+        return pickle.dumps(value, 5), []
     import cloudpickle
 
     buffers: list[pickle.PickleBuffer] = []
@@ -100,14 +107,12 @@ def _pickled(value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
     return out.getvalue(), buffers
 
 
-def _pickled_error(error: BaseException) -> bytes:
+def _pickled_error(error: BaseException, elapsed: float) -> bytes:
     """An exception and its traceback; one that says what it was if it can't travel."""
-    import cloudpickle
-
     trace = traceback_of(error)
     try:
-        stream: bytes = cloudpickle.dumps((error, trace))
+        stream, _ = _pickled((False, elapsed, (error, trace)))
         pickle.loads(stream)
     except Exception:  # noqa: BLE001 - an exception may pickle, and yet not unpickle
-        stream = pickle.dumps((RuntimeError(reason_of(error)), trace))
+        stream = pickle.dumps((False, elapsed, (RuntimeError(reason_of(error)), trace)))
     return stream

@@ -82,8 +82,9 @@ class _Batch:
         """A call's result is there."""
         work = self.works[number]
         self.left.discard(number)
-        self.learn(work.kind, reply[1])
-        value, error = outcome_of(reply)
+        elapsed, value, error = outcome_of(reply)
+        if elapsed is not None:
+            self.learn(work.kind, elapsed)
         if error is not None:
             work.future.set_exception(error)
         else:
@@ -182,16 +183,27 @@ class ShoalExecutor(Executor):
         """
         with self._lock:
             self._down = True
-            cancelled = list(self._queue) if cancel_futures else []
-            if cancel_futures:
-                self._queue.clear()
-            lanes = list(self._lanes)
-        for work in cancelled:
-            work.future.cancel()
-            work.future.set_running_or_notify_cancel()
+        if cancel_futures:
+            self._cancel_queue()
         if wait:
+            with self._lock:
+                lanes = list(self._lanes)
             for lane in lanes:
                 lane.join()
+
+    def _cancel_queue(self) -> None:
+        """Cancel what waits, but for what has begun and is to be run again."""
+        with self._lock:
+            works = list(self._queue)
+            self._queue.clear()
+        begun = [work for work in works if not work.future.cancel()]
+        for work in works:
+            if work.future.cancelled():
+                work.future.set_running_or_notify_cancel()  # tells those who wait
+        with self._lock:
+            self._queue.extendleft(begun[::-1])
+            if begun:
+                self._add_lane()
 
     def kill_workers(self) -> None:
         """Stop at once: cancel what hasn't begun, end what has, and take nothing more."""
@@ -211,8 +223,8 @@ class ShoalExecutor(Executor):
     def _add_lane(self) -> None:
         if len(self._lanes) < self._most:
             lane = threading.Thread(target=self._work, name="shoal-lane")
-            self._lanes.add(lane)
             lane.start()
+            self._lanes.add(lane)
 
     def _work(self) -> None:
         """Run what is in the queue until it is empty."""
