@@ -30,6 +30,7 @@ from shoal.errors import NotPicklable, ShoalError, TaskError, UsageError
 from shoal.integrations.calls import Reply, call_of, outcome_of
 from shoal.run import Run
 from shoal.session import Session, default_engine
+from shoal.settings import resolve
 from shoal.types import TaskId
 from shoal.workflow import Output, Task
 
@@ -52,6 +53,9 @@ _DEFAULTS = {
     "progress": False,
 }
 """Calls that have nothing to do with each other need no plan, and teach nothing."""
+
+_NO_SETTINGS = ("name", "planner", "platform", "store")
+"""What may be given beside settings, or as an object."""
 
 
 @dataclass(slots=True)
@@ -112,6 +116,7 @@ class ShoalExecutor(Executor):
         """
         if max_workers is not None and max_workers < 1:
             raise ValueError(f"max_workers must be at least 1, not {max_workers!r}.")
+        resolve({name: value for name, value in settings.items() if name not in _NO_SETTINGS})
         self._options: dict[str, Any] = {**_DEFAULTS, **settings}
         self._session = session or default_engine.session(self._options)
         workers = self._options.pop("workers", None) or self._session.settings.workers

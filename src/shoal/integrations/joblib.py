@@ -19,6 +19,7 @@ from joblib.parallel import (
     SequentialBackend,
 )
 
+from shoal.errors import UsageError
 from shoal.integrations import batches
 from shoal.integrations.executor import ShoalExecutor
 
@@ -44,8 +45,15 @@ class ShoalBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
             return n_jobs
         return max(1, ShoalExecutor(**self._settings).max_workers + 1 + n_jobs)
 
-    def configure(self, n_jobs: int = 1, parallel: Any = None, **_: Any) -> int:
+    def configure(
+        self, n_jobs: int = 1, parallel: Any = None, initializer: Any = None, **_: Any
+    ) -> int:
         """Be ready for a call of `Parallel`; joblib's options for memory maps mean nothing here."""
+        if initializer is not None:
+            raise UsageError(
+                "The backend 'shoal' takes no initializer, for workers come and go: have the "
+                "function that is called prepare what it needs."
+            )
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
