@@ -108,11 +108,17 @@ def _pickled(value: Any, *, plain: bool = False) -> tuple[bytes, list[pickle.Pic
 
 
 def _pickled_error(error: BaseException, elapsed: float) -> bytes:
-    """An exception and its traceback; one that says what it was if it can't travel."""
+    """An exception and its traceback; one that says what it was if it can't travel.
+
+    One that has come from elsewhere may carry so much with it that only a bare copy can.
+    """
     trace = traceback_of(error)
-    try:
-        stream, _ = _pickled((False, elapsed, (error, trace)))
-        pickle.loads(stream)
-    except Exception:  # noqa: BLE001 - an exception may pickle, and yet not unpickle
-        stream = pickle.dumps((False, elapsed, (RuntimeError(reason_of(error)), trace)))
-    return stream
+    for bare in (False, True):
+        try:
+            sent = type(error)(*error.args) if bare else error
+            stream, _ = _pickled((False, elapsed, (sent, trace)))
+            pickle.loads(stream)
+        except Exception:  # noqa: BLE001 - it may pickle, and yet not unpickle
+            continue
+        return stream
+    return pickle.dumps((False, elapsed, (RuntimeError(reason_of(error)), trace)))
