@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality fuzz clean
+.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality fuzz executors conformance-joblib clean
 
 help:  ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -73,6 +73,12 @@ quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simu
 
 fuzz: $(VENV)/.fuzz  ## arbitrary input for the gateway and for everything that parses
 	$(BIN)/python tests/fuzz/fuzzing.py $(ARGS)
+
+executors: $(VENV)/.bench  ## ShoalExecutor and other executors side by side
+	$(BIN)/python benchmarks/executor.py $(ARGS)
+
+conformance-joblib: $(VENV)/.dev  ## joblib's own tests of its backends, on Shoal
+	$(BIN)/python tests/conformance/joblib_conformance.py $(ARGS)
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.integrations.executor import ShoalExecutor
     from shoal.planning.auto import AutoPlanner
     from shoal.planning.nonuniform import NonUniformPlanner
     from shoal.planning.optimizations import (
@@ -49,6 +50,7 @@ __all__ = [
     "Run",
     "Session",
     "Settings",
+    "ShoalExecutor",
     "Task",
     "TaskDupOptimization",
     "UniformPlanner",
@@ -61,6 +63,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "integrations.executor": ("ShoalExecutor",),
     "planning.auto": ("AutoPlanner",),
     "planning.nonuniform": ("NonUniformPlanner",),
     "planning.optimizations": (

@@ -28,6 +28,7 @@
     │   ├── Tampered               a blob's signature is wrong
     │   ├── RunOver                the run, or this start of the worker, is over
     │   └── RunLost                the store no longer has a run that nobody has ended
+    ├── RemoteTraceback            where on a worker an exception was raised: its cause
     └── ProtocolViolation          ourselves
 
 A constructor takes facts, keeps them as attributes and writes the message. All survive pickling.
@@ -249,6 +250,13 @@ class RunLost(StoreError):
             "deleted. Run it again. With durable=True the embedded server would have kept it; a "
             "server of your own does with `appendonly yes`."
         )
+
+
+class RemoteTraceback(ShoalError):
+    """Where on a worker an exception was raised; never raised, but the cause of that one."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0].rstrip()}"
 
 
 class ProtocolViolation(ShoalError):

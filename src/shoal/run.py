@@ -195,6 +195,8 @@ class Run:
         """How often workers have ended in a task that has tries left."""
         self._unheard: float | None = None
         """Since when the platform hasn't been reached."""
+        self.arrived: Callable[[TaskId, Any], None] | None = None
+        """Is told of each sink's output as soon as it is there."""
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._read = ""
@@ -479,7 +481,7 @@ class Run:
         if letter.kind == "output":
             if task in missing and not (stale and self._data(task, letter) is None):
                 missing.discard(task)
-                self._outputs[task] = self._output(task, letter)
+                self._arrive(task, self._output(task, letter))
         elif letter.kind == "failed":
             raise failure_error(task, letter.parts, self.workflow.after(task), self._key)
         elif letter.kind == "lost":
@@ -494,6 +496,11 @@ class Run:
                 for invoked in letter.parts[1:]:
                     self._unfinished.update(json.loads(bytes(invoked)))
                 self._unfinished -= self._finished
+
+    def _arrive(self, task: TaskId, value: Any) -> None:
+        self._outputs[task] = value
+        if self.arrived is not None:
+            self.arrived(task, value)
 
     def _grow(self, facts: dict[str, Any]) -> None:
         """Remember how much memory the tasks of a worker that ran out of it have got."""

@@ -184,16 +184,27 @@ class Session:
             run.cancel()
             raise
 
-    def submit(self, *outputs: Output[Any], detach: bool = False, **options: Any) -> Run:
+    def submit(
+        self,
+        *outputs: Output[Any],
+        detach: bool = False,
+        arrived: Callable[[int, Any], None] | None = None,
+        **options: Any,
+    ) -> Run:
         """Start the workflow of some outputs; the handle has `result()`, `status()`, `cancel()`.
 
         Args:
             *outputs: What is asked for.
             detach: Whether the run goes on without this process; `attach`, or `shoal attach`,
                 waits for it later. Store and gateway must be there without it, too.
+            arrived: Is called with the position and the value of each output, as soon as it is
+                there; the run waits until it returns, and fails if it raises.
             **options: As for `compute`.
         """
         run, begin = self._prepared(outputs, options)
+        if arrived is not None:
+            positions = {task: position for position, task in enumerate(run.workflow.sinks)}
+            run.arrived = lambda task, value: arrived(positions[task], value)
         if not detach:
             self._begin_watched(run, begin)
             return run

@@ -28,6 +28,12 @@ SHOWN = {
         "7837 primes below 80000: 9 hits, 0 misses",
         "9592 primes below 100000: 8 hits, 3 misses",
     ],
+    "executor.py": [
+        "303 primes below 2000",
+        "3 to the 20 is 3486784401",
+        "failed: invalid literal for int() with base 10: 'many'",
+        "return len(str(int(text)))",
+    ],
     "resuming.py": ["failed: ZeroDivisionError", "average: 2.25", "second try: average#0"],
     "failures.py": ["part 0, part 1, part 2, part 3", "exceeded the memory limit of 256 MB"],
 }

@@ -13,7 +13,7 @@ from shoal.storage.keys import signed_failure
 from shoal.types import TaskId, WorkerId
 from shoal.worker.package import Unpacked
 
-_OWN_FRAMES = ("shoal/worker/", "shoal/platform/")
+_OWN_FRAMES = ("shoal/worker/", "shoal/platform/", "shoal/integrations/")
 
 
 def described_failure(
@@ -27,7 +27,7 @@ def described_failure(
         "worker": unpacked.part.worker,
         "reason": reason_of(error),
         "arguments": _arguments(task, unpacked),
-        "traceback": _traceback(error),
+        "traceback": traceback_of(error),
     }
     return json.dumps(facts).encode(), b"".join(_pickled(error, task, key))
 
@@ -61,7 +61,7 @@ def _short(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _traceback(error: BaseException) -> str:
+def traceback_of(error: BaseException) -> str:
     """The traceback without Shoal's own frames."""
     if isinstance(error, ShoalError):
         return ""

@@ -1,0 +1,1 @@
+"""Other libraries' entry points: what runs their work on Shoal."""

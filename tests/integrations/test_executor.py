@@ -1,0 +1,296 @@
+"""`ShoalExecutor` keeps what `concurrent.futures` promises, on real workers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from concurrent.futures import (
+    FIRST_EXCEPTION,
+    BrokenExecutor,
+    CancelledError,
+    Future,
+    as_completed,
+    wait,
+)
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from executor_examples import (
+    add,
+    die,
+    divide,
+    note,
+    note_and_wait_for,
+    raise_finicky,
+    stubborn,
+    unpicklable,
+    wait_for,
+)
+
+from observing import PATIENCE, eventually
+from shoal import Session, ShoalExecutor, task
+from shoal.errors import NotPicklable, RemoteTraceback, WorkerDied
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def executor(session: Session) -> Iterator[ShoalExecutor]:
+    with ShoalExecutor(2, session=session, restarts=0) as executor:
+        yield executor
+
+
+# What comes back.
+
+
+def test_a_call_returns_what_the_function_returns(executor: ShoalExecutor) -> None:
+    assert executor.submit(add, 1, 2, start=3).result(PATIENCE) == 6
+
+
+def test_lambdas_partials_and_tasks_can_be_submitted(executor: ShoalExecutor) -> None:
+    base = 10
+    assert executor.submit(lambda x: x + base, 1).result(PATIENCE) == 11
+    assert executor.submit(partial(add, 1), 2).result(PATIENCE) == 3
+    assert executor.submit(task(add), 1, 2).result(PATIENCE) == 3
+    assert executor.submit("a,b".split, ",").result(PATIENCE) == ["a", "b"]
+
+
+def test_a_thousand_calls_are_a_few_runs(
+    executor: ShoalExecutor, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    submit = session.submit
+
+    def counted(*outputs: Any, **options: Any) -> Any:
+        sizes.append(len(outputs))
+        return submit(*outputs, **options)
+
+    executor.submit(add, 1).result(PATIENCE)
+    monkeypatch.setattr(session, "submit", counted)
+    futures = [executor.submit(add, number) for number in range(1000)]
+    assert [future.result(PATIENCE) for future in futures] == list(range(1000))
+    assert sum(sizes) == 1000
+    assert len(sizes) < 300
+
+
+@pytest.mark.parametrize("chunksize", [1, 7, 100])
+def test_map_keeps_the_order(executor: ShoalExecutor, chunksize: int) -> None:
+    found = list(executor.map(add, range(20), range(1, 30), chunksize=chunksize))
+    assert found == [2 * number + 1 for number in range(20)]
+    with pytest.raises(ValueError, match="chunksize"):
+        executor.map(add, [1], chunksize=0)
+
+
+def test_large_arrays_go_and_come(executor: ShoalExecutor) -> None:
+    array = np.arange(500_000.0)
+    futures = [executor.submit(np.multiply, array, factor) for factor in (2, 3)]
+    for factor, future in zip((2, 3), futures, strict=True):
+        assert np.array_equal(future.result(PATIENCE), array * factor)
+
+
+def test_a_future_is_done_as_soon_as_its_own_call_is(
+    executor: ShoalExecutor, tmp_path: Path
+) -> None:
+    """The short ones, known as such, are taken together with one that waits."""
+    for _ in range(2):
+        executor.submit(wait_for, str(tmp_path), "", 1).result(PATIENCE)
+    slow = [executor.submit(wait_for, str(tmp_path), "gate") for _ in range(2)]
+    assert eventually(lambda: all(future.running() for future in slow))
+    queued = [executor.submit(wait_for, str(tmp_path), name) for name in ("", "", "other")]
+    note(str(tmp_path), "gate")
+    done = wait(queued[:2], PATIENCE).done
+    assert len(done) == 2
+    assert not queued[2].done()
+    note(str(tmp_path), "other")
+    assert [*as_completed([*slow, *queued], PATIENCE)]
+
+
+# What goes wrong.
+
+
+def test_an_exception_comes_with_the_remote_traceback_as_its_cause(
+    executor: ShoalExecutor,
+) -> None:
+    error = executor.submit(divide, 1, 0).exception(PATIENCE)
+    assert type(error) is ZeroDivisionError
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "return one / other" in str(error.__cause__)
+    assert "shoal/" not in str(error.__cause__)
+
+
+def test_an_exception_leaves_the_other_calls_alone(executor: ShoalExecutor) -> None:
+    futures = [executor.submit(divide, 1, number % 5) for number in range(50)]
+    failed = [number for number, future in enumerate(futures) if future.exception(PATIENCE)]
+    assert failed == list(range(0, 50, 5))
+
+
+def test_the_first_exception_can_be_waited_for(executor: ShoalExecutor, tmp_path: Path) -> None:
+    waiting = executor.submit(wait_for, str(tmp_path), "gate")
+    failing = executor.submit(divide, 1, 0)
+    done, not_done = wait([waiting, failing], PATIENCE, FIRST_EXCEPTION)
+    note(str(tmp_path), "gate")
+    assert done == {failing}
+    assert not_done == {waiting}
+    assert waiting.result(PATIENCE)
+
+
+def test_what_cannot_travel_fails_alone(executor: ShoalExecutor) -> None:
+    good = executor.submit(add, 1)
+    with pytest.raises(NotPicklable, match="a call of 'add'"):
+        executor.submit(add, threading.Lock()).result(PATIENCE)
+    with pytest.raises(NotPicklable, match="the result of 'unpicklable'"):
+        executor.submit(unpicklable).result(PATIENCE)
+    with pytest.raises(ZeroDivisionError):
+        executor.submit(stubborn).result(PATIENCE)
+    with pytest.raises(ZeroDivisionError):
+        executor.submit(add, stubborn()).result(PATIENCE)
+    with pytest.raises(RuntimeError, match="Finicky: 1 and 2"):
+        executor.submit(raise_finicky).result(PATIENCE)
+    assert good.result(PATIENCE) == 1
+
+
+def test_a_call_that_ends_its_worker_fails_alone(executor: ShoalExecutor, tmp_path: Path) -> None:
+    """The calls that are taken with it are expected to be short, and are run again."""
+    executor._expected[f"{die.__module__}.die"] = 0.0
+    executor._expected[f"{add.__module__}.add"] = 0.0
+    gates = [executor.submit(wait_for, str(tmp_path), "gate") for _ in range(2)]
+    before = [executor.submit(add, number) for number in range(5)]
+    fatal = executor.submit(die, 1)
+    after = [executor.submit(add, number) for number in range(5)]
+    note(str(tmp_path), "gate")
+    with pytest.raises(WorkerDied, match="killed by signal 9"):
+        fatal.result(PATIENCE)
+    assert [future.result(PATIENCE) for future in before + after] == [*range(5), *range(5)]
+    assert all(gate.result(PATIENCE) for gate in gates)
+
+
+def test_timeouts_of_those_who_wait_are_kept(executor: ShoalExecutor, tmp_path: Path) -> None:
+    future = executor.submit(wait_for, str(tmp_path), "gate")
+    with pytest.raises(TimeoutError):
+        future.result(0.05)
+    with pytest.raises(TimeoutError):
+        list(executor.map(wait_for, [str(tmp_path)], ["gate"], timeout=0.05))
+    note(str(tmp_path), "gate")
+    assert future.result(PATIENCE)
+
+
+# Order, and ends.
+
+
+def test_as_many_calls_run_at_once_as_there_are_workers(
+    executor: ShoalExecutor, tmp_path: Path
+) -> None:
+    """Each waits for a sign of the other."""
+    pair = [
+        executor.submit(note_and_wait_for, str(tmp_path), *names)
+        for names in (("one", "other"), ("other", "one"))
+    ]
+    assert [future.result(PATIENCE) for future in pair] == [True, True]
+
+
+def test_what_has_not_begun_can_be_cancelled(executor: ShoalExecutor, tmp_path: Path) -> None:
+    begun = [executor.submit(wait_for, str(tmp_path), "gate") for _ in range(2)]
+    assert eventually(lambda: all(future.running() for future in begun))
+    queued = [executor.submit(note, str(tmp_path), f"queued {number}") for number in range(3)]
+    assert not begun[0].cancel()
+    assert queued[1].cancel()
+    note(str(tmp_path), "gate")
+    assert [queued[0].result(PATIENCE), queued[2].result(PATIENCE)] == ["queued 0", "queued 2"]
+    with pytest.raises(CancelledError):
+        queued[1].result(PATIENCE)
+    assert not (tmp_path / "queued 1").exists()
+
+
+def test_more_can_be_submitted_from_a_callback(executor: ShoalExecutor) -> None:
+    found: Future[int] = Future()
+
+    def go_on(future: Future[int]) -> None:
+        again = executor.submit(add, future.result(), 1)
+        again.add_done_callback(lambda last: found.set_result(last.result()))
+
+    executor.submit(add, 1).add_done_callback(go_on)
+    assert found.result(PATIENCE) == 2
+
+
+def test_the_end_of_the_block_waits_for_all_calls(session: Session, tmp_path: Path) -> None:
+    with ShoalExecutor(2, session=session) as executor:
+        futures = [executor.submit(note, str(tmp_path), str(number)) for number in range(5)]
+    assert all(future.done() for future in futures)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(add, 1)
+
+
+def test_shutdown_can_cancel_what_has_not_begun(session: Session, tmp_path: Path) -> None:
+    executor = ShoalExecutor(1, session=session)
+    begun = executor.submit(wait_for, str(tmp_path), "gate")
+    assert eventually(begun.running)
+    queued = [executor.submit(add, number) for number in range(3)]
+    executor.shutdown(wait=False, cancel_futures=True)
+    assert all(future.cancelled() for future in queued)
+    note(str(tmp_path), "gate")
+    assert begun.result(PATIENCE)
+
+
+def test_killing_its_workers_ends_what_is_under_way(session: Session, tmp_path: Path) -> None:
+    executor = ShoalExecutor(1, session=session)
+    begun = executor.submit(wait_for, str(tmp_path), "never")
+    queued = executor.submit(add, 1)
+    assert eventually(begun.running)
+    executor.kill_workers()
+    with pytest.raises(BrokenExecutor):
+        begun.result(PATIENCE)
+    assert queued.cancelled()
+    with pytest.raises(BrokenExecutor, match="workers were killed"):
+        executor.submit(add, 1)
+    assert ShoalExecutor(1, session=session).submit(add, 1).result(PATIENCE) == 1
+
+
+def test_the_end_of_the_session_breaks_the_executor(tmp_path: Path) -> None:
+    session = Session(workers=1)
+    executor = ShoalExecutor(session=session)
+    assert executor.max_workers == 1
+    begun = executor.submit(wait_for, str(tmp_path), "never")
+    queued = executor.submit(add, 1)
+    assert eventually(begun.running)
+    session.close()
+    for future in (begun, queued):
+        with pytest.raises(BrokenExecutor):
+            future.result(PATIENCE)
+    with pytest.raises(BrokenExecutor):
+        executor.submit(add, 1).result(PATIENCE)
+    executor.shutdown()
+
+
+def test_a_script_s_functions_run_and_its_end_waits_for_them(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+            import time
+            from shoal import ShoalExecutor
+
+            def slow(number):
+                time.sleep(0.2)
+                return number
+
+            executor = ShoalExecutor(2)
+            for number in range(4):
+                future = executor.submit(slow, number)
+                future.add_done_callback(lambda done: print(done.result(), flush=True))
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stderr == ""
+    assert sorted(done.stdout.split()) == ["0", "1", "2", "3"]
+
+
+def test_it_takes_at_least_one_worker(session: Session) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        ShoalExecutor(0, session=session)
