@@ -4,10 +4,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality fuzz clean
+.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality fuzz conformance-dask clean
 
 help:  ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,10 @@ $(VENV)/.fuzz: $(BIN)/python pyproject.toml
 
 $(VENV)/.quality: $(BIN)/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[quality]'
+	@touch $@
+
+$(VENV)/.conformance: $(BIN)/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[conformance]'
 	@touch $@
 
 demo: $(VENV)/.user  ## set up, and run a workflow worth looking at
@@ -73,6 +77,9 @@ quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simu
 
 fuzz: $(VENV)/.fuzz  ## arbitrary input for the gateway and for everything that parses
 	$(BIN)/python tests/fuzz/fuzzing.py $(ARGS)
+
+conformance-dask: $(VENV)/.conformance  ## Dask's own tests on Shoal
+	$(BIN)/python tests/conformance/dask_conformance.py $(ARGS)
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

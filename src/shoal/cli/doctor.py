@@ -22,7 +22,11 @@ from shoal.settings import resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
 from shoal.storage.redis import RedisStore
 
-_EXTRAS = {"bench": ("dask", "ray", "numpy"), "dev": ("pytest", "hypothesis", "mypy", "ruff")}
+_EXTRAS = {
+    "bench": ("dask", "ray", "numpy"),
+    "dask": ("dask", "pandas"),
+    "dev": ("pytest", "hypothesis", "mypy", "ruff"),
+}
 
 Finding = tuple[bool, str]
 """Whether it works, and what is to be said of it."""

@@ -24,6 +24,7 @@ from shoal.errors import RunTimeout
 from shoal.integrations.dask.graph import Conversion, Key, Nodes
 from shoal.run import Run
 from shoal.session import submit
+from shoal.settings import in_force
 from shoal.workflow import Output, needed
 
 _GLANCE = 0.1
@@ -48,7 +49,8 @@ def observed(
         outputs = conversion.outputs if told.wants_values else conversion.sinks
         values: dict[Key, Any] = {}
         if outputs:
-            run: Run = submit(*outputs.values(), **options)
+            quiet = {"progress": False, **in_force(options)}  # somebody else shows it
+            run: Run = submit(*outputs.values(), **quiet)
             values = dict(zip(outputs, _awaited(run, told), strict=True))
             told.correct(run, conversion.outputs)
         result = conversion.result(values)
