@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from io import StringIO
+from operator import neg
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from dask._task_spec import Alias
 from dask.callbacks import Callback
 from dask.diagnostics import CacheProfiler, Profiler, ProgressBar
 
@@ -188,6 +190,11 @@ def test_callbacks_that_want_values_get_them() -> None:
         assert increment(first).compute(scheduler="shoal") == 3
     assert [value for _, value, _ in seen] == [2, 3]
     assert seen[0][0] == first.key
+    seen.clear()
+    graph = {"a": (neg, 1), "b": Alias("b", "a"), "finalize-c": (max, ["b", -5])}
+    with Callback(posttask=posttask):
+        assert shoal.dask.get(graph, "finalize-c") == -1
+    assert [(key, value) for key, value, _ in seen] == [("a", -1), ("b", -1), ("finalize-c", -1)]
     with CacheProfiler() as profiler:
         increment(1).compute(scheduler="shoal")
     assert len(profiler.results) == 1

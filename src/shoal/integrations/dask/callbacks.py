@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dask._task_spec import convert_legacy_graph
@@ -52,9 +52,10 @@ def observed(
             quiet = {"progress": False, **in_force(options)}  # somebody else shows it
             run: Run = submit(*outputs.values(), **quiet)
             values = dict(zip(outputs, _awaited(run, told), strict=True))
-            told.correct(run, conversion.outputs)
-        result = conversion.result(values)
-        told.advance(None, values | result)
+            told.correct(run, needed(*outputs.values()), conversion.outputs)
+        values = conversion.finished(values)
+        result = {key: conversion.held(key, values) for key in wanted}
+        told.advance(None, lambda key: conversion.held(key, values))
         failed = False
     finally:
         told.finish(failed)
@@ -69,7 +70,7 @@ def _awaited(run: Run, told: _Told) -> list[Any]:
                 return run.values(_GLANCE)
             except RunTimeout:
                 if not told.wants_values:
-                    told.advance(run.status().executed, {})
+                    told.advance(run.status().executed, lambda key: None)
     except BaseException:
         run.cancel()
         raise
@@ -120,26 +121,26 @@ class _Told:
             for pretask in self._pretask:
                 pretask(key, self.nodes, self._state)
 
-    def advance(self, executed: int | None, values: Mapping[Key, Any]) -> None:
+    def advance(self, executed: int | None, value_of: Callable[[Key], Any]) -> None:
         """So many tasks are executed; None: all."""
-        total = len(self._announced) if executed is None else executed
         state = self._state
-        while self._ahead and (executed is None or len(state["finished"]) < total):
+        while self._ahead and (executed is None or len(state["finished"]) < executed):
             key = self._ahead.pop()
             self._announce(key)
             state["ready"].remove(key)
             state["running"].add(key)
-            value = state["cache"][key] = values.get(key)
+            value = state["cache"][key] = value_of(key) if self.wants_values else None
             finish_task(self.nodes, key, state, self._wanted, self._rank.get)
-            worker = self._records.get(key, (0.0, 0.0, None))[2]
+            worker = self._records[key][2] if key in self._records else None
             for posttask in self._posttask:
                 posttask(key, value, self.nodes, state, worker)
 
-    def correct(self, run: Run, outputs: Mapping[Key, Output[Any]]) -> None:
+    def correct(
+        self, run: Run, ran: Sequence[Output[Any]], outputs: Mapping[Key, Output[Any]]
+    ) -> None:
         """Take the times of tasks from the workers' records."""
         offset = run.started + time.perf_counter() - time.time()
-        tasks = zip(map(id, needed(*outputs.values())), run.workflow.calls, strict=True)
-        ids = dict(tasks)
+        ids = dict(zip(map(id, ran), run.workflow.calls, strict=True))
         spans = {span.task: span for span in run.timeline.of_kind("execute")}
         for key, output in outputs.items():
             span = spans.get(ids[id(output)])

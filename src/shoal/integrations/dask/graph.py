@@ -107,13 +107,19 @@ class Conversion:
 
     def result(self, values: Mapping[Key, Any]) -> dict[Key, Any]:
         """The value of each key that was asked for, given those of the sinks."""
+        known = self.finished(values)
+        return {key: self.held(target, known) for key, target in self._wanted.items()}
+
+    def finished(self, values: Mapping[Key, Any]) -> dict[Key, Any]:
+        """Values of tasks, with those that are left to the client."""
         known = dict(values)
         for key in self._final:
-            inputs = {name: self._held(name, values) for name in self._inputs[key]}
+            inputs = {name: self.held(name, values) for name in self._inputs[key]}
             known[key] = self._nodes[key](inputs)
-        return {key: self._held(target, known) for key, target in self._wanted.items()}
+        return known
 
-    def _held(self, name: Key, values: Mapping[Key, Any]) -> Any:
+    def held(self, name: Key, values: Mapping[Key, Any]) -> Any:
+        """The value of a key, given those of tasks."""
         key = self._resolved(name, None)
         return values[key] if self._is_task(key) else self._nodes[key].value
 
