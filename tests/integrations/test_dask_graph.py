@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from operator import add, neg
@@ -124,13 +125,23 @@ def test_the_fingerprint_is_the_same_in_every_process() -> None:
     seen = {
         subprocess.run(
             [sys.executable, "-c", script],
-            env={"PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed},
             check=True,
             capture_output=True,
         ).stdout
         for seed in ("1", "2", "3")
     }
     assert len(seen) == 1
+
+
+def test_inputs_of_fused_tasks_stand_in_the_order_of_their_use() -> None:
+    for number in range(20):  # Dask sorts them by hash, so each time otherwise
+        sources = [f"{name}{number}" for name in ("x", "y", "z")]
+        graph: dict[Any, Any] = {key: Task(key, neg, 1) for key in sources}
+        inner = Task("inner", max, *map(TaskRef, sources))
+        graph["outer"] = Task.fuse(inner, Task("end", neg, TaskRef("inner")), key="outer")
+        (output,) = converted(graph, "outer").sinks.values()
+        assert [arg.task.name for arg in output.args[-3:]] == sources
 
 
 def test_other_data_have_the_same_fingerprint() -> None:
