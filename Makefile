@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality fuzz executors conformance-joblib clean
+.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality fuzz executors conformance-joblib conformance-dask clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
@@ -30,6 +30,10 @@ $(VENV)/.fuzz: $(BIN)/python pyproject.toml
 
 $(VENV)/.quality: $(BIN)/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[quality]'
+	@touch $@
+
+$(VENV)/.conformance: $(BIN)/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[conformance]'
 	@touch $@
 
 demo: $(VENV)/.user  ## set up, and run a workflow worth looking at
@@ -79,6 +83,9 @@ executors: $(VENV)/.bench  ## ShoalExecutor and other executors side by side
 
 conformance-joblib: $(VENV)/.dev  ## joblib's own tests of its backends, on Shoal
 	$(BIN)/python tests/conformance/joblib_conformance.py $(ARGS)
+
+conformance-dask: $(VENV)/.conformance  ## Dask's own tests on Shoal
+	$(BIN)/python tests/conformance/dask_conformance.py $(ARGS)
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

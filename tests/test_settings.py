@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import SettingsError
-from shoal.settings import NAMES, Settings, resolve
+from shoal.settings import NAMES, Settings, in_force, options, resolve
 
 Write = Callable[[str], None]
 
@@ -303,3 +303,20 @@ def test_number_above_the_maximum_is_refused(name: str) -> None:
     assert getattr(resolve({name: 1024}), name) == 1024
     with pytest.raises(SettingsError, match=f"sets {name} to 1025.*at most 1024"):
         resolve({name: 1025})
+
+
+def test_options_hold_inside_their_block() -> None:
+    with options(memory_mb=512, workers=2):
+        with options(workers=3, planner="uniform"):
+            assert in_force({"memory_mb": 256}) == {
+                "memory_mb": 256,
+                "workers": 3,
+                "planner": "uniform",
+            }
+        assert in_force({}) == {"memory_mb": 512, "workers": 2}
+    assert in_force({}) == {}
+
+
+def test_an_unknown_option_is_refused_at_once() -> None:
+    with pytest.raises(SettingsError, match="did you mean 'memory_mb'"), options(memory=512):
+        pass

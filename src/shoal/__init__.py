@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shoal.planning.wukong import WukongPlanner
     from shoal.run import Run
     from shoal.session import Session, compute, plan, submit
-    from shoal.settings import Settings
+    from shoal.settings import Settings, options
     from shoal.types import SLA, Percentile, Resources
     from shoal.workflow import Output, Task, Workflow, task
 
@@ -57,6 +57,7 @@ __all__ = [
     "Workflow",
     "WukongPlanner",
     "compute",
+    "options",
     "plan",
     "submit",
     "task",
@@ -76,7 +77,7 @@ _WHERE = {
     "planning.wukong": ("WukongPlanner",),
     "run": ("Run",),
     "session": ("Session", "compute", "plan", "submit"),
-    "settings": ("Settings",),
+    "settings": ("Settings", "options"),
     "types": ("SLA", "Percentile", "Resources"),
     "workflow": ("Output", "Task", "Workflow", "task"),
 }

@@ -39,7 +39,7 @@ from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token, read_token
 from shoal.run import Display, Environment, Run
-from shoal.settings import LASTING, NAMES, Settings, resolve
+from shoal.settings import LASTING, NAMES, Settings, in_force, resolve
 from shoal.storage.base import Store
 from shoal.storage.cache import Cache, CachePlace, cache_key
 from shoal.storage.cachefolder import FolderCache
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WORKER_ENTRY = "shoal.worker.entry:handle"
-_PRELOADABLE = ("numpy", "scipy", "pandas", "PIL")
+_PRELOADABLE = ("numpy", "scipy", "pandas", "PIL", "dask.array", "dask.bag", "dask.dataframe")
 """Packages that take long to import and bear being forked."""
 
 _MOST_KEPT = 5
@@ -630,14 +630,17 @@ class _Engine:
 
     def compute(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> list[Any]:
         """Run the workflow of these outputs and return their values."""
+        options = in_force(options)
         return self.session(options).compute(*outputs, **options)
 
     def submit(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Run:
         """Start the workflow of these outputs and return a handle."""
+        options = in_force(options)
         return self.session(options).submit(*outputs, **options)
 
     def plan(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Preview:
         """What running the workflow of these outputs is predicted to do."""
+        options = in_force(options)
         return self.session(options).plan(*outputs, **options)
 
     def close(self) -> None:

@@ -1,14 +1,17 @@
-"""`Settings`: what can be set, from arguments, `shoal.toml` and `SHOAL_*` variables.
+"""`Settings`: what can be set, from arguments, `options`, `shoal.toml` and `SHOAL_*` variables.
 
-An argument beats the file, the file beats a variable, a variable beats the default. What is
-unknown or ill-typed is an error that names the nearest valid setting.
+An argument beats the block of `options` that it is in, and an inner block an outer one; a block
+beats the file, the file beats a variable, a variable beats the default. What is unknown or
+ill-typed is an error that names the nearest valid setting.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -106,6 +109,37 @@ LASTING = ("store", "durable", "store_memory_mb", "reconnect_seconds", "platform
 """What a session is made with; other settings may differ from run to run."""
 _TYPES: dict[str, Any] = get_type_hints(Settings)
 NAMES = tuple(field.name for field in fields(Settings))
+
+
+PER_CALL = frozenset(("name", "planner", "deadline", "budget", "sla", "timeout"))
+"""What a call takes beside settings."""
+_NO_OPTIONS: Mapping[str, Any] = {}
+_options: ContextVar[Mapping[str, Any]] = ContextVar("shoal.options", default=_NO_OPTIONS)
+
+
+@contextmanager
+def options(**given: Any) -> Iterator[None]:
+    """Options for every `compute`, `submit` and `plan` inside the block, and for Dask's.
+
+    Threads that are started inside the block don't inherit it.
+
+    Args:
+        **given: `planner`, `store`, `platform`, `memory_mb`, `workers`, and whatever else
+            `compute` takes.
+    """
+    for name, value in given.items():
+        if name not in PER_CALL and (isinstance(value, str) or name not in ("store", "platform")):
+            _check(name, value, "shoal.options")
+    token = _options.set({**_options.get(), **given})
+    try:
+        yield
+    finally:
+        _options.reset(token)
+
+
+def in_force(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's own options, and those of the blocks that it is in."""
+    return {**_options.get(), **given}
 
 
 def resolve(arguments: Mapping[str, Any]) -> Settings:

@@ -404,3 +404,10 @@ def test_name_depends_on_content_and_not_on_the_key() -> None:
     names = [encode_constant(value, KEY, what="it")[0] for value in values]
     assert len(set(names)) == len(values)
     assert names == [encode_constant(value, OTHER_KEY, what="it")[0] for value in values]
+
+
+@pytest.mark.parametrize("columns", [3, 200])
+def test_a_tables_size_is_estimated_from_its_columns(columns: int) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({str(n): np.arange(1000.0) for n in range(columns)})
+    assert estimated_nbytes(table) == pytest.approx(columns * 8000, rel=0.1)

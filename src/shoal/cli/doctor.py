@@ -24,7 +24,11 @@ from shoal.storage.places import places
 from shoal.storage.redis import RedisStore
 from shoal.storage.sharded import open_store
 
-_EXTRAS = {"bench": ("dask", "ray", "numpy"), "dev": ("pytest", "hypothesis", "mypy", "ruff")}
+_EXTRAS = {
+    "bench": ("dask", "ray", "numpy"),
+    "dask": ("dask", "pandas"),
+    "dev": ("pytest", "hypothesis", "mypy", "ruff"),
+}
 
 Finding = tuple[bool, str]
 """Whether it works, and what is to be said of it."""

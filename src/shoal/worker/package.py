@@ -150,9 +150,10 @@ class _Constants:
 
     def _name(self, task: TaskId, where: Where, value: Any) -> TaskId | None:
         known = self._names.get(id(value))
-        if known is not None:
+        if known is not None or id(value) in self._small:
             return known
         if not _is_large(value):
+            self._small.add(id(value))
             return None
         named, blob = encode_constant(value, self._key, what=_described(where, task))
         name = TaskId(named)

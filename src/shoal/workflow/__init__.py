@@ -1,6 +1,6 @@
 """The language: tasks, outputs and the frozen workflow that they make."""
 
-from shoal.workflow.graph import Call, Ref, Where, Workflow
+from shoal.workflow.graph import Call, Ref, Where, Workflow, needed
 from shoal.workflow.output import Engine, Output, engine, use_engine
 from shoal.workflow.task import Task, attribute_of, importable, task
 
@@ -15,6 +15,7 @@ __all__ = [
     "attribute_of",
     "engine",
     "importable",
+    "needed",
     "task",
     "use_engine",
 ]

@@ -147,6 +147,11 @@ class Workflow:
         return draw_svg(self)
 
 
+def needed(*outputs: Output[Any]) -> list[Output[Any]]:
+    """Every output that these need, in the order of their workflow's tasks."""
+    return [output for output, _ in _ordered(outputs)]
+
+
 class _Scan:
     """A call's arguments, read once: the outputs among them, and which hold some inside."""
 

@@ -1,0 +1,1 @@
+"""Dask's graphs as workflows; public as `shoal.dask`."""
