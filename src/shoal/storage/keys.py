@@ -67,6 +67,11 @@ def mailbox(run: RunId, name: str) -> str:
     return f"shoal:{{{run}}}:mailbox:{name}"
 
 
+def reports(run: RunId) -> str:
+    """Channel: which tasks are done, for the central schedulers of `experiments`."""
+    return f"shoal:{{{run}}}:reports"
+
+
 _HISTORY = "shoal:{history-1}"
 """The number is that of the layout."""
 
