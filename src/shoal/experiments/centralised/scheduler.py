@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
+from shoal.clock import RealClock
 from shoal.errors import RunStuck, ShoalError, StoreError
 from shoal.execution.plan import Placement, Plan
 from shoal.experiments.centralised.function import ENTRY, part_name
@@ -81,6 +82,8 @@ class CentralScheduler:
 
     def __init__(self, session: Session) -> None:
         settings = session.settings
+        self.ended = 0.0
+        """When the latest result was there, in seconds since the epoch."""
         self._settings = settings
         self._session = secrets.token_hex(8)
         self._store = OutputStore(session.store.url, settings.latency)
@@ -113,7 +116,9 @@ class CentralScheduler:
         )
         try:
             workflow = Workflow.of(*outputs)
-            return _Run(workflow, design, like, self._store, self._gateway, shared).values()
+            values = _Run(workflow, design, like, self._store, self._gateway, shared).values()
+            self.ended = RealClock().now()
+            return values
         finally:
             self._gateway.cancel(run)
             self._store.close(run, [])
