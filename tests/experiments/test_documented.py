@@ -18,6 +18,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "text_analysis": {"lines": 5},
     "image_transformation": {"width": 8, "height": 8},
     "word_count": {"lines": 5},
+    "fan_out": {},
 }
 
 

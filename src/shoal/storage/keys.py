@@ -78,6 +78,11 @@ def mailbox(run: RunId, name: str) -> str:
     return f"shoal:{{{run}}}:mailbox:{name}"
 
 
+def reports(run: RunId) -> str:
+    """Channel: which tasks are done, for the central schedulers of `experiments`."""
+    return f"shoal:{{{run}}}:reports"
+
+
 def signed_output(name: str) -> str:
     """What an output or a large constant is signed as, wherever it is kept."""
     return f"output of {name!r}"

@@ -24,7 +24,7 @@ _stores: dict[tuple[str, float], Store] = {}
 def handle(job: dict[str, Any], running: Running) -> bool:
     """Run a worker; whether the sandbox can be used again."""
     invocation = Invocation.from_dict(job["invocation"])
-    _move_to(invocation)
+    move_to(invocation)
     where = (invocation.store, invocation.latency)
     store = _stores.get(where)
     if store is None:
@@ -61,7 +61,7 @@ def run_worker(
     return runtime.run()
 
 
-def _move_to(invocation: Invocation) -> None:
+def move_to(invocation: Invocation) -> None:
     """Find modules and files where the client finds them."""
     if invocation.path:
         known = set(invocation.path)

@@ -1,0 +1,166 @@
+"""What each step from a central scheduler to decentralised workers is worth (WUKONG's Fig. 12).
+
+Tree reductions and a wide fan-out run under the centralised designs and under flexible workers, to
+which one technique after the other is added. All take turns on the same store and on gateways of
+the same size, with every round trip delayed; everything is warm; a time is that from handing the
+workflow over to having its result, planning included, cleaning up not. Medians are printed, and
+whether decentralised workers beat each centralised design.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from typing import Any
+
+from arguments import new_file, positive
+from machine import cpu_name, memory_gb, version_of
+
+from shoal import Session, WukongPlanner
+from shoal.clock import RealClock
+from shoal.experiments.centralised.scheduler import DESIGNS, CentralScheduler, Design
+from shoal.experiments.fan_out import fan_out
+from shoal.experiments.tree_reduction import tree_reduction
+from shoal.workflow import Output
+
+BIG = 256 * 1024
+"""Bytes from which an output counts as big: that of the fan-out does, those of the trees don't."""
+NONE: dict[str, Any] = {
+    "large_fan_out": None,
+    "fan_out_clustering": False,
+    "fan_in_clustering": False,
+    "delayed_io": False,
+    "big_output_nbytes": BIG,
+}
+FAN_OUT_INVOKER = NONE | {"large_fan_out": 10}
+CLUSTERING = FAN_OUT_INVOKER | {"fan_out_clustering": True, "fan_in_clustering": True}
+DELAYED_IO = CLUSTERING | {"delayed_io": True}
+DECENTRALISED = {
+    "decentralised": NONE,
+    "+ large fan-out invoker": FAN_OUT_INVOKER,
+    "+ clustering": CLUSTERING,
+    "+ delayed I/O": DELAYED_IO,
+}
+
+Build = Callable[[], Output[Any]]
+Compute = Callable[[Output[Any]], tuple[list[Any], float]]
+"""The values, and when they were there."""
+
+
+def workloads(options: argparse.Namespace) -> dict[str, Build]:
+    """The workflows, by name."""
+    return {
+        "TR, 0 ms": partial(tree_reduction, options.numbers),
+        "TR, 100 ms": partial(tree_reduction, options.numbers, seconds=0.1),
+        "fan-out": partial(fan_out, options.width),
+    }
+
+
+def engines(session: Session, central: CentralScheduler) -> dict[str, Compute]:
+    """What runs them: each design, then each technique added to those before."""
+
+    def centrally(design: Design, output: Output[Any]) -> tuple[list[Any], float]:
+        values = central.compute(output, design=design)
+        return values, central.ended
+
+    def by_workers(planner: WukongPlanner, output: Output[Any]) -> tuple[list[Any], float]:
+        run = session.submit(output, planner=planner)
+        values = run.values()
+        return values, run.started + run.makespan
+
+    found: dict[str, Compute] = {design.name: partial(centrally, design) for design in DESIGNS}
+    for name, techniques in DECENTRALISED.items():
+        found[name] = partial(by_workers, WukongPlanner(**techniques))
+    return found
+
+
+def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+    """Seconds of every run, by workload and engine."""
+    found: dict[str, dict[str, list[float]]] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Session(
+            latency=options.latency / 1000,
+            sandboxes=options.sandboxes,
+            idle_seconds=3600.0,
+            history=False,
+            progress=False,
+            folder=folder,
+        ) as session,
+        CentralScheduler(session) as central,
+    ):
+        runners = engines(session, central)
+        for workload, build in workloads(options).items():
+            found[workload] = {name: [] for name in runners}
+            expected = session.compute(build())
+            for number in range(options.warm_ups + options.repeats):
+                for name, compute in runners.items():
+                    output, start = build(), RealClock().now()
+                    values, ended = compute(output)
+                    assert values == expected, f"{name} gives {values} instead of {expected}"
+                    if number >= options.warm_ups:
+                        found[workload][name].append(ended - start)
+    return found
+
+
+def table(found: dict[str, dict[str, list[float]]]) -> str:
+    """A row for each engine: the median seconds, and how many times as fast as the first."""
+    lines = [f"{'':28}" + "".join(f"{workload:>20}" for workload in found)]
+    for name in next(iter(found.values())):
+        cells = []
+        for seconds in found.values():
+            first, own = median(next(iter(seconds.values()))), median(seconds[name])
+            cells.append(f"{own:10.3f} s {first / own:6.1f}x")
+        lines.append(f"{name:28}" + "".join(f"{cell:>20}" for cell in cells))
+    return "\n".join(lines)
+
+
+def beaten(found: dict[str, dict[str, list[float]]]) -> list[str]:
+    """Where decentralised workers are no faster than a centralised design."""
+    return [
+        f"{workload}: decentralised {median(seconds['decentralised']):.3f} s, "
+        f"{design.name} {median(seconds[design.name]):.3f} s"
+        for workload, seconds in found.items()
+        for design in DESIGNS
+        if median(seconds["decentralised"]) >= median(seconds[design.name])
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--numbers", type=positive, default=256, help="added up by TR (256)")
+    parser.add_argument("--width", type=positive, default=100, help="of the fan-out (100)")
+    parser.add_argument("--latency", type=float, default=10.0, help="of a round trip, in ms (10)")
+    parser.add_argument(
+        "--sandboxes",
+        type=positive,
+        default=128,
+        help="of each gateway (128: one for each leaf of TR, so that no design waits for one)",
+    )
+    parser.add_argument("--repeats", type=positive, default=5, help="runs that are measured (5)")
+    parser.add_argument("--warm-ups", type=int, default=1, help="runs that don't count (1)")
+    parser.add_argument("--json", type=new_file, metavar="FILE", help="write every single time")
+    options = parser.parse_args()
+    found = measure(options)
+    print(f"{cpu_name()}, {os.cpu_count()} cores, {memory_gb():.0f} GB, Python "
+          f"{sys.version.split()[0]}, shoal {version_of('shoal')}")  # fmt: skip
+    print(f"TR of {options.numbers} numbers, fan-out of {options.width}, {options.latency:g} ms "
+          f"latency, {options.sandboxes} sandboxes, medians of {options.repeats}\n")  # fmt: skip
+    print(table(found))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    lost = beaten(found)
+    print("\n" + "\n".join(lost or ["decentralised beats each centralised design"]))
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The centralised designs that decentralised workers replaced, for the factor analysis only."""

@@ -1,0 +1,166 @@
+"""How a central scheduler learns which tasks are done: over TCP, or through the store's channel.
+
+1. A report names a task, and says whether it failed; values never travel in it.
+2. Each trip costs the setting `latency`: opening a connection, and a message on it. A message
+   through the store goes with the output that it is about, in one trip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from shoal.errors import ShoalError
+from shoal.storage import keys
+from shoal.storage.base import DEFAULT_TTL
+from shoal.storage.codec import Blob
+from shoal.storage.redis import RedisStore
+from shoal.storage.resp import Arg, Connection
+from shoal.types import RunId, TaskId
+
+DONE, FAILED = "done", "failed"
+"""How a report begins; a space and the task follow."""
+
+_CONNECT_SECONDS = 5.0
+_SILENCE = 24 * 3600.0
+"""Seconds that a channel may be silent."""
+_BACKLOG = 4096
+
+Tell = Callable[[str | ShoalError], None]
+"""Takes a report, or why there will be none any more."""
+
+
+class OutputStore(RedisStore):
+    """The store, where each output is saved, and told of on a channel if there is one."""
+
+    def save(self, run: RunId, task: TaskId, blob: Blob | None, report: str = "") -> None:
+        """Save an output, unless it is elsewhere, and publish a report, in one trip."""
+        commands: list[list[Arg]] = []
+        if blob is not None:
+            commands.append(["HSET", keys.outputs(run), task, blob])
+            commands.append(["EXPIRE", keys.outputs(run), DEFAULT_TTL])
+        if report:
+            commands.append(["PUBLISH", keys.reports(run), report])
+        if commands:
+            self._call(commands)
+
+    def subscribed(self, run: RunId) -> Connection:
+        """A connection on which a run's reports come in."""
+        connection = self._connect()
+        connection.call("SUBSCRIBE", keys.reports(run))
+        return connection
+
+
+class Reports(Protocol):
+    """What a scheduler listens to during a run."""
+
+    address: str
+    """Where workers report to; empty: they publish."""
+
+    def close(self) -> None:
+        """Listen no more."""
+        ...
+
+
+class TcpReports:
+    """Takes a connection from each worker; one thread listens to all of them."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
+        self._wake, self._waker = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for sock in (self._server, self._wake):
+            self._selector.register(sock, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._listen, name="shoal-reports", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        heard: dict[socket.socket, bytes] = {}
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._wake:
+                    for connection in heard:
+                        connection.close()
+                    return
+                if key.fileobj is self._server:
+                    connection, _ = self._server.accept()
+                    heard[connection] = b""
+                    self._selector.register(connection, selectors.EVENT_READ)
+                    continue
+                connection = key.fileobj  # type: ignore[assignment]
+                said = _received(connection)
+                heard[connection] += said
+                if not said:
+                    self._selector.unregister(connection)
+                    connection.close()
+                    report = heard.pop(connection).decode(errors="replace")
+                    if report:  # else the worker has died, or was started for nothing
+                        self._tell(report)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._waker.send(b"!")
+        self._thread.join()
+        self._selector.close()
+        for sock in (self._server, self._wake, self._waker):
+            sock.close()
+
+
+def _received(connection: socket.socket) -> bytes:
+    with contextlib.suppress(OSError):
+        return connection.recv(1 << 16)
+    return b""
+
+
+class TcpReport:
+    """A worker's connection to the scheduler: opened while the task runs, used once."""
+
+    def __init__(self, address: str, latency: float) -> None:
+        host, _, port = address.rpartition(":")
+        self._latency = latency
+        self._socket = socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS)
+        self._open = time.monotonic() + latency
+
+    def send(self, report: str) -> None:
+        """Send a report and hang up."""
+        opening = max(0.0, self._open - time.monotonic())
+        if opening or self._latency:
+            time.sleep(opening + self._latency)
+        with self._socket:
+            self._socket.sendall(report.encode())
+
+
+class PublishedReports:
+    """Subscribes to the run's channel of the store."""
+
+    def __init__(self, tell: Tell, store: OutputStore, run: RunId) -> None:
+        self.address = ""
+        self._tell = tell
+        self._closed = False
+        self._connection = store.subscribed(run)
+        self._thread = threading.Thread(target=self._listen, name="shoal-reports", daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                kind, _, report = self._connection.reply(patience=_SILENCE)
+                if kind == b"message":
+                    self._tell(str(report, "utf-8"))
+        except ShoalError as error:
+            if not self._closed:
+                self._tell(error)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._closed = True
+        self._connection.interrupt()
+        self._thread.join()
+        self._connection.close()
