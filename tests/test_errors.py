@@ -39,6 +39,7 @@ SAMPLES = [
     errors.Tampered("a wrong signature"),
     errors.RunOver("ended"),
     errors.RunLost("r1"),
+    errors.RemoteTraceback("Traceback (most recent call last):\nValueError"),
     errors.ProtocolViolation("executed twice"),
 ]
 MADE_FROM_FACTS = [sample for sample in SAMPLES if type(sample).__init__ is not Exception.__init__]
