@@ -35,6 +35,7 @@ from shoal.storage.base import (
     Letter,
     MarkRequest,
     Ready,
+    Refused,
     Store,
 )
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode, encode
@@ -166,6 +167,11 @@ class Courier:
         sent = self._clock.now()
 
         def order() -> None:
+            if mark.held is not None:
+                self._marks.append(
+                    MarkRequest(mark.task, None, mark.producers, b"", mark.producer, mark.held)
+                )
+                return
             saved = self._worker.recorder.numbered(mark.saved)
             parts = (sent, plain, _joined(pickled), saved, self._part.worker)
             payload = b"".join(encode(parts, self._key))
@@ -336,8 +342,13 @@ class Courier:
             self._start_all(claims, dict(completion.starts))
         if self._part.flexible:
             ready = {answer.task: answer for answer in answers if isinstance(answer, Ready)}
+            refused = {(a.task, a.producer) for a in answers if isinstance(a, Refused)}
             for mark in completion.marks:
-                self._tell_marked(mark, ready.pop(mark.task, None))
+                if (mark.task, mark.producer) in refused and mark.held is not None:
+                    producer = TaskId(mark.producer or "")
+                    self._worker.tell(Marked(mark.task, producer, claimed=False, refused=True))
+                else:
+                    self._tell_marked(mark, ready.pop(mark.task, None))
 
     def _start_all(self, claims: list[Claim], given: dict[WorkerId, bytes]) -> None:
         try:
@@ -421,7 +432,7 @@ class Courier:
             self._worker.recorder.learn(decode(letter.parts[0], self._key))
             return held
         latest = 0.0
-        for part in letter.parts:
+        for part in [part for part in letter.parts if part]:
             sent, plain, pickled, saved, _ = decode(part, self._key)
             latest = max(latest, sent)
             self._worker.recorder.learn(saved)
