@@ -65,6 +65,7 @@ VALUES: dict[str, Any] = {
     "store_memory_mb": 512,
     "reconnect_seconds": 2.5,
     "platform": "http://host",
+    "invoker": "http://host:8471",
     "token": "größe",
     "ca_file": "/etc/ca.pem",
     "isolation": False,
@@ -291,7 +292,7 @@ def test_data_is_kept_where_the_setting_or_the_user_says(
 def test_sessions_differ_in_their_connections_only() -> None:
     same = Settings(workers=3, memory_mb=512, cpus=1.0, progress=True, history=False)
     assert same.connections == Settings().connections
-    for name in ("store", "platform", "token", "ca_file", "pass_variables", "folder"):
+    for name in ("store", "platform", "invoker", "token", "ca_file", "pass_variables", "folder"):
         assert resolve({name: "x"}).connections != Settings().connections
     for name in ("sandboxes", "idle_seconds", "latency"):
         assert resolve({name: 1}).connections != Settings().connections

@@ -110,6 +110,8 @@ class Environment:
     folder: str
     preload: tuple[str, ...]
     latency: float
+    invoker: str | None
+    """Where the fan-out invoker is, if it isn't the platform's own."""
     lease: float
     """Seconds without a sign of life after which a worker counts as lost."""
     restarts: int
@@ -302,6 +304,8 @@ class Run:
             shared=self.shared.path if self.shared else None,
             part=inline,
             preload=environment.preload,
+            common=packed.name,
+            invoker=environment.invoker,
             latency=environment.latency,
             lease=environment.lease,
             sent=self._clock.now(),

@@ -124,6 +124,8 @@ class Courier:
         self._letters: list[Letter] = []
         self._starts: dict[WorkerId, bytes] = {}
         """Flexible workers to be started with the next round trip, and what they are given."""
+        self._crowd: set[WorkerId] = set()
+        """Those of them that the fan-out invoker starts."""
         self._invoked: list[TaskId] = []
         """The first tasks of all flexible workers that this one has started."""
         self._parking: _Parking | None = None
@@ -181,13 +183,20 @@ class Courier:
 
         self._orders.append(order)
 
-    def invoke(self, task: TaskId, plain: dict[TaskId, Any], pickled: dict[TaskId, Blob]) -> None:
-        """Start a flexible worker with a task; small inputs travel along."""
+    def invoke(
+        self, task: TaskId, plain: dict[TaskId, Any], pickled: dict[TaskId, Blob], *, many: bool
+    ) -> None:
+        """Start a flexible worker with a task, through the fan-out invoker if it is one of many.
+
+        Small inputs travel along; with the invoker through the store.
+        """
         self._invoked.append(task)
 
         def order() -> None:
             blob = encode((plain, _joined(pickled)), self._key)
             self._starts[WorkerId(task)] = b"".join(blob)
+            if many:
+                self._crowd.add(WorkerId(task))
 
         self._orders.append(order)
 
@@ -338,6 +347,10 @@ class Courier:
             invocation.run, self._part.worker, invocation.epoch, completion
         )
         claims = [answer for answer in answers if isinstance(answer, Claim)]
+        crowd, self._crowd = self._crowd, set()
+        if crowd:
+            self._start_crowd([claim for claim in claims if claim.worker in crowd])
+            claims = [claim for claim in claims if claim.worker not in crowd]
         if claims:
             self._start_all(claims, dict(completion.starts))
         if self._part.flexible:
@@ -355,6 +368,17 @@ class Courier:
             self._platform.invoke([self._invocation_of(claim, given) for claim in claims])
         except PlatformError as error:  # who tends the run will start them
             log.warning("workers could not be started: %s", error)
+
+    def _start_crowd(self, claims: list[Claim]) -> None:
+        """Have the fan-out invoker start workers; what they are given they find in the store."""
+        if not claims:
+            return
+        like = self._invocation_of(claims[0], {})
+        try:
+            self._platform.fan_out(like, [claim.worker for claim in claims])
+        except PlatformError as error:
+            log.warning("the fan-out invoker is left out: %s", error)
+            self._start_all(claims, {})
 
     def _tell_marked(self, mark: MarkRequest, ready: Ready | None) -> None:
         held: dict[TaskId, Any] = {}
