@@ -292,7 +292,7 @@ def test_data_is_kept_where_the_setting_or_the_user_says(
 def test_sessions_differ_in_their_connections_only() -> None:
     same = Settings(workers=3, memory_mb=512, cpus=1.0, progress=True, history=False)
     assert same.connections == Settings().connections
-    for name in ("store", "platform", "invoker", "token", "ca_file", "pass_variables", "folder"):
+    for name in ("store", "platform", "token", "ca_file", "pass_variables", "folder"):
         assert resolve({name: "x"}).connections != Settings().connections
     for name in ("sandboxes", "idle_seconds", "latency"):
         assert resolve({name: 1}).connections != Settings().connections

@@ -53,11 +53,17 @@ policies = st.builds(
 
 
 def flexible_plan(
-    wiring: Mapping[str, Sequence[str]], resources: Resources = ONE_SLOT, **options: Any
+    wiring: Mapping[str, Sequence[str]],
+    resources: Resources = ONE_SLOT,
+    *,
+    policies: Policies | None = None,
+    limit: float | None = None,
+    **options: Any,
 ) -> Plan:
     """A flexible plan from each task's upstream tasks."""
     workflow = workflow_of(wiring, **options)
-    return Plan(workflow, dict.fromkeys(workflow.calls, Placement(None, resources)))
+    placements = dict.fromkeys(workflow.calls, Placement(None, resources))
+    return Plan(workflow, placements, limit=limit, policies=policies or Policies())
 
 
 def flexible_machine(

@@ -394,7 +394,7 @@ class FlexibleMachine:
         kind, _, name = event.timer.partition(" ")
         task = TaskId(name)
         if kind == HOLD:
-            self._joins.fall_due(task, self._moment(), effects, unneeded)
+            self._joins.fall_due(task, effects, unneeded)
             return
         if task not in self._pausing:
             raise self._violation(task, "its timer fired, but it doesn't wait for its next try")

@@ -5,7 +5,8 @@
 2. One that may be delayed isn't saved at first: the store is asked to set its mark only if it is
    the last one, together with those of other outputs here that are held for the same task. Then the
    task is this worker's, and nothing was written. Otherwise nothing is marked, and policies say for
-   how long the output is held.
+   how long the output is held. What comes for the same task meanwhile waits for the answer, and is
+   asked for together with what was refused.
 3. What is held is asked for again when the worker has nothing else to do, or its time has come;
    if that is refused too, it is saved and marked. Nothing is held by who is about to leave.
 """
@@ -62,6 +63,9 @@ class Joins:
             self.mark(target, output, effects)
         elif at.late or self._is_written(output) or not self._policies.delays(memory.size(output)):
             memory.save(output, target, effects)
+        elif self._is_asked(target):
+            memory.use(output)
+            self.delayed[target, output] = None
         elif at.free or self._policies.fan_in_clustering:
             self._ask(target, output, effects)
         else:
@@ -89,24 +93,30 @@ class Joins:
     ) -> None:
         """A mark was answered; who claims the task has taken it by now."""
         group = self.marking.pop((event.task, event.producer))
+        come = [output for target, output in self.delayed if target == event.task]
         for output in group if event.refused else ():
-            self._hold(event.task, output, at, effects)
+            if come:
+                self._memory.use(output)
+                self.delayed[event.task, output] = None
+            else:
+                self._hold(event.task, output, at, effects)
+        if come and event.refused:
+            self._ask_held(event.task, come[0], effects, unneeded)
         for output in group or (event.producer,):
             self._memory.used(output, unneeded)
 
     def ask_again(self, effects: list[Effect], unneeded: list[TaskId]) -> None:
         """The worker has nothing else to do: ask for all that is held without a forecast."""
         if self._policies.forecast is None:
-            while self.delayed:
-                self._ask_held(*next(iter(self.delayed)), effects, unneeded)
+            for target, output in list(self.delayed):
+                if not self._is_asked(target):
+                    self._ask_held(target, output, effects, unneeded)
 
-    def fall_due(
-        self, output: TaskId, at: Moment, effects: list[Effect], unneeded: list[TaskId]
-    ) -> None:
+    def fall_due(self, output: TaskId, effects: list[Effect], unneeded: list[TaskId]) -> None:
         """An output has been held for long enough."""
         self._overdue.add(output)
         for target, held in list(self.delayed):
-            if held == output and (target, held) in self.delayed:
+            if held == output and not self._is_asked(target):
                 self._ask_held(target, held, effects, unneeded)
 
     def write_all(self, effects: list[Effect], unneeded: list[TaskId]) -> None:
@@ -155,6 +165,10 @@ class Joins:
         self.delayed[target, output] = None
         if seconds != float("inf"):
             effects.append(SetTimer(f"{HOLD} {output}", seconds))
+
+    def _is_asked(self, target: TaskId) -> bool:
+        """Whether an answer is awaited to whether something is the last that a task waits for."""
+        return any([group and target == asked for (asked, _), group in self.marking.items()])
 
     def _is_written(self, output: TaskId) -> bool:
         """Whether an output is saved anyway."""
