@@ -65,6 +65,7 @@ VALUES: dict[str, Any] = {
     "store_memory_mb": 512,
     "reconnect_seconds": 2.5,
     "platform": "http://host",
+    "invoker": "http://host:8471",
     "token": "größe",
     "ca_file": "/etc/ca.pem",
     "isolation": False,

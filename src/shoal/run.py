@@ -116,6 +116,8 @@ class Environment:
     folder: str
     preload: tuple[str, ...]
     latency: float
+    invoker: str | None
+    """Where the fan-out invoker is, if it isn't the platform's own."""
     lease: float
     """Seconds without a sign of life after which a worker counts as lost."""
     restarts: int
@@ -319,6 +321,8 @@ class Run:
             shared=self.shared.path if self.shared else None,
             part=inline,
             preload=environment.preload,
+            common=packed.name,
+            invoker=environment.invoker,
             detached=int(self._detached),
             latency=environment.latency,
             lease=environment.lease,

@@ -322,6 +322,7 @@ class Session:
             folder=os.getcwd(),
             preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
             latency=settings.latency,
+            invoker=settings.invoker,
             lease=settings.lease,
             restarts=settings.restarts,
             keep=settings.keep_seconds,
@@ -401,6 +402,7 @@ class Session:
             seconds=settings.planning_seconds,
             memory_mb=self.platform.memory_mb,
             limit=settings.function_seconds,
+            inline_nbytes=self.platform.inline_nbytes,
         )
 
     def _pool(self) -> Callable[[], WarmPool[Resources]]:
@@ -572,10 +574,12 @@ def remote_platform(settings: Settings) -> Platform | None:
         return None
     from shoal.platform.http import HttpPlatform
 
-    return HttpPlatform(settings.platform, _token(settings), settings.latency, settings.ca_file)
+    return HttpPlatform(
+        settings.platform, gateway_token(settings), settings.latency, settings.ca_file
+    )
 
 
-def _token(settings: Settings) -> str:
+def gateway_token(settings: Settings) -> str:
     """The gateway's token: given, or in the file that a gateway of this user wrote."""
     if settings.token is not None:
         return settings.token

@@ -39,6 +39,9 @@ class Settings:
     """For how long a store that doesn't answer any more is waited for."""
     platform: str | None = None
     """A gateway's URL, `http://HOST:PORT`; default: a gateway within this process."""
+    invoker: str | None = None
+    """The URL of a fan-out invoker beside the gateway (see `shoal invoker`), whose token it has;
+    default: the gateway's own."""
     token: str | None = None
     """The gateway's token; default: the one in the file that `shoal gateway` writes."""
     ca_file: str | None = None

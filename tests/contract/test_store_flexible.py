@@ -8,7 +8,7 @@ import pytest
 from store_examples import BINARY, LARGE, Connect, flat, keys_of, t, u, w0, w1, w2
 
 from shoal.errors import RunOver
-from shoal.storage.base import Completion, MarkRequest, Opening, Ready, Store
+from shoal.storage.base import Completion, MarkRequest, Opening, Ready, Refused, Store
 from shoal.storage.resp import Connection
 from shoal.types import RunId, TaskId, WorkerId
 
@@ -148,3 +148,66 @@ def test_nothing_is_left_though_nobody_names_the_workers(
     on_server.complete(run, w0, 1, Completion(saves, marking("x#0").marks, executed=1))
     on_server.close(run, [])
     assert keys_of(server, run) == set()
+
+
+# Outputs that stay with their worker.
+
+
+def asking(producer: str, *others: str, task: TaskId = t) -> Completion:
+    held = (producer, *others)
+    return Completion((), [MarkRequest(task, None, THREE, b"", producer, held)])
+
+
+def test_marks_of_what_is_held_are_set_only_if_they_are_the_last(store: Store, run: RunId) -> None:
+    begun(store, run, w0, w1)
+    store.complete(run, w1, 1, marking("x#10", b"10"))
+    assert store.complete(run, w0, 1, asking("x#0")) == [Refused(t, "x#0")]
+    store.complete(run, w1, 1, marking("ü#1", b"1"))
+    assert ready(store.complete(run, w0, 1, asking("x#0"))) == [(t, [b"", b"1", b"10"])]
+
+
+def test_several_outputs_that_are_held_may_be_the_last_together(store: Store, run: RunId) -> None:
+    begun(store, run, w0, w1)
+    assert store.complete(run, w0, 1, asking("x#0", "ü#1")) == [Refused(t, "x#0")]
+    store.complete(run, w1, 1, marking("x#10", b"10"))
+    assert store.complete(run, w0, 1, asking("x#0")) == [Refused(t, "x#0")]
+    assert ready(store.complete(run, w0, 1, asking("ü#1", "x#0"))) == [(t, [b"", b"", b"10"])]
+
+
+def claimed_by_holding(store: Store, run: RunId) -> None:
+    """Worker w0 has the task, and two of its inputs are nowhere else."""
+    begun(store, run, w0, w1)
+    store.complete(run, w1, 1, marking("x#10", b"10"))
+    assert ready(store.complete(run, w0, 1, asking("ü#1", "x#0"))) == [(t, [b"", b"", b"10"])]
+
+
+def test_the_task_is_given_again_to_who_has_all_that_was_held(store: Store, run: RunId) -> None:
+    claimed_by_holding(store, run)
+    assert store.complete(run, w0, 1, asking("ü#1")) == [Refused(t, "ü#1")]
+    assert store.complete(run, w0, 1, asking("x#0")) == [Refused(t, "x#0")]
+    assert ready(store.complete(run, w0, 1, asking("x#0", "ü#1"))) == [(t, [b"", b"", b"10"])]
+
+
+@pytest.mark.parametrize("order", [("x#0", "ü#1"), ("ü#1", "x#0")])
+def test_the_task_is_given_again_once_all_that_was_held_is_marked(
+    store: Store, run: RunId, order: tuple[str, str]
+) -> None:
+    claimed_by_holding(store, run)
+    first, second = order
+    assert store.complete(run, w0, 1, marking(first, b"a")) == []
+    assert store.complete(run, w0, 1, asking(first)) == [Refused(t, first)]
+    expected = [b"a" if each == first else b"b" for each in THREE[:2]]
+    assert ready(store.complete(run, w0, 1, marking(second, b"b"))) == [(t, [*expected, b"10"])]
+
+
+def test_one_of_the_held_may_be_marked_and_the_other_asked_for(store: Store, run: RunId) -> None:
+    claimed_by_holding(store, run)
+    assert store.complete(run, w0, 1, marking("ü#1", b"1")) == []
+    assert ready(store.complete(run, w0, 1, asking("x#0"))) == [(t, [b"", b"1", b"10"])]
+
+
+def test_nobody_else_gets_a_task_whose_inputs_are_held(store: Store, run: RunId) -> None:
+    claimed_by_holding(store, run)
+    assert store.complete(run, w1, 1, marking("x#10", b"again")) == []
+    assert store.complete(run, w1, 1, asking("x#10")) == [Refused(t, "x#10")]
+    assert ready(store.complete(run, w0, 1, asking("ü#1", "x#0"))) == [(t, [b"", b"", b"10"])]

@@ -7,26 +7,63 @@ from dataclasses import replace
 from typing import Any
 
 from execution_examples import ONE_SLOT, workflow_of
+from execution_strategies import SECONDS, SIZES
+from hypothesis import strategies as st
 
 from shoal.execution.effects import Effect, HandIn, Invoke, Mark
 from shoal.execution.events import Event, Fetched, Saved
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.plan import Placement, Plan
+from shoal.execution.policies import Forecast, Pace, Policies
 from shoal.types import Resources, TaskId
 
 
-def made_flexible(plan: Plan, resources: Resources) -> Plan:
+def made_flexible(plan: Plan, resources: Resources, policies: Policies | None = None) -> Plan:
     """The plan without workers."""
     placement = Placement(None, resources)
-    return replace(plan, placements=dict.fromkeys(plan.workflow.calls, placement), expected={})
+    return replace(
+        plan,
+        placements=dict.fromkeys(plan.workflow.calls, placement),
+        expected={},
+        policies=policies or Policies(),
+    )
+
+
+_NAMES = [TaskId(f"t{number}") for number in range(16)]
+_seconds = st.lists(st.sampled_from(SECONDS), min_size=16, max_size=16).map(
+    lambda found: dict(zip(_NAMES, found, strict=True))
+)
+_paces = st.builds(Pace, st.sampled_from(SECONDS), st.sampled_from([0.0, 1e-5]))
+forecasts = st.builds(
+    Forecast, _seconds, _seconds, st.sampled_from(SECONDS), st.sampled_from(SECONDS)
+)
+policies = st.builds(
+    Policies,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(SIZES),
+    st.sampled_from([None, 1, 2, 10]),
+    st.sampled_from([None, *SIZES]),
+    _paces,
+    _paces,
+    st.none() | forecasts,
+)
+"""Every switch by itself, thresholds that some outputs reach, forecasts that are right or wrong."""
 
 
 def flexible_plan(
-    wiring: Mapping[str, Sequence[str]], resources: Resources = ONE_SLOT, **options: Any
+    wiring: Mapping[str, Sequence[str]],
+    resources: Resources = ONE_SLOT,
+    *,
+    policies: Policies | None = None,
+    limit: float | None = None,
+    **options: Any,
 ) -> Plan:
     """A flexible plan from each task's upstream tasks."""
     workflow = workflow_of(wiring, **options)
-    return Plan(workflow, dict.fromkeys(workflow.calls, Placement(None, resources)))
+    placements = dict.fromkeys(workflow.calls, Placement(None, resources))
+    return Plan(workflow, placements, limit=limit, policies=policies or Policies())
 
 
 def flexible_machine(
@@ -58,7 +95,10 @@ class CheckedFlexible(FlexibleMachine):
         elif isinstance(event, Fetched):
             self.stored.update(event.outputs)
         for effect in effects:
-            if isinstance(effect, Mark):
+            if isinstance(effect, Mark) and effect.held is not None:
+                assert self._memory.held.issuperset(effect.held), "what is to stay isn't there"
+                assert effect.held[0] == effect.producer
+            elif isinstance(effect, Mark):
                 assert self.stored.issuperset(effect.saved), "marked before it is saved"
                 assert effect.inline + effect.saved == (effect.producer,)
             elif isinstance(effect, HandIn) and effect.saved:
@@ -70,22 +110,31 @@ class CheckedFlexible(FlexibleMachine):
 
     def _check_invoked(self, invoke: Invoke) -> None:
         rest = set(self._upstream[invoke.task]).difference(invoke.inline)
-        assert not rest & self._nbytes.keys() - self.stored, "a small output is lost"
+        assert not rest & self._memory.nbytes.keys() - self.stored, "an output is lost"
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         stages = [self._running, self._pausing, set(self._missing)]
         assert sum(map(len, stages)) == len(set().union(*stages)), "a task in two stages"
         if not self.finished:
-            assert set().union(*stages) == self._taken
-        assert len(self._taken) <= self._slots
+            assert set().union(*stages) == self._taken.keys()
+        assert len(self._taken) <= self._slots or not self._slots
+        assert not self._kept.keys() & self._taken.keys()
+        assert not self._kept or len(self._taken) == self._slots, "a task waits for a free slot"
+        memory, joins = self._memory, self._joins
         for task in (*self._running, *self._pausing):
-            assert self._held.issuperset(self._inputs(task))
-        assert self._held | self._fetching.keys() == self._uses.keys()
-        assert all(count > 0 for count in self._uses.values())
-        assert self._saved <= self._held
-        assert self._saving.keys() <= self._held
-        assert {producer for _, producer in self._marking} <= self._held
+            assert memory.held.issuperset(self._inputs(task))
+        for inputs in (*self._kept.values(), *joins.marking.values()):
+            assert memory.held.issuperset(inputs)
+        assert memory.held | self._fetching.keys() | self._recalled == memory.uses.keys()
+        assert all(count > 0 for count in memory.uses.values())
+        assert memory.saved <= memory.held
+        assert memory.saving.keys() <= memory.held
+        assert {producer for _, producer in (*joins.marking, *joins.delayed)} <= memory.held
+        assert not {o for _, o in joins.delayed} & memory.saved, "held, though it is saved"
+        if not self._slots:
+            assert not self._kept
+            assert not joins.delayed
         if self.finished and not self._taken:
-            assert not self._held
+            assert not memory.held
             assert not self._giving

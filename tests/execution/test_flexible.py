@@ -17,7 +17,13 @@ from execution_strategies import (
     large_scenario,
     scenarios,
 )
-from flexible_examples import CheckedFlexible, flexible_machine, flexible_plan, made_flexible
+from flexible_examples import (
+    CheckedFlexible,
+    flexible_machine,
+    flexible_plan,
+    made_flexible,
+    policies,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,11 +56,12 @@ from shoal.execution.events import (
 from shoal.execution.flexible import INVOKED_NBYTES
 from shoal.execution.machine import INLINE_NBYTES, retry_pause
 from shoal.execution.plan import Placement
+from shoal.execution.policies import Policies
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import Simulation
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 
-SMALL, LARGE = INLINE_NBYTES, INLINE_NBYTES + 1
+SMALL, LARGE = INLINE_NBYTES, INVOKED_NBYTES + 1
 TWO_SLOTS = Resources(memory_mb=2 * MB_PER_CPU)
 many = settings(max_examples=300, deadline=None)
 
@@ -277,11 +284,13 @@ def test_a_flexible_part_says_which_outputs_may_travel() -> None:
 # Simulated runs.
 
 
-def flexible(scenario: Scenario, resources: Resources) -> Scenario:
-    return replace(scenario, plan=made_flexible(scenario.plan, resources))
+def flexible(scenario: Scenario, resources: Resources, chosen: Policies | None = None) -> Scenario:
+    return replace(scenario, plan=made_flexible(scenario.plan, resources, chosen))
 
 
-flexible_scenarios = st.builds(flexible, scenarios(), st.sampled_from(CONFIGURATIONS))
+flexible_scenarios = st.builds(
+    flexible, scenarios(), st.sampled_from(CONFIGURATIONS), st.none() | policies
+)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -23,12 +23,13 @@ from execution_strategies import (
     scenarios,
     value_of,
 )
-from flexible_examples import made_flexible
+from flexible_examples import made_flexible, policies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shoal.execution.policies import Policies
 from shoal.execution.simulator import Simulation
-from shoal.types import WorkerId
+from shoal.types import Resources, WorkerId
 
 
 def _turns(counts: tuple[int, ...]) -> Iterator[bool]:
@@ -121,9 +122,13 @@ def test_planned_workers_survive_losses(
 
 
 @settings(max_examples=700)
-@given(scenarios(), faults, limits)
+@given(scenarios(), faults, limits, st.just(Policies()) | policies, st.sampled_from(CONFIGURATIONS))
 def test_flexible_workers_survive_losses(
-    scenario: Scenario, lost: DrawnFaults, limit: float | None
+    scenario: Scenario,
+    lost: DrawnFaults,
+    limit: float | None,
+    chosen: Policies,
+    resources: Resources,
 ) -> None:
-    flexible = made_flexible(scenario.plan, CONFIGURATIONS[0])
+    flexible = made_flexible(scenario.plan, resources, chosen)
     survives(limited(replace(scenario, plan=flexible), limit), lost)

@@ -18,8 +18,9 @@ from shoal import (
     WukongPlanner,
     task,
 )
-from shoal.errors import PlanError
+from shoal.errors import PlanError, UsageError
 from shoal.execution.plan import Placement, Plan
+from shoal.metadata.predictions import DefaultCosts
 from shoal.planning.base import validated
 from shoal.planning.choice import named_planner
 from shoal.planning.preview import Preview
@@ -151,3 +152,47 @@ def test_the_predicted_placement_is_that_of_the_timeline() -> None:
     placements = previewed(fan(3)).timeline.placements
     assert placements[TaskId("step#1")] == "step#0"
     assert placements[TaskId("step#2")] == "step#2"
+
+
+# Policies.
+
+
+def test_each_policy_can_be_switched_off_by_itself() -> None:
+    known = conditions(Table(), workers=4)
+    switches = ("fan_out_clustering", "fan_in_clustering", "delayed_io")
+    for off in switches:
+        planner = WukongPlanner(**{off: False}, big_output_nbytes=7, large_fan_out=None)  # type: ignore[arg-type]
+        chosen = planner.plan(workflow(fan(3)), known).policies
+        assert [getattr(chosen, name) for name in switches] == [name != off for name in switches]
+        assert (chosen.big_output_nbytes, chosen.large_fan_out) == (7, None)
+        assert chosen.forecast is None
+
+
+def test_a_prediction_needs_history_and_then_covers_every_task() -> None:
+    flow = workflow(fan(6))
+    plan = WukongPlanner(SMALL, decide="predicted").plan(flow, conditions(Table(), workers=4))
+    forecast = plan.policies.forecast
+    assert forecast is not None
+    assert forecast.seconds.keys() == forecast.ends.keys() == flow.calls.keys()
+    without = replace(conditions(Table(), workers=4), predictions=DefaultCosts())
+    plan = WukongPlanner(SMALL, decide="predicted").plan(flow, without)
+    assert plan.policies.forecast is None
+    assert "no history" in plan.notes[-1]
+
+
+def test_by_prediction_short_tasks_stay_where_a_start_would_take_longer() -> None:
+    known = conditions(Table(start=100.0), workers=4)
+    flow = workflow(fan(6))
+    by_size = Preview(WukongPlanner(SMALL).plan(flow, known), known)
+    foreseen = Preview(WukongPlanner(SMALL, decide="predicted").plan(flow, known), known)
+    assert len(by_size.workers) == 6
+    assert len(foreseen.workers) == 1
+    assert foreseen.timeline.makespan < by_size.timeline.makespan
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"decide": "guess"}, {"big_output_nbytes": -1}, {"large_fan_out": 0}]
+)
+def test_what_cannot_be_is_refused_with_its_name(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        WukongPlanner(**wrong)

@@ -17,6 +17,9 @@ from hypothesis import strategies as st
 from observing import PATIENCE
 from shoal import Output, Resources, Run, Session, WukongPlanner, task
 from shoal.errors import RunCancelled, TaskError, TaskTimeout, WorkerDied
+from shoal.platform.gateway import LocalGateway
+from shoal.platform.invoker import Invoker
+from shoal.platform.server import GatewayServer
 from shoal.storage.base import Letter
 from shoal.storage.redis import RedisStore
 from shoal.types import MB_PER_CPU, TaskId, WorkerId
@@ -159,12 +162,24 @@ def graphs(draw: st.DrawFn) -> list[list[int]]:
     ]
 
 
+switched = st.builds(
+    WukongPlanner,
+    st.sampled_from([Resources(MB_PER_CPU), Resources(2 * MB_PER_CPU)]),
+    fan_out_clustering=st.booleans(),
+    fan_in_clustering=st.booleans(),
+    delayed_io=st.booleans(),
+    big_output_nbytes=st.sampled_from([0, 9000]),
+    large_fan_out=st.sampled_from([1, 2, None]),
+    decide=st.sampled_from(["threshold", "predicted"]),
+)
+
+
 @settings(
-    max_examples=15,
+    max_examples=25,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(graph=graphs(), planner=st.sampled_from([WUKONG, TWO_SLOTS]))
+@given(graph=graphs(), planner=st.sampled_from([WUKONG, TWO_SLOTS]) | switched)
 def test_a_run_gives_what_a_sequential_evaluation_gives(
     session: Session, graph: list[list[int]], planner: WukongPlanner
 ) -> None:
@@ -191,6 +206,93 @@ def test_more_workers_than_sandboxes_end_all_the_same(cramped: Session) -> None:
         layer = [add(layer[i], layer[(i + 1) % 6], layer[(i + 5) % 6]) for i in range(6)]
         expected = [expected[i] + expected[(i + 1) % 6] + expected[(i + 5) % 6] for i in range(6)]
     assert ended(cramped, cramped.submit(*layer, planner=WUKONG)) == expected
+
+
+# Policies.
+
+BIG = 100_000
+"""Bytes: outputs of `full` are larger."""
+SWITCHES = ("fan_out_clustering", "fan_in_clustering", "delayed_io")
+
+
+def diamond(branches: int) -> Output[Any]:
+    """Large outputs for each branch, and of each."""
+    source = full(1)
+    return total(*[full(number, source) for number in range(branches)])
+
+
+@pytest.mark.parametrize("on", [(), *[(name,) for name in SWITCHES], SWITCHES])
+def test_each_policy_runs_for_real_as_it_is_predicted(
+    session: Session, on: tuple[str, ...]
+) -> None:
+    switches = {name: name in on for name in SWITCHES}
+    planner = WukongPlanner(Resources(MB_PER_CPU), big_output_nbytes=BIG, **switches)  # type: ignore[arg-type]
+    plan = session.plan(diamond(6), planner=planner).plan
+    assert [getattr(plan.policies, name) for name in SWITCHES] == list(switches.values())
+    run = session.submit(diamond(6), planner=planner)
+    assert ended(session, run) == 50_000 * sum(range(1, 7))
+    clustered = "fan_out_clustering" in on
+    assert len(run.timeline.workers) == (1 if clustered else 6)
+    if on == SWITCHES:
+        assert not run.timeline.of_kind("save", "fetch")
+
+
+def test_decisions_by_prediction_need_history_and_then_use_it(session: Session) -> None:
+    planner = WukongPlanner(Resources(MB_PER_CPU), decide="predicted")
+    output = add(*[add(first, number) for first in [add(1)] for number in range(20)])
+    preview = session.plan(output, planner=planner, name="foreseen")
+    assert preview.plan.policies.forecast is None
+    assert "no history" in preview.plan.notes[-1]
+    for _ in range(2):
+        run = session.submit(output, planner=planner, name="foreseen")
+        assert ended(session, run) == 20 + sum(range(20))
+        session.settle()
+    forecast = session.plan(output, planner=planner, name="foreseen").plan.policies.forecast
+    assert forecast is not None
+    assert forecast.ends.keys() == forecast.seconds.keys() == set(run.workflow.calls)
+    assert forecast.start > 0
+
+
+def wide(count: int) -> Output[Any]:
+    first = add(1)
+    return add(*[add(first, number) for number in range(count)])
+
+
+def test_a_large_fan_out_goes_through_the_invoker(session: Session) -> None:
+    asked: list[int] = []
+    platform = session.platform
+    assert isinstance(platform, LocalGateway)
+    fan_out = platform.invoker.fan_out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            platform.invoker,
+            "fan_out",
+            lambda like, workers: (asked.append(len(workers)), fan_out(like, workers)),
+        )
+        run = session.submit(wide(60), planner=WUKONG)
+        assert ended(session, run) == 60 + sum(range(60))
+    assert asked == [59]
+    assert len(run.timeline.workers) == 60
+
+
+def test_a_run_goes_on_without_the_invoker_that_it_is_told_of(session: Session) -> None:
+    run = session.submit(wide(20), planner=WUKONG, invoker="http://127.0.0.1:9")
+    assert ended(session, run) == 20 + sum(range(20))
+
+
+def test_a_run_survives_an_invoker_that_dies_with_what_it_was_asked(session: Session) -> None:
+    """It accepts the fan-out and invokes nobody: the leases of those workers run out."""
+    platform = session.platform
+    assert isinstance(platform, LocalGateway)
+    dead = Invoker(lambda invocations: None)
+    server = GatewayServer(None, platform.address[1], invoker=dead)
+    try:
+        run = session.submit(wide(12), planner=WUKONG, invoker=server.url, lease=1.0)
+        assert run.result(PATIENCE) == 12 + sum(range(12))
+    finally:
+        server.close()
+        dead.close()
+    assert left_of(session, run) == []
 
 
 # Something goes wrong.

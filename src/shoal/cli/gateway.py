@@ -39,7 +39,7 @@ def carry_out(args: argparse.Namespace) -> None:
     if (args.certificate is None) != (args.private_key is None):
         raise UsageError("--certificate and --private-key are given together.")
     tls = server_tls(args.certificate, args.private_key) if args.certificate else None
-    if not _is_loopback(args.host) and tls is None and not args.insecure:
+    if not is_loopback(args.host) and tls is None and not args.insecure:
         raise UsageError(
             f"--host {args.host} can be reached from elsewhere, and HTTP is not encrypted: give "
             "--certificate and --private-key, listen on 127.0.0.1 behind a TLS proxy, or say "
@@ -77,7 +77,8 @@ def carry_out(args: argparse.Namespace) -> None:
         gateway.close()
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -23,6 +23,7 @@ COMMANDS = {
     "cache": "list or forget the outputs that are kept across runs",
     "logs": "show what a run's tasks printed",
     "gateway": "serve sandboxes to this machine's clients",
+    "invoker": "start the workers of large fan-outs, beside a gateway",
     "doctor": "tell what works on this machine",
 }
 

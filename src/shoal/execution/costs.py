@@ -53,6 +53,10 @@ class Costs(Protocol):
         """From marking a task until its worker, if it is there, knows."""
         ...
 
+    def invocation(self) -> float:
+        """What one who invokes workers spends on each of them."""
+        return 0.0
+
     def hand_in(self, nbytes: int, resources: Resources) -> float:
         """From handing a sink's output in until the client has it."""
         return self.coordination()

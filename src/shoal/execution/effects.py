@@ -42,6 +42,9 @@ class Mark:
     """This worker's outputs for it that are to be fetched."""
     producer: str | None = None
     """Whose share it is, if it isn't this worker's own; the first mark of a share counts."""
+    held: tuple[TaskId, ...] | None = None
+    """Not None: set the marks of all these outputs, which stay in this worker's memory, and only if
+    the task gets its last marks thereby; else `Marked` says that it was refused."""
 
 
 @dataclass(slots=True)
@@ -51,6 +54,8 @@ class Invoke:
     task: TaskId
     inline: tuple[TaskId, ...]
     """Its inputs that travel with the invocation; the others are to be fetched."""
+    many: bool = False
+    """Through the fan-out invoker, which is told the worker's name and no values."""
 
 
 @dataclass(slots=True)

@@ -89,7 +89,9 @@ class Marked:
     claimed: bool
     """It was the last: the task is this worker's, and nobody else's."""
     held: tuple[TaskId, ...] = ()
-    """The task's inputs that came with the answer; the others are saved."""
+    """The task's inputs that came with the answer; the others are saved, or here."""
+    refused: bool = False
+    """It was to be set only if it was the last, and isn't set."""
 
 
 @dataclass(slots=True)

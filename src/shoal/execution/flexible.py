@@ -7,11 +7,13 @@
    first branches, as many as it has slots, and invokes the others. Nothing is written for a task
    that is the only one to take an output, and takes no other.
 3. A task with several upstream tasks is marked in the store after each of them. Whoever sets the
-   last mark is told so by Marked, and has the task; the others go on without it.
-4. An output is saved before others are told of it, unless it is small: then it travels with the
+   last mark is told so by Marked, and has the task; the others go on without it: see `joins`.
+4. An output is saved before others are told of it, unless it is small enough to travel with the
    mark or the invocation. It stays in memory until its marks are answered.
-5. Each Fetch, Execute, Save and Mark is answered by exactly one event.
-6. The worker finishes when nothing runs, moves or is marked. It never waits for another worker.
+5. Policies may have a ready task wait here for a slot instead of for a worker of its own. What
+   becomes ready through a task goes before those. Many workers are invoked by the fan-out invoker.
+6. Each Fetch, Execute, Save and Mark is answered by exactly one event. The worker finishes when
+   nothing runs, waits, moves or is marked. It waits for another worker only if a forecast says so.
 7. A worker that was lost begins again with its first task: it fetches what is saved instead of
    executing it, and leaves tasks alone that it had invoked workers for; should their inputs have
    been lost with a machine's memory, it saves them again. Whoever repeats a task whose mark was
@@ -35,7 +37,6 @@ from shoal.execution.effects import (
     Forget,
     HandIn,
     Invoke,
-    Mark,
     Save,
     SetTimer,
 )
@@ -51,7 +52,9 @@ from shoal.execution.events import (
     Stopped,
     TimerFired,
 )
+from shoal.execution.joins import HOLD, Joins, Moment
 from shoal.execution.machine import IN_TIME, INLINE_NBYTES, retry_pause
+from shoal.execution.memory import Memory
 from shoal.execution.plan import Part
 from shoal.execution.story import new_log, story_of, violation
 from shoal.types import TaskId, WorkerId
@@ -72,8 +75,9 @@ class FlexibleMachine:
         """Nothing more will be asked of the driver."""
         self._upstream = upstream or dict(zip(part.tasks, part.upstream, strict=True))
         self._slots = part.resources.slots
-        self._taken: set[TaskId] = set()
-        """Tasks that have a slot: they gather inputs, run, or wait for their next try."""
+        self._taken: dict[TaskId, float] = {}
+        """Tasks that have a slot, and since when: they gather inputs, run, or wait for their next
+        try."""
         self._running: set[TaskId] = set()
         self._pausing: set[TaskId] = set()
         """Tasks that wait for their next try."""
@@ -81,20 +85,16 @@ class FlexibleMachine:
         """How many inputs of a task are being fetched."""
         self._fetching: dict[TaskId, list[TaskId]] = {}
         """Outputs being fetched, and the tasks that wait for them."""
-        self._held: set[TaskId] = set()
-        """Outputs and constants in memory."""
-        self._uses: dict[TaskId, int] = {}
-        """Taken tasks, marks, saves and invocations to come that need an output in memory."""
-        self._nbytes: dict[TaskId, int] = {}
-        """The sizes of outputs in memory that are small; of one that came, the most it can be."""
-        self._saved: set[TaskId] = set()
-        """Outputs in memory that can be fetched."""
-        self._saving: dict[TaskId, list[TaskId]] = {}
-        """Outputs being saved, and the tasks that are told of or invoked afterwards."""
+        self._kept: dict[TaskId, tuple[TaskId, ...]] = {}
+        """Ready tasks that wait here for a slot, and their inputs in memory."""
+        self._memory = Memory()
+        self._joins = Joins(part, self._memory)
         self._giving: dict[TaskId, int] = {}
         """How many inputs of a task are being saved before a worker is invoked for it."""
-        self._marking: set[tuple[TaskId, TaskId]] = set()
-        """Marks without an answer: a task, and the upstream task whose mark it is."""
+        self._crowd: set[TaskId] = set()
+        """Those of them that the fan-out invoker invokes workers for."""
+        self._now = self._since = 0.0
+        """The latest event's time, and the first one's."""
         self._there: frozenset[TaskId] = frozenset()
         """Outputs that were saved before an earlier start of the worker was lost."""
         self._invoked: frozenset[WorkerId] = frozenset()
@@ -126,13 +126,36 @@ class FlexibleMachine:
         if type(event) not in self._handlers:
             raise ProtocolViolation(f"worker {self.part.worker} is flexible, and got {event}")
         unneeded: list[TaskId] = []
+        self._now = now
         self._handlers[type(event)](event, effects, unneeded)
-        if unneeded:
-            effects.append(Forget(tuple(unneeded)))
-        if not (self.finished or self._taken or self._saving or self._marking) and self._begun:
+        if not self.finished:
+            self._go_on(effects, unneeded)
+        forgotten = self._memory.forget(unneeded)
+        if forgotten:
+            effects.append(Forget(forgotten))
+        moving = self._memory.saving or self._joins.marking or self._joins.delayed
+        if not (self.finished or self._taken or moving) and self._begun:
             self.finished = True
             effects.append(Finish())
         return effects
+
+    def _go_on(self, effects: list[Effect], unneeded: list[TaskId]) -> None:
+        """Begin what waits for a slot; with nothing to do, see to what is held."""
+        while self._kept and len(self._taken) < self._slots:
+            task = next(iter(self._kept))
+            inputs = self._kept.pop(task)
+            self._take(task, effects)
+            for source in inputs:
+                self._memory.used(source, unneeded)
+        if not self._taken and self._joins.delayed:
+            self._joins.ask_again(effects, unneeded)
+
+    def _moment(self) -> Moment:
+        left = None
+        if self.part.limit is not None:
+            left = self._since + self.part.limit - self._now
+        taken, slots = len(self._taken), self._slots
+        return Moment(self._now, left, bool(taken or self._kept), taken < slots, not slots)
 
     def story(self, task: TaskId) -> list[str]:
         """What happened to a task here, a line for each event and effect that names it."""
@@ -152,17 +175,15 @@ class FlexibleMachine:
             effects.append(SetTimer("limit", self.part.limit * IN_TIME))
         if WorkerId(event.task) != self.part.worker or self._begun:
             raise self._violation(event.task, "arrived, but isn't what the worker begins with")
-        self._begun = True
+        self._begun, self._since = True, self._now
         self._own(event.task, event.held, effects, unneeded)
 
     def _on_marked(self, event: Marked, effects: list[Effect], unneeded: list[TaskId]) -> None:
-        mark = (event.task, event.producer)
-        if mark not in self._marking:
+        if (event.task, event.producer) not in self._joins.marking:
             raise self._violation(event.task, f"marked for {event.producer!r}, but nobody asked")
-        self._marking.remove(mark)
         if event.claimed:
             self._own(event.task, event.held, effects, unneeded)
-        self._used(event.producer, unneeded)
+        self._joins.answered(event, self._moment(), effects, unneeded)
 
     def _own(
         self,
@@ -172,16 +193,17 @@ class FlexibleMachine:
         unneeded: list[TaskId],
     ) -> None:
         """A task became ready through this worker; some of its inputs came along."""
+        memory = self._memory
         for output in held:
-            self._use(output)
-            self._held.add(output)
-            self._nbytes.setdefault(output, INLINE_NBYTES)
+            memory.use(output)
+            memory.held.add(output)
+            memory.nbytes.setdefault(output, INLINE_NBYTES)
         self._settle([task], effects)
         for output in held:
-            self._used(output, unneeded)
+            memory.used(output, unneeded)
 
     def _settle(self, ready: Sequence[TaskId], effects: list[Effect]) -> None:
-        """Run as many ready tasks as there are free slots, and invoke workers for the others."""
+        """Run as many ready tasks as there are free slots; keep others, or invoke workers."""
         if self._invoked:
             for task in [task for task in ready if WorkerId(task) in self._invoked]:
                 self._save_again(task, effects)
@@ -189,29 +211,59 @@ class FlexibleMachine:
         free = max(0, self._slots - len(self._taken))
         for task in ready[:free]:
             self._take(task, effects)
-        if len(ready) > free:
-            self._give(ready[free:], effects)
+        others = [task for task in ready[free:] if not (self._slots and self._keep(task))]
+        if others:
+            self._give(others, effects)
+
+    def _keep(self, task: TaskId) -> bool:
+        """Have a ready task wait here for a slot, if that is worth it."""
+        memory, policies = self._memory, self.part.policies
+        inputs = [source for source in self._inputs(task) if source in memory.held]
+        large = [source for source in inputs if not memory.small(source)]
+        keeps = policies.keeps(
+            join=task in self.part.shared,
+            nbytes=max([memory.size(source) for source in inputs], default=0),
+            moved=sum([memory.size(source) for source in large]),
+            unsaved=sum([memory.size(source) for source in large if source not in memory.saved]),
+            backlog=self._backlog(),
+        )
+        if keeps:
+            for source in inputs:
+                memory.use(source)
+            self._kept[task] = tuple(inputs)
+        return keeps
+
+    def _backlog(self) -> float:
+        """Seconds until a slot is predicted to be free for one more task."""
+        forecast = self.part.policies.forecast
+        if forecast is None:
+            return 0.0
+        left = [
+            max(0.0, forecast.seconds.get(task, 0.0) + since - self._now)
+            for task, since in self._taken.items()
+        ]
+        left += [forecast.seconds.get(task, 0.0) for task in self._kept]
+        return sum(left) / self._slots
 
     def _save_again(self, task: TaskId, effects: list[Effect]) -> None:
         """Save the large inputs of a task that has its worker: the store has lost them since."""
+        memory = self._memory
         for output in self._upstream[task]:
-            large = output in self._held and output not in self._nbytes
-            if large and output not in self._saved and output not in self._saving:
-                self._saving[output] = []
-                self._use(output)
-                effects.append(Save(output))
+            large = output in memory.held and not memory.small(output)
+            if large and output not in memory.saved:
+                memory.save(output, None, effects)
 
     def _take(self, task: TaskId, effects: list[Effect]) -> None:
-        self._taken.add(task)
+        self._taken[task] = self._now
         if task in self._there:
             self._recalled.add(task)
-            self._use(task)
+            self._memory.use(task)
             effects.append(Fetch((task,)))
             return
         missing: list[TaskId] = []
         for source in self._inputs(task):
-            self._use(source)
-            if source not in self._held:
+            self._memory.use(source)
+            if source not in self._memory.held:
                 missing.append(source)
         if not missing:
             self._execute(task, effects)
@@ -233,43 +285,41 @@ class FlexibleMachine:
 
     def _give(self, tasks: Sequence[TaskId], effects: list[Effect]) -> None:
         """Invoke a worker for each task, once those of its inputs are saved that aren't sent."""
-        held, saved, nbytes = self._held, self._saved, self._nbytes
+        memory, policies = self._memory, self.part.policies
+        held, saved, nbytes = memory.held, memory.saved, memory.nbytes
         unsaved = {
             task: [s for s in self._upstream[task] if s in held and s not in saved]
             for task in tasks
         }
-        sizes = [nbytes.get(s, INVOKED_NBYTES + 1) for found in unsaved.values() for s in found]
-        inline = sum(sizes) <= INVOKED_NBYTES
+        sizes = [
+            sum([nbytes.get(source, INVOKED_NBYTES + 1) for source in found])
+            for found in unsaved.values()
+        ]
+        inline = sum(sizes) <= INVOKED_NBYTES and policies.inlines(max(sizes))
+        many = policies.through_invoker(len(tasks))
         for task, outputs in unsaved.items():
             if inline or not outputs:
-                effects.append(Invoke(task, tuple(outputs)))
+                effects.append(Invoke(task, tuple(outputs), many))
                 continue
             self._giving[task] = len(outputs)
+            if many:
+                self._crowd.add(task)
             for output in outputs:
-                self._save(output, task, effects)
-
-    def _save(self, output: TaskId, target: TaskId, effects: list[Effect]) -> None:
-        """Save an output, once, and go on with a task afterwards; for a sink with itself."""
-        if output not in self._saving:
-            self._saving[output] = []
-            self._use(output)
-            effects.append(Save(output))
-        self._saving[output].append(target)
+                memory.save(output, task, effects)
 
     def _on_fetched(self, event: Fetched, effects: list[Effect], unneeded: list[TaskId]) -> None:
+        memory = self._memory
         for output in event.outputs:
+            memory.held.add(output)
+            memory.saved.add(output)
             if output in self._recalled:
                 self._recalled.remove(output)
-                self._taken.remove(output)
-                self._held.add(output)
-                self._saved.add(output)
+                del self._taken[output]
                 self._pass_on(output, effects)
-                self._used(output, unneeded)
+                memory.used(output, unneeded)
                 continue
             if output not in self._fetching:
                 raise self._violation(output, "fetched, but nobody had asked for it")
-            self._held.add(output)
-            self._saved.add(output)
             for task in self._fetching.pop(output):
                 self._missing[task] -= 1
                 if not self._missing[task]:
@@ -281,56 +331,48 @@ class FlexibleMachine:
         if task not in self._running:
             raise self._violation(task, "executed, but not running")
         self._running.remove(task)
-        self._taken.remove(task)
-        self._held.add(task)
-        self._use(task)
-        if event.nbytes <= INLINE_NBYTES:
-            self._nbytes[task] = event.nbytes
+        del self._taken[task]
+        memory = self._memory
+        memory.held.add(task)
+        memory.use(task)
+        memory.nbytes[task] = event.nbytes
         self._pass_on(task, effects)
-        self._used(task, unneeded)
+        memory.used(task, unneeded)
         for source in self._inputs(task):
-            self._used(source, unneeded)
+            memory.used(source, unneeded)
 
     def _pass_on(self, task: TaskId, effects: list[Effect]) -> None:
         """An output is in memory: go on with those that take it."""
-        small = task in self._nbytes
-        takers, joins = self.part.feeds.get(task, ()), self.part.shared
-        self._settle([taker for taker in takers if taker not in joins], effects)
-        for target in [taker for taker in takers if taker in joins]:
-            if small or task in self._saved:
-                self._mark(target, task, effects)
-            else:
-                self._save(task, target, effects)
+        memory = self._memory
+        takers, shared = self.part.feeds.get(task, ()), self.part.shared
+        self._settle([taker for taker in takers if taker not in shared], effects)
+        moment = self._moment()
+        for target in [taker for taker in takers if taker in shared]:
+            self._joins.pass_on(task, target, moment, effects)
         if task in self.part.sinks:
-            if small or task in self._saved:
-                effects.append(HandIn(task, saved=task in self._saved))
+            if memory.small(task) or task in memory.saved:
+                effects.append(HandIn(task, saved=task in memory.saved))
             else:
-                self._save(task, task, effects)
-
-    def _mark(self, target: TaskId, output: TaskId, effects: list[Effect]) -> None:
-        saved = output in self._saved
-        inline, fetched = ((), (output,)) if saved else ((output,), ())
-        producers = self.part.shared[target]
-        effects.append(Mark(target, None, producers, inline, fetched, output))
-        self._marking.add((target, output))
-        self._use(output)
+                memory.save(task, task, effects)
 
     def _on_saved(self, event: Saved, effects: list[Effect], unneeded: list[TaskId]) -> None:
         output = event.task
-        if output not in self._saving:
+        memory = self._memory
+        if output not in memory.saving:
             raise self._violation(output, "saved, but nobody had asked for it")
-        self._saved.add(output)
-        for target in self._saving.pop(output):
+        memory.saved.add(output)
+        for target in memory.saving.pop(output):
             if target in self._giving:
                 self._giving[target] -= 1
                 if not self._giving[target]:
                     del self._giving[target]
-                    effects.append(Invoke(target, ()))
+                    effects.append(Invoke(target, (), target in self._crowd))
             elif target == output:
                 effects.append(HandIn(output, saved=True))
             else:
-                self._mark(target, output, effects)
-        self._used(output, unneeded)
+                self._joins.mark(target, output, effects)
+        self._joins.saved(output, effects, unneeded)
+        memory.used(output, unneeded)
 
     def _on_failed(self, event: Failed, effects: list[Effect], unneeded: list[TaskId]) -> None:
         task = event.task
@@ -348,13 +390,28 @@ class FlexibleMachine:
 
     def _on_timer(self, event: TimerFired, effects: list[Effect], unneeded: list[TaskId]) -> None:
         if event.timer == "limit":
-            self._slots = 0
+            self._leave(effects, unneeded)
             return
-        task = TaskId(event.timer.partition(" ")[2])
+        kind, _, name = event.timer.partition(" ")
+        task = TaskId(name)
+        if kind == HOLD:
+            self._joins.fall_due(task, effects, unneeded)
+            return
         if task not in self._pausing:
             raise self._violation(task, "its timer fired, but it doesn't wait for its next try")
         self._pausing.remove(task)
         self._execute(task, effects)
+
+    def _leave(self, effects: list[Effect], unneeded: list[TaskId]) -> None:
+        """Keep nothing that waits for a slot, and hold nothing."""
+        self._slots = 0
+        kept, self._kept = self._kept, {}
+        if kept:
+            self._give(list(kept), effects)
+        for inputs in kept.values():
+            for source in inputs:
+                self._memory.used(source, unneeded)
+        self._joins.write_all(effects, unneeded)
 
     def _on_stopped(self, event: Stopped, effects: list[Effect], unneeded: list[TaskId]) -> None:
         self._save_all(effects)
@@ -363,18 +420,6 @@ class FlexibleMachine:
     def _save_all(self, effects: list[Effect]) -> None:
         """Save those outputs that are in memory only, and do no more."""
         self.finished = True
-        there = self._saved | self._saving.keys()
-        own = [task for task in self.part.tasks if task in self._held and task not in there]
+        held, there = self._memory.held, self._memory.saved | self._memory.saving.keys()
+        own = [task for task in self.part.tasks if task in held and task not in there]
         effects.extend([Save(task) for task in own])
-
-    def _use(self, output: TaskId) -> None:
-        self._uses[output] = self._uses.get(output, 0) + 1
-
-    def _used(self, output: TaskId, unneeded: list[TaskId]) -> None:
-        self._uses[output] -= 1
-        if not self._uses[output]:
-            del self._uses[output]
-            self._held.discard(output)
-            self._saved.discard(output)
-            self._nbytes.pop(output, None)
-            unneeded.append(output)

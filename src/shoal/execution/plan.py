@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import cast
 
 from shoal.errors import PlanError
+from shoal.execution.policies import Policies
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -108,6 +109,8 @@ class Part:
     """Whether the tasks are everybody's, and the worker begins with the one it is named after."""
     limit: float | None = None
     """How long one start of the worker may take; None: for ever."""
+    policies: Policies = field(default_factory=Policies)
+    """What flexible workers decide by."""
 
     def begun_with(self, task: TaskId) -> Part:
         """A flexible part as the worker has it that begins with a task."""
@@ -156,6 +159,8 @@ class Plan:
     """Seconds that a copy must be predicted to save."""
     limit: float | None = None
     """How long one start of a worker may take; None: for ever."""
+    policies: Policies = field(default_factory=Policies)
+    """What its workers decide by if it is flexible."""
     notes: tuple[str, ...] = ()
     """What its planner wants to be known, such as a goal that it could not reach."""
 
@@ -235,6 +240,7 @@ def _flexible_part(
         retries={task: call.task.retries for task, call in calls.items() if call.task.retries},
         flexible=True,
         limit=plan.limit,
+        policies=plan.policies,
     )
 
 

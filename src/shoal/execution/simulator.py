@@ -5,8 +5,9 @@ beside its executions; but its only slot sees to saves before it goes on. Sandbo
 `WarmPool` with the gateway's rules: one that is warmed up is idle from the request on, and who gets
 it early waits until it is up. Given `perform`, values flow along too, through the same saving,
 fetching and forgetting as in a real run, so that a test can compare them with a sequential
-evaluation. Given `faults`, workers and invocations are lost, and start again a lease later with
-what the store has of them; what a lost start still had on its way counts until then. And the store
+evaluation. Who invokes workers does so one after the other; the fan-out invoker hands on to others
+like it. Given `faults`, workers and invocations are lost, and start again a lease later with what
+the store has of them; what a lost start still had on its way counts until then. And the store
 restarts: what it was asked for has happened, but nobody was told, and asks again.
 """
 
@@ -53,6 +54,7 @@ from shoal.execution.events import (
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
 from shoal.execution.plan import Part, Plan
+from shoal.execution.policies import invoked_after
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Span, Timeline
 from shoal.types import Resources, TaskId, WorkerId
@@ -101,6 +103,8 @@ class _Worker:
     """Until when it is busy saving and fetching."""
     saving: float = 0.0
     """Until when it is busy saving, which the only slot does before it goes on."""
+    invoking: float = 0.0
+    """Until when it is busy invoking others."""
     values: dict[TaskId, Any] = field(default_factory=dict)
     mailbox: list[Arrived | Announced] = field(default_factory=list)
     given: list[dict[TaskId, Any]] = field(default_factory=list)
@@ -166,6 +170,8 @@ class Simulation:
         """For each task and producer, the values that came with the mark, and who set it."""
         self._last: dict[TaskId, str] = {}
         """Of tasks that the plan gives to nobody: whose mark was the last."""
+        self._held: dict[TaskId, set[str]] = {}
+        """Of the same tasks: whose outputs are only in the memory of who set the last mark."""
         self._saved: dict[TaskId, Any] = {}
         self._nbytes: dict[TaskId, int] = {}
         for sizes in self._constants.values():
@@ -326,8 +332,14 @@ class Simulation:
         if faults and not worker.machine.finished and faults.crashes(worker.part.worker):
             self._lose(worker)
             return
+        crowd: list[tuple[TaskId, dict[TaskId, Any]]] = []
         for effect in worker.machine.handle(event, self._clock.now()):
-            self._carry_out(worker, effect)
+            if type(effect) is Invoke and effect.many:
+                crowd.append((effect.task, _taken(worker, effect.inline)))
+            else:
+                self._carry_out(worker, effect)
+        if crowd:
+            self._invoke_crowd(worker, crowd)
 
     def _carry_out(self, worker: _Worker, effect: Effect) -> None:
         match effect:
@@ -366,9 +378,10 @@ class Simulation:
             case Mark():
                 self._mark(worker, effect)
             case Invoke(task, inline):
-                given = {output: worker.values.get(output) for output in inline}
-                waiting = max(0.0, worker.moving - self._clock.now())
-                self._after(waiting, lambda: self._invoke(task, given))
+                given, now = _taken(worker, inline), self._clock.now()
+                worker.invoking = max(now, worker.moving, worker.invoking)
+                worker.invoking += self._costs.invocation()
+                self._after(worker.invoking - now, lambda: self._invoke(task, given))
             case Announce(task, owner):
                 self._announce(worker, task, owner)
             case HandIn(task, saved):
@@ -390,6 +403,16 @@ class Simulation:
 
     def _interrupted(self) -> bool:
         return self._faults is not None and self._faults.interrupts()
+
+    def _invoke_crowd(
+        self, worker: _Worker, crowd: Sequence[tuple[TaskId, dict[TaskId, Any]]]
+    ) -> None:
+        """Have the fan-out invoker start workers."""
+        waiting = max(0.0, worker.moving - self._clock.now())
+        hop, each = self._costs.coordination(), self._costs.invocation()
+        delays = invoked_after(len(crowd), hop, each)
+        for (task, given), after in zip(crowd, delays, strict=True):
+            self._after(waiting + hop + after, lambda t=task, g=given: self._invoke(t, g))  # type: ignore[misc]
 
     def _answer(self, worker: _Worker, seconds: float, callback: Callable[[], Event]) -> None:
         epoch = worker.epoch
@@ -457,24 +480,25 @@ class Simulation:
         return Saved(task)
 
     def _mark(self, worker: _Worker, mark: Mark) -> None:
-        values = {output: worker.values.get(output) for output in mark.inline}
+        values = _taken(worker, mark.inline)
         owner, me, epoch = mark.owner, worker.part.worker, worker.epoch
 
         def marked() -> _Reply | None:
             if epoch <= worker.refused:
                 return None
             done = self._marks.setdefault(mark.task, {})
-            before = len(done)
-            done.setdefault(mark.producer or me, (values, me))
-            last = before < len(mark.producers) == len(done)
+            if owner is None:
+                last = self._mark_free(mark, done, values, me)
+            else:
+                before = len(done)
+                done.setdefault(mark.producer or me, (values, me))
+                last = before < len(mark.producers) == len(done)
             given: dict[TaskId, Any] = {}
-            if owner is None and last:
-                self._last[mark.task] = str(mark.producer)
-            last = last or (owner is None and self._last.get(mark.task) == mark.producer)
             if last:
                 given = {o: value for values, _ in done.values() for o, value in values.items()}
             if owner is None:
-                event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given))
+                refused = mark.held is not None and not last
+                event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given), refused)
                 delay = min(self._repeats())
                 return lambda: self._after(
                     delay, lambda: self._answer_mark(worker, event, given, epoch)
@@ -486,6 +510,34 @@ class Simulation:
 
         waiting = max(0.0, worker.moving - self._clock.now())
         self._ask(waiting + self._costs.coordination(), marked)
+
+    def _mark_free(
+        self,
+        mark: Mark,
+        done: dict[str, tuple[dict[TaskId, Any], WorkerId]],
+        values: dict[TaskId, Any],
+        me: WorkerId,
+    ) -> bool:
+        """Mark a task that the plan gives to nobody; whether it is the sender's (see `Store`)."""
+        task, producer = mark.task, str(mark.producer)
+        count, held = len(mark.producers), self._held.setdefault(task, set())
+        if mark.held is None:
+            if producer not in done:
+                done[producer] = (values, me)
+                if len(done) == count:
+                    self._last[task] = producer
+            elif producer in held:
+                held.remove(producer)
+                done[producer] = (values, me)
+            if self._last.get(task) == producer and held:
+                self._last[task] = min(held)
+            return self._last.get(task) == producer
+        fresh = [output for output in mark.held if output not in done]
+        if fresh and len(done) + len(fresh) == count:
+            done.update({output: ({}, me) for output in fresh})
+            held.update(fresh)
+            self._last[task] = producer
+        return self._last.get(task) in mark.held and held.issubset(mark.held)
 
     def _answer_mark(
         self, worker: _Worker, event: Marked, given: dict[TaskId, Any], epoch: int
@@ -582,6 +634,11 @@ class Simulation:
         self._spans.append(
             Span(kind, worker.part.worker, task, start, start + seconds, 0.0, nbytes)
         )
+
+
+def _taken(worker: _Worker, outputs: Sequence[TaskId]) -> dict[TaskId, Any]:
+    """What travels of a worker's memory."""
+    return {output: worker.values.get(output) for output in outputs}
 
 
 def simulate(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> Timeline:

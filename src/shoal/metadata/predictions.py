@@ -89,6 +89,10 @@ class DefaultCosts:
         """A local server's."""
         return 0.0005 + self.latency
 
+    def invocation(self) -> float:
+        """A local gateway's."""
+        return 0.0002
+
     def hand_in(self, nbytes: int, resources: Resources) -> float:
         """A message, and a transfer of what is too large for it."""
         return self.coordination() + self.transfer("fetch", nbytes, resources)
@@ -266,6 +270,9 @@ class _CostsAt:
     def coordination(self) -> float:
         values = self._predictions.others("deliver")
         return self._choose(values) if values else self._defaults.coordination()
+
+    def invocation(self) -> float:
+        return self._defaults.invocation()
 
     def hand_in(self, nbytes: int, resources: Resources) -> float:
         values = self._predictions.others("hand in", nbytes)

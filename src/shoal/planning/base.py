@@ -43,6 +43,8 @@ class Conditions:
     """The most that the platform gives to a worker; None: it doesn't say."""
     limit: float | None = None
     """How long the platform lets a function run; None: for ever."""
+    inline_nbytes: int | None = None
+    """What the platform lets an invocation carry; None: as much as is worth it."""
 
     def offered(self, configurations: Sequence[Resources]) -> list[Resources]:
         """Those that the platform has; all of them if it has none, for `validated` to name."""

@@ -18,6 +18,8 @@ from shoal.storage.base import LEASE, Claim
 from shoal.storage.cache import CachePlace
 from shoal.types import Resources, RunId, WorkerId
 
+INLINE_NBYTES = 8 * 1024 * 1024
+"""Inputs up to this size travel with an invocation to a gateway."""
 INLINE_PART = 64 * 1024
 """A part up to this size travels in the invocation, a larger one through the store."""
 
@@ -50,6 +52,11 @@ class Invocation:
     """Inputs of a flexible worker's first task, signed, in base64; the others are in the store."""
     preload: tuple[str, ...] = ()
     """Installed packages that are worth importing once for all sandboxes."""
+    common: str = ""
+    """Names the content of the part of all workers, if they are flexible: a sandbox that has it
+    needs no other."""
+    invoker: str | None = None
+    """The URL of the fan-out invoker; None: the gateway's own."""
     beside: int = 0
     """1: an earlier start of the worker goes on."""
     detached: int = 0
@@ -145,11 +152,11 @@ def kind_of(resources: Resources) -> str:
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
-    **{name: (str,) for name in ("run", "worker", "store", "key", "session", "folder")},
+    **{name: (str,) for name in ("run", "worker", "store", "key", "session", "folder", "common")},
     **{name: (int,) for name in ("epoch", "memory_mb", "beside", "detached")},
     **{name: (int, float) for name in ("cpus", "latency", "lease", "sent", "started")},
     **{name: (list,) for name in ("path", "preload")},
-    **{name: (str, type(None)) for name in ("shared", "part", "inputs")},
+    **{name: (str, type(None)) for name in ("shared", "part", "inputs", "invoker")},
     "cache": (str, type(None)),
     "cache_key": (str,),
     "cache_nbytes": (int,),
@@ -159,6 +166,8 @@ assert _TYPES.keys() == {field.name for field in fields(Invocation)}
 
 MOST_WARM = 1024
 """Sandboxes that one request may have warmed up."""
+MOST_INVOKED = 100_000
+"""Workers that one request may have the fan-out invoker start."""
 _NUMBERS: dict[str, tuple[int, int]] = {
     "epoch": (0, 2**31),
     "beside": (0, 1),
@@ -231,6 +240,17 @@ def _check_list(name: str, items: list[Any]) -> None:
         _check_text(name, item)
 
 
+def worker_names(found: Any) -> list[WorkerId]:
+    """The names of workers from decoded JSON; whatever doesn't fit is refused with a reason."""
+    if not isinstance(found, list) or not 0 < len(found) <= MOST_INVOKED:
+        raise GatewayRefused(f"There must be a list of 1 to {MOST_INVOKED} workers.")
+    for name in found:
+        if not isinstance(name, str):
+            raise GatewayRefused("Workers go by their names.")
+        _check_text("worker", name)
+    return [WorkerId(name) for name in found]
+
+
 def invocation_schema() -> dict[str, Any]:
     """What `Invocation.from_dict` takes, as JSON Schema."""
     return {
@@ -239,6 +259,12 @@ def invocation_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "properties": {name: _schema(name, kinds) for name, kinds in _TYPES.items()},
     }
+
+
+def workers_schema() -> dict[str, Any]:
+    """What `worker_names` takes, as JSON Schema."""
+    names = _schema("worker", _TYPES["worker"])
+    return {"type": "array", "minItems": 1, "maxItems": MOST_INVOKED, "items": names}
 
 
 def run_schema() -> dict[str, Any]:
@@ -290,8 +316,17 @@ class Platform(Protocol):
         """The most that a worker can have; None: it isn't known."""
         ...
 
+    @property
+    def inline_nbytes(self) -> int | None:
+        """The most that may travel with an invocation; None: there is no limit."""
+        ...
+
     def invoke(self, invocations: Sequence[Invocation]) -> None:
         """Start workers, at once or when there is room."""
+        ...
+
+    def fan_out(self, like: Invocation, workers: Sequence[WorkerId]) -> None:
+        """Have the fan-out invoker start workers that differ from one by their names only."""
         ...
 
     def prewarm(self, invocation: Invocation, count: int) -> None:

@@ -30,8 +30,9 @@ from typing import Any
 from shoal.clock import RealClock
 from shoal.errors import GatewayBusy, GatewayRefused
 from shoal.execution.pool import Acquired, WarmPool
-from shoal.platform.base import Invocation, LogLine, this_host
+from shoal.platform.base import INLINE_NBYTES, Invocation, LogLine, this_host
 from shoal.platform.housing import Housing
+from shoal.platform.invoker import Invoker
 from shoal.platform.kept import KeptRuns
 from shoal.platform.limits import machine_memory_mb
 from shoal.platform.logs import RunLogs
@@ -113,6 +114,7 @@ class LocalGateway:
         self.capacity = capacity
         self.host = this_host()
         self.memory_mb = machine_memory_mb()
+        self.inline_nbytes = INLINE_NBYTES
         self.address = ("", "")
         """URL and token at which workers reach this gateway."""
         self._logs = logs
@@ -138,6 +140,8 @@ class LocalGateway:
         self._zygotes = Zygotes(entry, self._selector, housing)
         self._zygotes.start(1)
         self._tender = Tender(self.alive, self.invoke)
+        self.invoker = Invoker(self.invoke)
+        """Its own: a gateway needs none beside it."""
         self._thread = threading.Thread(target=self._listen, name="shoal-gateway", daemon=True)
         self._thread.start()
 
@@ -154,6 +158,10 @@ class LocalGateway:
             self._tender.know(invocations)
             self._queue.extend(invocations)
             self._serve_queue()
+
+    def fan_out(self, like: Invocation, workers: Sequence[WorkerId]) -> None:
+        """Have the fan-out invoker start workers."""
+        self.invoker.fan_out(like, workers)
 
     def _supersede(self, job: Invocation) -> None:
         """Whoever is at work in an earlier start of the worker has been given up."""
@@ -255,6 +263,7 @@ class LocalGateway:
             for sandbox in self._sandboxes.values():
                 sandbox.doomed = True
             self._wake_up()
+        self.invoker.close()
         self._tender.close()
         self._thread.join()
         self._zygotes.close()

@@ -1,6 +1,7 @@
 """What a gateway answers over HTTP; imported when somebody connects for the first time.
 
-`POST /job` starts workers, `POST /warmup` allocates sandboxes without running anything,
+`POST /job` starts workers, `POST /fanout` has the fan-out invoker start many, of which it is told
+the names, `POST /warmup` allocates sandboxes without running anything,
 `DELETE /runs/RUN` stops a run's workers, `GET /runs/RUN/logs` tells what its user code printed,
 `GET /status` and `GET /metrics` (Prometheus text format) what the gateway is doing, and
 `GET /openapi.json` describes all of it.
@@ -27,8 +28,9 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from shoal.errors import GatewayBusy, GatewayRefused
-from shoal.platform.base import MOST_WARM, Invocation, valid_run
+from shoal.platform.base import MOST_WARM, Invocation, valid_run, worker_names
 from shoal.platform.gateway import LocalGateway
+from shoal.platform.invoker import Invoker
 from shoal.platform.openapi import description
 from shoal.platform.throttle import Throttle
 from shoal.platform.tokens import Scope, scope_of
@@ -53,13 +55,16 @@ _BUSY_SECONDS = 1
 class Door:
     """What all connections to a gateway have in common."""
 
-    gateway: LocalGateway
+    gateway: LocalGateway | None
+    """None: there is only a fan-out invoker behind it."""
     token: str
     tls: ssl.SSLContext | None = None
     callers: Throttle = field(default_factory=lambda: Throttle(2000, 4000))
     """Requests with a token, of each address and run."""
     strangers: Throttle = field(default_factory=lambda: Throttle(10, 200))
     """Requests without one, of each address."""
+    invoker: Invoker | None = None
+    """Default: the gateway's own."""
 
 
 def serve_connection(connection: socket.socket, peer: tuple[str, int], door: Door) -> None:
@@ -209,18 +214,38 @@ class _Handler(BaseHTTPRequestHandler):
                 return _forbidden()
             case "GET", ["metrics"] if scope.run is not None:
                 return _forbidden()
+            case "POST", ["fanout"]:
+                return self._fan_out(body, scope)
+            case _ if self.door.gateway is None:
+                return self._missing(method)
             case "POST", ["job" | "warmup"]:
                 return self._start(body, scope)
             case "GET", [*path]:
                 return self._look(path, scope)
             case "DELETE", ["runs", run]:
-                self.door.gateway.cancel(RunId(run))
+                self._gateway.cancel(RunId(run))
                 return 200, {}
         return self._missing(method)
 
+    @property
+    def _gateway(self) -> LocalGateway:
+        assert self.door.gateway is not None
+        return self.door.gateway
+
+    def _fan_out(self, body: bytes, scope: Scope) -> tuple[int, Any]:
+        """Have the fan-out invoker start workers."""
+        found = _json_list(body)
+        if len(found) != 2:
+            raise GatewayRefused("A fan-out is a list of an invocation and of workers' names.")
+        like, workers = Invocation.from_dict(found[0]), worker_names(found[1])
+        if not scope.covers(like.run, like.session):
+            return _forbidden()
+        (self.door.invoker or self._gateway).fan_out(like, workers)
+        return 202, {}
+
     def _start(self, body: bytes, scope: Scope) -> tuple[int, Any]:
         """Start workers, or warm sandboxes up."""
-        gateway = self.door.gateway
+        gateway = self._gateway
         if self.path == "/job":
             count, items = None, _json_list(body)
         else:
@@ -235,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
         return 202, {}
 
     def _look(self, path: list[str], scope: Scope) -> tuple[int, Any]:
-        gateway = self.door.gateway
+        gateway = self._gateway
         match path:
             case ["status"]:
                 status = gateway.status() | {"host": gateway.host}

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from shoal.errors import GatewayBusy, GatewayRefused, GatewayUnavailable, SettingsError
 from shoal.execution.pool import WarmPool
-from shoal.platform.base import Invocation, LogLine
-from shoal.types import Resources, RunId
+from shoal.platform.base import INLINE_NBYTES, Invocation, LogLine
+from shoal.types import Resources, RunId, WorkerId
 
 _CONNECT_SECONDS = 5.0
 _REPLY_SECONDS = 30.0
@@ -34,8 +34,15 @@ _RETRY_SECONDS = 1.0
 class HttpPlatform:
     """A gateway somewhere else, through its URL and token."""
 
+    inline_nbytes: int | None = INLINE_NBYTES
+
     def __init__(
-        self, url: str, token: str, latency: float = 0.0, ca_file: str | None = None
+        self,
+        url: str,
+        token: str,
+        latency: float = 0.0,
+        ca_file: str | None = None,
+        invoker: str | None = None,
     ) -> None:
         """Speak to a gateway.
 
@@ -44,8 +51,10 @@ class HttpPlatform:
             token: Its token, or that of a run.
             latency: Seconds added to each round trip, for experiments.
             ca_file: Who its certificate may come from; default: whom the system trusts.
+            invoker: The URL of a fan-out invoker beside it; default: its own.
         """
         self.url = url
+        self._invoker = HttpPlatform(invoker, token, latency, ca_file) if invoker else self
         tls, self._where = _address(url)
         self._tls = _trusting(ca_file) if tls else None
         if not token.isascii() or not token.isprintable():
@@ -72,6 +81,10 @@ class HttpPlatform:
     def invoke(self, invocations: Sequence[Invocation]) -> None:
         """Start workers."""
         self._request("POST", "/job", [asdict(invocation) for invocation in invocations])
+
+    def fan_out(self, like: Invocation, workers: Sequence[WorkerId]) -> None:
+        """Have the fan-out invoker start workers."""
+        self._invoker._request("POST", "/fanout", [asdict(like), list(workers)])
 
     def prewarm(self, invocation: Invocation, count: int) -> None:
         """Have sandboxes ready."""
@@ -104,7 +117,9 @@ class HttpPlatform:
         return found
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Give up the connections."""
+        if self._invoker is not self:
+            self._invoker.close()
         with self._lock:
             self._forget()
 

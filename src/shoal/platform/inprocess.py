@@ -12,14 +12,14 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shoal.clock import RealClock
 from shoal.execution.pool import WarmPool
 from shoal.platform.base import Invocation, LogLine, this_host
 from shoal.platform.sandbox import PAGE, Entry, RunningTasks
-from shoal.types import Resources, RunId
+from shoal.types import Resources, RunId, WorkerId
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class InProcessPlatform:
         """Make a platform whose sandboxes call `entry` with each job, as processes would."""
         self.host = this_host()
         self.memory_mb: int | None = None
+        self.inline_nbytes: int | None = None
         self._entry = entry
         self._clock = RealClock()
         self._pool: WarmPool[tuple[Resources, str]] = WarmPool(capacity, idle_seconds)
@@ -51,6 +52,10 @@ class InProcessPlatform:
         with self._lock:
             self._queue.extend(invocations)
             self._serve_queue()
+
+    def fan_out(self, like: Invocation, workers: Sequence[WorkerId]) -> None:
+        """Start workers that differ from one by their names only."""
+        self.invoke([replace(like, worker=worker) for worker in workers])
 
     def prewarm(self, invocation: Invocation, count: int) -> None:
         """Have idle sandboxes ready for workers like this one."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.platform.base import MOST_WARM, invocation_schema, run_schema
+from shoal.platform.base import MOST_WARM, invocation_schema, run_schema, workers_schema
 
 _ERRORS = {
     "400": "The request isn't what it should be; `error` says what is wrong.",
@@ -32,6 +32,7 @@ def description() -> dict[str, Any]:
         "security": [{"token": []}],
         "paths": {
             "/job": {"post": _post("Start workers.", {"type": "array", "items": _INVOCATION})},
+            "/fanout": {"post": _post("Have many workers like one started.", _FAN_OUT)},
             "/warmup": {"post": _post("Have sandboxes ready for workers like one.", _WARMUP)},
             "/status": {"get": _get("What the gateway is doing.")},
             "/metrics": {"get": _get("The same for Prometheus.", "text/plain")},
@@ -53,6 +54,12 @@ def description() -> dict[str, Any]:
     }
 
 
+_FAN_OUT = {
+    "type": "array",
+    "prefixItems": [_INVOCATION, workers_schema()],
+    "minItems": 2,
+    "maxItems": 2,
+}
 _WARMUP = {
     "type": "array",
     "prefixItems": [{"type": "integer", "minimum": 0, "maximum": MOST_WARM}, _INVOCATION],

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import ssl
 
     from shoal.platform.handler import Door
+    from shoal.platform.invoker import Invoker
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +43,21 @@ class GatewayServer:
 
     def __init__(
         self,
-        gateway: LocalGateway,
+        gateway: LocalGateway | None,
         token: str,
         host: str = "127.0.0.1",
         port: int = 0,
         tls: ssl.SSLContext | None = None,
+        *,
+        invoker: Invoker | None = None,
     ) -> None:
+        """Listen; without a gateway it is the door to a fan-out invoker alone."""
         self._gateway = gateway
+        self._invoker = invoker
         self._token = token
         self._tls = tls
         self._door: Door | None = None
-        most = _CONNECTIONS + 2 * gateway.capacity
+        most = _CONNECTIONS + (2 * gateway.capacity if gateway else 0)
         self._room = threading.BoundedSemaphore(most)
         try:
             if not 0 <= port <= _LAST_PORT:
@@ -65,7 +70,8 @@ class GatewayServer:
             ) from error
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http{'s' if tls else ''}://{host}:{self.port}"
-        gateway.address = (self.url, token)
+        if gateway is not None:
+            gateway.address = (self.url, token)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="shoal-http", daemon=True)
         self._thread.start()
@@ -96,7 +102,7 @@ class GatewayServer:
 
         try:
             if self._door is None:
-                self._door = Door(self._gateway, self._token, self._tls)
+                self._door = Door(self._gateway, self._token, self._tls, invoker=self._invoker)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             serve_connection(connection, peer, self._door)
         finally:

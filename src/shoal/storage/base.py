@@ -8,7 +8,9 @@
 4. Marks are idempotent: a set of those who have done their share, not a counter.
 5. A mailbox keeps its messages until the run ends: reading takes nothing out.
 6. A task without an owner goes to whoever sets its last mark: only the answer to that mark says so.
-   Whoever repeats that mark is told so again.
+   Whoever repeats that mark is told so again. Marks of outputs that stay with their worker are set
+   only if they are the last; should that worker be lost, the task is given again only to who has
+   all of those outputs, or marks the last of them that wasn't marked with its output.
 7. In a run with a common part the first start of any worker may enter: who it is becomes known
    then. Otherwise only a start that somebody has claimed may.
 8. A start that is claimed has a lease, renewed by all that it sends and by whoever sees that it is
@@ -44,6 +46,9 @@ class MarkRequest:
     """What whoever runs the task is to get from this worker."""
     producer: str | None = None
     """Whose share it is; None: the sender's. The first mark of a share counts."""
+    held: tuple[str, ...] | None = None
+    """Not None: set the marks of all these producers, whose outputs stay with the sender, if the
+    task is complete thereby; else none, and the answer is `Refused`. Only without an owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,18 @@ class Ready:
 
     task: TaskId
     payloads: tuple[Buffer, ...]
-    """Those of its marks, in the order of the producers."""
+    """Those of its marks, in the order of the producers; empty for outputs that the sender has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Marks that were to be the last ones of a task aren't, and weren't set."""
+
+    task: TaskId
+    producer: str
+
+
+Answer = Claim | Ready | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +196,7 @@ class Store(Protocol):
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
-    ) -> Sequence[Claim | Ready]:
+    ) -> Sequence[Answer]:
         """Save, mark, deliver; the answer says whom to start, and which tasks are the caller's."""
         ...
 

@@ -50,11 +50,16 @@ def encode(value: Any, key: bytes, name: str, *, what: str = "a value") -> Blob:
 def encode_constant(value: Any, key: bytes, *, what: str) -> tuple[str, Blob]:
     """A value that is saved under a name which only equal content has; that name, and the value."""
     laid_out = _laid_out(value, what)
-    digest = hashlib.blake2b(digest_size=16)
-    for buffer in laid_out:
-        digest.update(buffer)
-    name = f"constant:{digest.hexdigest()}"
+    name = f"constant:{content_name(laid_out)}"
     return name, _signed(laid_out, key, signed_output(name))
+
+
+def content_name(blob: Blob) -> str:
+    """A name that only equal content has."""
+    digest = hashlib.blake2b(digest_size=16)
+    for buffer in blob:
+        digest.update(buffer)
+    return digest.hexdigest()
 
 
 def _signature(covered: Buffer, key: bytes, name: str) -> bytes:

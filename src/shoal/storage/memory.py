@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from shoal.errors import RunOver
 from shoal.storage.base import (
+    Answer,
     Claim,
     Completion,
     Entry,
@@ -18,6 +19,7 @@ from shoal.storage.base import (
     MarkRequest,
     Opening,
     Ready,
+    Refused,
 )
 from shoal.storage.codec import Blob, Buffer
 from shoal.storage.keys import CLIENT
@@ -40,6 +42,8 @@ class _Run:
     marks: dict[TaskId, dict[str, bytes]] = field(default_factory=dict)
     last: dict[TaskId, str] = field(default_factory=dict)
     """Of tasks without an owner: whose mark was the last."""
+    held: dict[TaskId, set[str]] = field(default_factory=dict)
+    """Of the same tasks: whose outputs only the worker has that set the last mark."""
     mailboxes: dict[str, list[Letter]] = field(default_factory=dict)
     given: dict[WorkerId, bytes] = field(default_factory=dict)
     parked_at: dict[WorkerId, int] = field(default_factory=dict)
@@ -123,9 +127,9 @@ class MemoryStore:
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
-    ) -> Sequence[Claim | Ready]:
+    ) -> Sequence[Answer]:
         """Save, mark, deliver."""
-        answers: list[Claim | Ready] = []
+        answers: list[Answer] = []
         with self._changed:
             state = self._run(run, worker, epoch)
             for name, blob in completion.saves:
@@ -133,11 +137,11 @@ class MemoryStore:
             for found in completion.announcements:
                 self._append(state, found.owner, Letter("saved", found.task, (found.payload,)))
             for mark in completion.marks:
+                if mark.owner is None:
+                    answers.extend(self._mark_free(state, mark))
+                    continue
                 payloads = self._mark(state, mark, worker)
                 if payloads is None:
-                    continue
-                if mark.owner is None:
-                    answers.append(Ready(mark.task, payloads))
                     continue
                 self._append(state, mark.owner, Letter("ready", mark.task, payloads))
                 if mark.owner not in state.claimed:
@@ -163,14 +167,37 @@ class MemoryStore:
         """The payloads of all marks if that made the task ready."""
         done = state.marks.setdefault(mark.task, {})
         producer = mark.producer or worker
-        if producer not in done:
-            done[producer] = mark.payload
-            if len(done) < len(mark.producers):
-                return None
-            state.last[mark.task] = producer
-        elif mark.owner is not None or state.last.get(mark.task) != producer:
+        if producer in done:
+            return None
+        done[producer] = mark.payload
+        if len(done) < len(mark.producers):
             return None
         return tuple(done[producer] for producer in mark.producers)
+
+    def _mark_free(self, state: _Run, mark: MarkRequest) -> list[Answer]:
+        """The answer to a mark without an owner, if it has one."""
+        task, producer = mark.task, str(mark.producer)
+        done, held = state.marks.setdefault(task, {}), state.held.setdefault(task, set())
+        if mark.held is None:
+            new = producer not in done
+            if new or producer in held:
+                done[producer] = mark.payload
+                held.discard(producer)
+            if new and len(done) == len(mark.producers):
+                state.last[task] = producer
+            if state.last.get(task) == producer and held:
+                state.last[task] = min(held)
+            claimed = state.last.get(task) == producer
+        else:
+            fresh = [each for each in mark.held if each not in done]
+            if fresh and len(done) + len(fresh) == len(mark.producers):
+                done.update(dict.fromkeys(fresh, b""))
+                held.update(fresh)
+                state.last[task] = producer
+            claimed = state.last.get(task) in mark.held and held.issubset(mark.held)
+            if not claimed:
+                return [Refused(task, producer)]
+        return [Ready(task, tuple(done[each] for each in mark.producers))] if claimed else []
 
     def _claim(self, state: _Run, worker: WorkerId) -> Claim:
         state.epochs[worker] = state.epochs.get(worker, 0) + 1

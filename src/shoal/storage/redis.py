@@ -11,6 +11,7 @@ from typing import Any
 from shoal.errors import RunOver, StoreInterrupted, StoreUnavailable
 from shoal.storage import keys
 from shoal.storage.base import (
+    Answer,
     Claim,
     Completion,
     Entry,
@@ -19,6 +20,7 @@ from shoal.storage.base import (
     MarkRequest,
     Opening,
     Ready,
+    Refused,
 )
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
 from shoal.storage.receivers import Receivers
@@ -111,7 +113,7 @@ class RedisStore(ServerClient):
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
-    ) -> Sequence[Claim | Ready]:
+    ) -> Sequence[Answer]:
         """Save, mark, deliver."""
         staging: list[list[Arg]] = []
         staged: list[str] = []
@@ -155,9 +157,13 @@ class RedisStore(ServerClient):
             *staged,
         )
         dropped: list[list[Arg]] = [["UNLINK", *staged]] if staged else []
-        claims, owned = self._script("complete", touched, args, staging, after=dropped)
-        answers: list[Claim | Ready] = [*_claims(claims)]
-        answers += [Ready(TaskId(str(task, "utf-8")), tuple(rest)) for task, *rest in owned]
+        claims, owned, refused = self._script("complete", touched, args, staging, after=dropped)
+        answers: list[Answer] = [*_claims(claims)]
+        answers += [Ready(TaskId(_text(task)), tuple(rest)) for task, *rest in owned]
+        if refused:
+            asked = {mark.task: mark.producers for mark in completion.marks}
+            tasks = [(TaskId(_text(task)), int(number)) for task, number in refused]
+            answers += [Refused(task, asked[task][number - 1]) for task, number in tasks]
         return answers
 
     def post(self, run: RunId, letter: Letter) -> None:
@@ -296,7 +302,7 @@ class RedisStore(ServerClient):
         """The marks that are set."""
         names = map(_text, self._call([["HKEYS", keys.marks(run)]])[0])
         found = [name.partition("\n") for name in names]
-        return frozenset((task, producer) for task, _, producer in found if producer)
+        return frozenset((task, producer) for task, _, producer in found if producer.strip())
 
     def place(self, run: RunId, name: str, nbytes: int) -> str:
         """Nowhere else: there is one server."""
@@ -402,7 +408,9 @@ def _read_mail(
 def _mark_args(mark: MarkRequest, worker: WorkerId) -> list[Arg]:
     producer, count = mark.producer or worker, len(mark.producers)
     if mark.owner is None:
-        return [mark.task, "", mark.producers.index(producer) + 1, mark.payload, count]
+        held = [mark.producers.index(each) + 1 for each in mark.held or ()]
+        number = mark.producers.index(producer) + 1
+        return [mark.task, "", number, mark.payload, count, len(held), *held]
     return [mark.task, mark.owner, producer, mark.payload, count, *mark.producers]
 
 

@@ -50,7 +50,8 @@ _COMPLETE = (
 -- flexible workers are given, then the staged outputs.
 -- ARGV[1] and ARGV[2] say how the keys of mailboxes and of large outputs begin; ARGV[6] is another
 -- each time that this isn't a repetition, and ARGV[7] is 1 if the worker leaves.
--- A mark without an owner has the number of its producer instead of all producers' names.
+-- A mark without an owner has the number of its producer instead of all producers' names, and how
+-- many outputs that stay with the worker are to be marked instead, and their numbers.
 -- The first to write is a command that a full memory refuses: after any other all are let through.
 local mailboxes, larges, worker, epoch, executed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local token, finished = ARGV[6], ARGV[7]
@@ -68,7 +69,57 @@ local function take()
   at = at + 1
   return value
 end
-local claims, owned = {}, {}
+local claims, owned, refused = {}, {}, {}
+-- The mark of an output that stays with its worker is HELD; how many are is counted.
+local HELD = 'held'
+local function free(task, producer, payload, count, kept)
+  local last, counted = task .. '\\n', task .. '\\n\\n'
+  local function named(number) return task .. '\\n' .. number end
+  local held = tonumber(redis.call('HGET', KEYS[2], counted) or 0)
+  if #kept == 0 then
+    local new = redis.call('HSETNX', KEYS[2], named(producer), payload) == 1
+    if new and redis.call('HINCRBY', KEYS[2], task, 1) == count then
+      redis.call('HSET', KEYS[2], last, producer)
+    elseif held > 0 and redis.call('HGET', KEYS[2], named(producer)) == HELD then
+      redis.call('HSET', KEYS[2], named(producer), payload)
+      held = redis.call('HINCRBY', KEYS[2], counted, -1)
+    end
+    if redis.call('HGET', KEYS[2], last) ~= producer then return end
+    for i = 1, held > 0 and count or 0 do
+      if redis.call('HGET', KEYS[2], named(i)) == HELD then
+        redis.call('HSET', KEYS[2], last, i)
+        return
+      end
+    end
+  else
+    local fresh = {}
+    for _, number in ipairs(kept) do
+      if redis.call('HEXISTS', KEYS[2], named(number)) == 0 then fresh[#fresh + 1] = number end
+    end
+    local done = tonumber(redis.call('HGET', KEYS[2], task) or 0)
+    if #fresh > 0 and done + #fresh == count then
+      for _, number in ipairs(fresh) do redis.call('HSET', KEYS[2], named(number), HELD) end
+      redis.call('HINCRBY', KEYS[2], task, #fresh)
+      held = redis.call('HINCRBY', KEYS[2], counted, #fresh)
+      redis.call('HSET', KEYS[2], last, producer)
+    end
+    local mine = false
+    for _, number in ipairs(kept) do
+      mine = mine or redis.call('HGET', KEYS[2], last) == number
+      if redis.call('HGET', KEYS[2], named(number)) == HELD then held = held - 1 end
+    end
+    if not mine or held > 0 then
+      refused[#refused + 1] = {task, producer}
+      return
+    end
+  end
+  local ready = {task}
+  for i = 1, count do
+    local found = redis.call('HGET', KEYS[2], named(i))
+    ready[i + 1] = found == HELD and '' or found
+  end
+  owned[#owned + 1] = ready
+end
 for i = 9, #KEYS do
   local name = take()
   redis.call('SADD', KEYS[6], name)
@@ -88,22 +139,15 @@ for _ = 1, tonumber(take()) do
 end
 for _ = 1, tonumber(take()) do
   local task, owner, producer, payload, count = take(), take(), take(), take(), tonumber(take())
-  local fields = {}
-  if owner ~= '' then
-    for i = 1, count do fields[i] = task .. '\\n' .. take() end
-  end
-  local new = redis.call('HSETNX', KEYS[2], task .. '\\n' .. producer, payload) == 1
-  local last = new and redis.call('HINCRBY', KEYS[2], task, 1) == count
   if owner == '' then
-    if last then redis.call('HSET', KEYS[2], task .. '\\n', producer) end
-    last = last or redis.call('HGET', KEYS[2], task .. '\\n') == producer
-  end
-  if last then
-    if owner == '' then
-      local ready = {task}
-      for i = 1, count do ready[i + 1] = redis.call('HGET', KEYS[2], task .. '\\n' .. i) end
-      owned[#owned + 1] = ready
-    else
+    local kept = {}
+    for i = 1, tonumber(take()) do kept[i] = take() end
+    free(task, producer, payload, count, kept)
+  else
+    local fields = {}
+    for i = 1, count do fields[i] = task .. '\\n' .. take() end
+    local new = redis.call('HSETNX', KEYS[2], task .. '\\n' .. producer, payload) == 1
+    if new and redis.call('HINCRBY', KEYS[2], task, 1) == count then
       local letter = {'kind', 'ready', 'name', task}
       for i, part in ipairs(redis.call('HMGET', KEYS[2], unpack(fields))) do
         letter[#letter + 1] = i
@@ -142,7 +186,7 @@ if finished == '1' then
 else
   lease(KEYS[7], worker)
 end
-local answer = {claims, owned}
+local answer = {claims, owned, refused}
 redis.call('HSET', KEYS[1], 'answer:' .. worker, token .. cmsgpack.pack(answer))
 return answer
 """

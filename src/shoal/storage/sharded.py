@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from shoal.errors import RunOver, ShardLost, StoreError
 from shoal.storage import keys
-from shoal.storage.base import Claim, Completion, Entry, Letter, Opening, Ready
+from shoal.storage.base import Answer, Claim, Completion, Entry, Letter, Opening
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
 from shoal.storage.places import is_cluster, is_spread, places
 from shoal.storage.redis import RedisStore
@@ -71,7 +71,7 @@ class ShardedStore:
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
-    ) -> Sequence[Claim | Ready]:
+    ) -> Sequence[Answer]:
         """Save, mark, deliver."""
         with self._unless_over(run):
             saves, references = self._spread(run, completion.saves)

@@ -35,6 +35,7 @@ from shoal.storage.base import (
     Letter,
     MarkRequest,
     Ready,
+    Refused,
     Store,
 )
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode, encode
@@ -125,6 +126,8 @@ class Courier:
         self._letters: list[Letter] = []
         self._starts: dict[WorkerId, bytes] = {}
         """Flexible workers to be started with the next round trip, and what they are given."""
+        self._crowd: set[WorkerId] = set()
+        """Those of them that the fan-out invoker starts."""
         self._invoked: list[TaskId] = []
         """The first tasks of all flexible workers that this one has started."""
         self._parking: _Parking | None = None
@@ -168,6 +171,11 @@ class Courier:
         sent = self._clock.now()
 
         def order() -> None:
+            if mark.held is not None:
+                self._marks.append(
+                    MarkRequest(mark.task, None, mark.producers, b"", mark.producer, mark.held)
+                )
+                return
             saved = self._worker.recorder.numbered(mark.saved)
             parts = (sent, plain, _joined(pickled), saved, self._part.worker)
             name = signed_mark(mark.task, mark.producer or self._part.worker)
@@ -178,13 +186,20 @@ class Courier:
 
         self._orders.append(order)
 
-    def invoke(self, task: TaskId, plain: dict[TaskId, Any], pickled: dict[TaskId, Blob]) -> None:
-        """Start a flexible worker with a task; small inputs travel along."""
+    def invoke(
+        self, task: TaskId, plain: dict[TaskId, Any], pickled: dict[TaskId, Blob], *, many: bool
+    ) -> None:
+        """Start a flexible worker with a task, through the fan-out invoker if it is one of many.
+
+        Small inputs travel along; with the invoker through the store.
+        """
         self._invoked.append(task)
 
         def order() -> None:
             blob = encode((plain, _joined(pickled)), self._key, signed_inputs(task))
             self._starts[WorkerId(task)] = b"".join(blob)
+            if many:
+                self._crowd.add(WorkerId(task))
 
         self._orders.append(order)
 
@@ -337,18 +352,38 @@ class Courier:
             invocation.run, self._part.worker, invocation.epoch, completion
         )
         claims = [answer for answer in answers if isinstance(answer, Claim)]
+        crowd, self._crowd = self._crowd, set()
+        if crowd:
+            self._start_crowd([claim for claim in claims if claim.worker in crowd])
+            claims = [claim for claim in claims if claim.worker not in crowd]
         if claims:
             self._start_all(claims, dict(completion.starts))
         if self._part.flexible:
             ready = {answer.task: answer for answer in answers if isinstance(answer, Ready)}
+            refused = {(a.task, a.producer) for a in answers if isinstance(a, Refused)}
             for mark in completion.marks:
-                self._tell_marked(mark, ready.pop(mark.task, None))
+                if (mark.task, mark.producer) in refused and mark.held is not None:
+                    producer = TaskId(mark.producer or "")
+                    self._worker.tell(Marked(mark.task, producer, claimed=False, refused=True))
+                else:
+                    self._tell_marked(mark, ready.pop(mark.task, None))
 
     def _start_all(self, claims: list[Claim], given: dict[WorkerId, bytes]) -> None:
         try:
             self._platform.invoke([self._invocation_of(claim, given) for claim in claims])
         except PlatformError as error:  # who tends the run will start them
             log.warning("workers could not be started: %s", error)
+
+    def _start_crowd(self, claims: list[Claim]) -> None:
+        """Have the fan-out invoker start workers; what they are given they find in the store."""
+        if not claims:
+            return
+        like = self._invocation_of(claims[0], {})
+        try:
+            self._platform.fan_out(like, [claim.worker for claim in claims])
+        except PlatformError as error:
+            log.warning("the fan-out invoker is left out: %s", error)
+            self._start_all(claims, {})
 
     def _tell_marked(self, mark: MarkRequest, ready: Ready | None) -> None:
         held: dict[TaskId, Any] = {}
@@ -436,6 +471,8 @@ class Courier:
         if len(letter.parts) != len(producers):
             raise Tampered(f"A message of task {letter.name!r} isn't from those whom it waits for.")
         for part, producer in zip(letter.parts, producers, strict=True):
+            if not part:  # of one that holds its output
+                continue
             name = signed_mark(letter.name, producer)
             sent, plain, pickled, saved, _ = decode(part, self._key, name)
             latest = max(latest, sent)

@@ -13,12 +13,16 @@ from shoal.platform.base import Invocation
 from shoal.platform.http import HttpPlatform
 from shoal.storage.base import Store
 from shoal.storage.sharded import open_store
-from shoal.types import TaskId
-from shoal.worker.package import unpack
+from shoal.types import RunId, TaskId
+from shoal.worker.package import Unpacked, unpack
 from shoal.worker.runtime import Running, WorkerRuntime
 
 _stores: dict[tuple[str, float], Store] = {}
 """Connections that the next job in this sandbox may use again."""
+
+
+_packages: dict[tuple[RunId, str], Unpacked] = {}
+"""The package that flexible workers of the latest run have in common, by run and content."""
 
 
 def handle(job: dict[str, Any], running: Running) -> bool:
@@ -29,7 +33,9 @@ def handle(job: dict[str, Any], running: Running) -> bool:
     store = _stores.get(where)
     if store is None:
         store = _stores[where] = open_store(*where, known=True)
-    platform = HttpPlatform(job["gateway"], job["token"], invocation.latency)
+    platform = HttpPlatform(
+        job["gateway"], job["token"], invocation.latency, invoker=invocation.invoker
+    )
     try:
         return run_worker(invocation, store, platform, running, start=job["start"])
     except BaseException:
@@ -48,15 +54,20 @@ def run_worker(
     start: str,
 ) -> bool:
     """Enter the run and do the worker's part; a start that is over does nothing."""
+    known = (invocation.run, invocation.common)
+    unpacked = _packages.get(known) if invocation.common else None
+    wanted = unpacked is None and invocation.part is None
     try:
-        sent = invocation.part is not None
-        entry = store.enter(invocation.run, invocation.worker, invocation.epoch, part=not sent)
+        entry = store.enter(invocation.run, invocation.worker, invocation.epoch, part=wanted)
     except RunOver:
         return True
-    data = b64decode(invocation.part) if invocation.part is not None else entry.part
-    unpacked = unpack(data, bytes.fromhex(invocation.key), invocation.worker)
+    if unpacked is None:
+        data = b64decode(invocation.part) if invocation.part is not None else entry.part
+        unpacked = unpack(data, bytes.fromhex(invocation.key), invocation.worker)
     if unpacked.part.flexible:
-        unpacked.part = unpacked.part.begun_with(TaskId(invocation.worker))
+        _packages.clear()  # one run's at a time
+        _packages[known] = unpacked
+        unpacked = unpacked.begun_with(TaskId(invocation.worker))
     runtime = WorkerRuntime(invocation, unpacked, entry, store, platform, running, start=start)
     return runtime.run()
 

@@ -11,13 +11,20 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from shoal.errors import NotPicklable, Tampered
 from shoal.execution.plan import Part, Plan
-from shoal.storage.codec import Blob, decode, encode, encode_constant, estimated_nbytes
+from shoal.storage.codec import (
+    Blob,
+    content_name,
+    decode,
+    encode,
+    encode_constant,
+    estimated_nbytes,
+)
 from shoal.storage.keys import SIGNED_PART
 from shoal.types import TaskId, WorkerId
 from shoal.workflow import Call, Ref, Task, Where, Workflow, attribute_of, importable
@@ -59,6 +66,8 @@ class Packed:
     packages: dict[WorkerId, Blob] = field(default_factory=dict)
     common: Blob | None = None
     """The package of all workers, if they are flexible."""
+    name: str = ""
+    """Made from its content."""
     constants: dict[str, Blob] = field(default_factory=dict)
     """Large constants by the names under which they are to be saved."""
 
@@ -77,7 +86,7 @@ def pack(plan: Plan, key: bytes) -> Packed:
             _blame(part, plan.workflow, key)
             raise
         if part.flexible:
-            packed.common = blob
+            packed.common, packed.name = blob, content_name(blob)
         else:
             packed.packages[part.worker] = blob
     return packed
@@ -245,7 +254,17 @@ class Unpacked:
     functions: list[Function]
     cached: dict[int, tuple[str, str]]
     retry_on: dict[int, bytes]
+    numbers: dict[TaskId, int]
+    """Each task's place in the workflow."""
+    limited: bool
+    """Whether a task has a timeout."""
     loaded: dict[int, Any] = field(default_factory=dict)
+    upstream: dict[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
+    """Each own task's upstream tasks, if the part is everybody's."""
+
+    def begun_with(self, task: TaskId) -> Unpacked:
+        """The common package as the worker has it that begins with a task."""
+        return replace(self, part=self.part.begun_with(task))
 
     def function(self, number: int) -> Any:
         """A function, loaded when first needed."""
@@ -319,4 +338,15 @@ def unpack(data: Any, key: bytes, worker: WorkerId) -> Unpacked:
     if part.worker != worker and not part.flexible:
         raise Tampered(f"The store has the part of worker {part.worker} as that of {worker}.")
     calls = dict(zip((*part.tasks, *part.copies), package.calls, strict=True))
-    return Unpacked(part, calls, package.functions, package.cached, package.retry_on)
+    unpacked = Unpacked(
+        part,
+        calls,
+        package.functions,
+        package.cached,
+        package.retry_on,
+        part.numbered(),
+        any(call[5] is not None for call in package.calls),
+    )
+    if part.flexible:
+        unpacked.upstream = dict(zip(part.tasks, part.upstream, strict=True))
+    return unpacked

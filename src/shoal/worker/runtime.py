@@ -125,10 +125,12 @@ class WorkerRuntime:
         self._key = bytes.fromhex(invocation.key)
         self._clock = RealClock()
         self._part = part = unpacked.part
-        self._numbers = part.numbered()
+        self._numbers = unpacked.numbers
         self.recorder = Recorder(part.worker, self._numbers)
         self._start = start
-        self._machine = FlexibleMachine(part) if part.flexible else WorkerMachine(part)
+        self._machine: FlexibleMachine | WorkerMachine = (
+            FlexibleMachine(part, unpacked.upstream) if part.flexible else WorkerMachine(part)
+        )
         self._values: dict[TaskId, Any] = {}
         self._blobs: dict[TaskId, Blob] = {}
         """Outputs that were pickled to learn their size."""
@@ -215,7 +217,7 @@ class WorkerRuntime:
 
     def _run_slots(self) -> None:
         """Run tasks in this thread; in another one where a timeout may have to give it up."""
-        limited = any(call[5] is not None for call in self._unpacked.calls.values())
+        limited = self._unpacked.limited
         with self._lock:
             if limited and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -475,8 +477,8 @@ class WorkerRuntime:
         match effect:
             case Mark():
                 courier.mark(effect, *self._inline(effect.inline))
-            case Invoke(task, inline):
-                courier.invoke(task, *self._inline(inline))
+            case Invoke(task, inline, many):
+                courier.invoke(task, *self._inline(inline), many=many)
             case Announce(task, owner):
                 courier.announce(task, owner)
             case HandIn(task, saved):
