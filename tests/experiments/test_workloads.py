@@ -10,6 +10,8 @@ import dask
 import numpy as np
 import pytest
 
+import shoal
+from shoal.dask import get
 from shoal.errors import UsageError
 from shoal.experiments.workloads.linear import gemm, random_matrix, svd1, svd2
 from shoal.experiments.workloads.svc import fitted, generate_features, svc
@@ -58,6 +60,22 @@ def test_svc_predicts_every_row_as_one_classifier_does() -> None:
     expected = fitted(200, 7).predict(features)
     assert np.array_equal(computed(svc(100, 4, sample=200, seed=7)), expected)
     assert 0 < expected.sum() < 100
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("planner", ["auto", "uniform", "wukong"])
+def test_workers_find_the_same_numbers_under_any_planner(planner: str) -> None:
+    collections = (
+        tr(33),
+        gemm(60, 20),
+        *svd1(600, 8, 100),
+        *svd2(120, 40),
+        svc(100, 4, sample=200),
+    )
+    with shoal.options(planner=planner, progress=False):
+        found = dask.compute(*collections, scheduler=get)
+    for value, expected in zip(found, computed(*collections), strict=True):
+        np.testing.assert_allclose(value, expected)
 
 
 @pytest.mark.parametrize(
