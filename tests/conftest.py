@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from observing import eventually, processes_mentioning
-from shoal.session import Session, default_engine
+from shoal.engine import default_engine
+from shoal.session import Session
 
 
 @pytest.fixture(scope="session", autouse=True)

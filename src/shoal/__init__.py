@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.engine import compute, plan, submit
     from shoal.integrations.executor import ShoalExecutor
     from shoal.planning.auto import AutoPlanner
     from shoal.planning.nonuniform import NonUniformPlanner
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from shoal.planning.uniform import UniformPlanner
     from shoal.planning.wukong import WukongPlanner
     from shoal.run import Run
-    from shoal.session import Session, compute, plan, submit
+    from shoal.session import Session
     from shoal.settings import Settings, options
     from shoal.types import SLA, Percentile, Resources
     from shoal.workflow import Output, Task, Workflow, task
@@ -64,6 +65,7 @@ __all__ = [
 ]
 
 _WHERE = {
+    "engine": ("compute", "plan", "submit"),
     "integrations.executor": ("ShoalExecutor",),
     "planning.auto": ("AutoPlanner",),
     "planning.nonuniform": ("NonUniformPlanner",),
@@ -76,7 +78,7 @@ _WHERE = {
     "planning.uniform": ("UniformPlanner",),
     "planning.wukong": ("WukongPlanner",),
     "run": ("Run",),
-    "session": ("Session", "compute", "plan", "submit"),
+    "session": ("Session",),
     "settings": ("Settings", "options"),
     "types": ("SLA", "Percentile", "Resources"),
     "workflow": ("Output", "Task", "Workflow", "task"),

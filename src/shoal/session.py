@@ -1,13 +1,11 @@
 """`Session`: the composition root. Settings, store, platform and planner become runs.
 
-`compute()` calls of one process share a session for each set of connections; the server, the
-gateway and warm sandboxes live as long as it. `with Session(...)` makes one explicitly.
+The server, the gateway and warm sandboxes live as long as it.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import queue
@@ -16,10 +14,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from shoal.connecting import cache_place, open_history, remote_platform
 from shoal.errors import SettingsError, ShoalError, UsageError
 from shoal.execution.costs import Predictions
 from shoal.execution.plan import Plan
@@ -27,32 +25,27 @@ from shoal.execution.pool import WarmPool
 from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory
-from shoal.metadata.sqlite import SqliteHistory
 from shoal.planning.base import Conditions
 from shoal.planning.book import PlanBook, key_of
 from shoal.planning.choice import Wanted, planned
 from shoal.planning.preview import Preview
 from shoal.platform.base import Platform
 from shoal.platform.gateway import LocalGateway, import_path
-from shoal.platform.housing import Housing, hidden_folder, variable_names
+from shoal.platform.housing import Housing, variable_names
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
-from shoal.platform.tokens import new_token, read_token
+from shoal.platform.tokens import new_token
 from shoal.run import Display, Environment, Run
-from shoal.settings import LASTING, NAMES, Settings, in_force, resolve
+from shoal.settings import NAMES, Settings, resolve
 from shoal.storage.base import Store
-from shoal.storage.cache import Cache, CachePlace, cache_key
-from shoal.storage.cachefolder import FolderCache
-from shoal.storage.cacheshards import server_cache
 from shoal.storage.embedded import EmbeddedServer
-from shoal.storage.places import place_of
 from shoal.storage.resp import with_patience
 from shoal.storage.sharded import open_store
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId
 from shoal.unfinished import Unfinished, forget, read
 from shoal.worker.package import constant_sizes
-from shoal.workflow import Output, Workflow, use_engine
+from shoal.workflow import Output, Workflow
 
 log = logging.getLogger(__name__)
 
@@ -327,7 +320,7 @@ class Session:
             restarts=settings.restarts,
             keep=settings.keep_seconds,
             straggling=settings.straggling,
-            cache=_cache_place(workflow, settings),
+            cache=cache_place(workflow, settings),
             file=self._filing(learn) if settings.history else lambda run, outcome: None,
             ended=self._keep,
             retired=self._take_retired,
@@ -525,76 +518,9 @@ class Session:
         self.close()
 
 
-def open_history(settings: Settings, *, known: bool = False) -> History:
-    """The runs of the past: beside the store if that is given, unless a folder is given too.
-
-    Args:
-        settings: What is set.
-        known: The store has been reached: if it doesn't answer now, it is waited for.
-    """
-    if settings.store is not None and settings.folder is None:
-        url = with_patience(place_of(settings.store, "history"), settings.reconnect_seconds)
-        return RedisHistory(url, settings.history_runs, settings.latency, known=known)
-    return SqliteHistory(settings.data_folder(), settings.history_runs)
-
-
-def open_cache(settings: Settings) -> Cache:
-    """The outputs that are kept across runs: on the store if that is given, else in the folder."""
-    nbytes = settings.cache_mb * 2**20
-    if settings.store is not None:
-        return server_cache(settings.store, nbytes, settings.latency)
-    return FolderCache(_cache_folder(settings), nbytes)
-
-
-def _cache_folder(settings: Settings) -> Path:
-    return settings.data_folder().absolute() / "cache"
-
-
-def _cache_place(workflow: Workflow, settings: Settings) -> CachePlace | None:
-    """Where the outputs of a workflow's tasks are kept, if any task asks for it."""
-    if not settings.cache_mb or not any(call.task.cache for call in workflow.calls.values()):
-        return None
-    try:
-        key = cache_key(settings.data_folder())
-    except OSError as error:
-        log.warning("nothing is kept across runs: %s", error)
-        return None
-    where = settings.store or str(_cache_folder(settings))
-    return CachePlace(where, key, settings.cache_mb * 2**20)
-
-
 def _given(value: T | str | None) -> T | None:
     """An object that was passed instead of a URL."""
     return None if isinstance(value, str) else value
-
-
-def remote_platform(settings: Settings) -> Platform | None:
-    """The gateway that the settings name, if they name one."""
-    if settings.platform is None:
-        return None
-    from shoal.platform.http import HttpPlatform
-
-    return HttpPlatform(
-        settings.platform, gateway_token(settings), settings.latency, settings.ca_file
-    )
-
-
-def gateway_token(settings: Settings) -> str:
-    """The gateway's token: given, or in the file that a gateway of this user wrote."""
-    if settings.token is not None:
-        return settings.token
-    path = token_file()
-    if not path.exists():
-        raise SettingsError(
-            f"The gateway at {settings.platform} wants a token: set SHOAL_TOKEN, or token in "
-            "shoal.toml, to what `shoal gateway` wrote to its token file."
-        )
-    return read_token(path)
-
-
-def token_file() -> Path:
-    """Where a stand-alone gateway of this user keeps its token."""
-    return hidden_folder() / "gateway.token"
 
 
 def _display(settings: Settings, name: str, tasks: int) -> Display | None:
@@ -604,71 +530,3 @@ def _display(settings: Settings, name: str, tasks: int) -> Display | None:
     from shoal.display import ProgressBar
 
     return ProgressBar(name, tasks)
-
-
-class _Engine:
-    """Runs outputs in the session that fits the settings; sessions are shared and kept."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[Any, Session] = {}
-        self._lock = threading.Lock()
-
-    def session(self, options: dict[str, Any]) -> Session:
-        """The session for these options, which keep what concerns a single run."""
-        own = {name: options.pop(name) for name in ("store", "platform") if name in options}
-        settled = {name: options[name] for name in NAMES if name in options}
-        if not isinstance(settled.get("planner"), str):
-            settled.pop("planner", None)  # an object is no setting
-        for name, value in own.items():
-            if isinstance(value, str):
-                settled[name] = value
-        settings = resolve(settled)
-        objects = [(name, id(value)) for name, value in own.items() if _given(value) is not None]
-        key = (*settings.connections, *objects)
-        with self._lock:
-            session = self._sessions.get(key)
-            if session is None or session._closed or session._process != os.getpid():
-                lasting = {name: settled[name] for name in LASTING if name in settled}
-                session = self._sessions[key] = Session(**(lasting | own))
-            return session
-
-    def compute(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> list[Any]:
-        """Run the workflow of these outputs and return their values."""
-        options = in_force(options)
-        return self.session(options).compute(*outputs, **options)
-
-    def submit(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Run:
-        """Start the workflow of these outputs and return a handle."""
-        options = in_force(options)
-        return self.session(options).submit(*outputs, **options)
-
-    def plan(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Preview:
-        """What running the workflow of these outputs is predicted to do."""
-        options = in_force(options)
-        return self.session(options).plan(*outputs, **options)
-
-    def close(self) -> None:
-        """End all sessions."""
-        with self._lock, contextlib.ExitStack() as stack:
-            for session in self._sessions.values():
-                stack.callback(session.close)
-            self._sessions.clear()
-
-
-default_engine = _Engine()
-use_engine(default_engine)
-
-
-def compute(*outputs: Output[Any], **options: Any) -> list[Any]:
-    """Run the workflow of several outputs at once and return their values."""
-    return default_engine.compute(outputs, options)
-
-
-def plan(*outputs: Output[Any], **options: Any) -> Preview:
-    """What running the workflow of several outputs at once is predicted to do; nothing runs."""
-    return default_engine.plan(outputs, options)
-
-
-def submit(*outputs: Output[Any], **options: Any) -> Run:
-    """Start the workflow of several outputs at once; the handle gives their values."""
-    return default_engine.submit(outputs, options)

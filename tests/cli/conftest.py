@@ -10,7 +10,7 @@ import pytest
 from cli_examples import PIPELINE, Said, Shoal
 
 from shoal.cli.main import main
-from shoal.session import default_engine
+from shoal.engine import default_engine
 
 
 @pytest.fixture

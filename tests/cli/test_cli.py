@@ -16,8 +16,8 @@ from cli_examples import Said, Shoal, run_of
 from observing import PATIENCE, eventually, processes_mentioning
 from shoal import __version__
 from shoal.cli.main import COMMANDS, main
+from shoal.engine import default_engine
 from shoal.platform.http import HttpPlatform
-from shoal.session import default_engine
 
 pytestmark = pytest.mark.real
 

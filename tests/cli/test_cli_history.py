@@ -12,11 +12,11 @@ import pytest
 from cli_examples import Shoal
 
 from shoal.cli.trends import kept, relative_error, sparkline, trends
+from shoal.engine import default_engine
 from shoal.execution.timeline import Timeline
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.metadata.samples import distilled
 from shoal.metadata.sqlite import SqliteHistory
-from shoal.session import default_engine
 from shoal.types import RunId
 from shoal.workflow import Workflow
 from store_servers import tcp_server, url_of

@@ -26,7 +26,7 @@ from dask.diagnostics import CacheProfiler, Profiler, ProgressBar
 import shoal
 import shoal.dask
 from shoal import WukongPlanner
-from shoal.session import default_engine
+from shoal.engine import default_engine
 from shoal.storage.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.real

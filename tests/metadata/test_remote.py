@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from shoal.connecting import open_history
 from shoal.errors import StoreRefused, StoreUnavailable
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.metadata.remote import RedisHistory
 from shoal.metadata.sqlite import SqliteHistory
-from shoal.session import Session, open_history
+from shoal.session import Session
 from shoal.settings import resolve
 from shoal.storage import keys
 from shoal.storage.resp import Connection, parse_url

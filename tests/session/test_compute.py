@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import shoal
 from observing import PATIENCE, eventually, processes_mentioning
 from shoal import DAGTask, Output, PreLoadOptimization, Resources, Session, Task, Workflow, task
+from shoal.engine import default_engine
 from shoal.errors import RunTimeout
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.plan import Placement, Plan
@@ -31,7 +32,6 @@ from shoal.metadata.predictions import DefaultCosts
 from shoal.planning.base import Conditions
 from shoal.planning.spread import SpreadPlanner
 from shoal.platform.gateway import LocalGateway
-from shoal.session import default_engine
 from shoal.storage.codec import decode
 from shoal.storage.keys import signed_output
 from shoal.storage.redis import RedisStore

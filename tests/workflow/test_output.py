@@ -90,7 +90,7 @@ def test_the_engine_is_loaded_when_it_is_first_needed() -> None:
         "print(type(engine()).__module__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "shoal.session"
+    assert done.stdout.strip() == "shoal.engine"
 
 
 SNIPPET = """

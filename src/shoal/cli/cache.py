@@ -10,8 +10,8 @@ from contextlib import closing
 
 from shoal.cli.runs import WIDE
 from shoal.cli.settings import assigned, configure_set
+from shoal.connecting import open_cache
 from shoal.errors import ShoalError, UsageError
-from shoal.session import open_cache
 from shoal.settings import resolve
 from shoal.storage.cache import Cache, CacheEntry
 

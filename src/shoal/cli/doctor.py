@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from shoal.connecting import open_history
 from shoal.errors import ShoalError
 from shoal.platform import isolation, limits
 from shoal.platform.housing import hidden_folder
-from shoal.session import open_history
 from shoal.settings import resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
 from shoal.storage.places import places

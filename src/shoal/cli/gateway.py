@@ -10,6 +10,7 @@ import ipaddress
 import signal
 import threading
 
+from shoal.connecting import token_file
 from shoal.errors import UsageError
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.housing import Housing, variable_names
@@ -17,7 +18,7 @@ from shoal.platform.kept import KeptRuns
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer, server_tls
 from shoal.platform.tokens import new_token, read_token, write_token
-from shoal.session import WORKER_ENTRY, token_file
+from shoal.session import WORKER_ENTRY
 from shoal.settings import resolve
 
 

@@ -16,9 +16,9 @@ from typing import IO
 from shoal.cli.runs import WIDE
 from shoal.cli.settings import assigned, configure_set
 from shoal.cli.trends import kept, relative_error, trends
+from shoal.connecting import open_history
 from shoal.errors import UsageError
 from shoal.metadata.history import History, RunRecord, exported, import_runs
-from shoal.session import open_history
 from shoal.settings import resolve
 
 _TITLES = ("started", "planner", "workers", "makespan", "predicted", "error", "SLA", "execute",

@@ -13,12 +13,12 @@ import threading
 from collections.abc import Sequence
 
 from shoal.cli.gateway import is_loopback
+from shoal.connecting import gateway_token
 from shoal.errors import UsageError
 from shoal.platform.base import Invocation
 from shoal.platform.http import HttpPlatform
 from shoal.platform.invoker import Invoker
 from shoal.platform.server import GatewayServer
-from shoal.session import gateway_token
 from shoal.settings import resolve
 from shoal.types import WorkerId
 

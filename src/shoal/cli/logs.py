@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from shoal.cli.settings import assigned, configure_set
+from shoal.connecting import open_history, remote_platform
 from shoal.platform.base import LogLine
 from shoal.platform.logs import RunLogs
-from shoal.session import open_history, remote_platform
 from shoal.settings import Settings, resolve
 from shoal.types import RunId
 

@@ -11,8 +11,8 @@ from shoal.cli.planning import configure_planning, planning_options
 from shoal.cli.run import configure_workflow, load_output
 from shoal.cli.settings import assigned
 from shoal.cli.show import terminal_width, write_page
+from shoal.engine import plan
 from shoal.execution.gantt import gantt_html
-from shoal.session import plan
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

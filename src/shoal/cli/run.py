@@ -18,8 +18,8 @@ from typing import Any
 from shoal.cli.planning import configure_planning, planning_options
 from shoal.cli.settings import assigned, configure_set
 from shoal.cli.show import terminal_width
+from shoal.engine import submit
 from shoal.errors import ShoalError, UsageError
-from shoal.session import submit
 from shoal.settings import NAMES
 from shoal.workflow import Output
 

@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 
 from shoal.cli.settings import assigned, configure_set
-from shoal.session import open_history
+from shoal.connecting import open_history
 from shoal.settings import resolve
 
 WIDE = 1000

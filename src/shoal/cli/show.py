@@ -10,11 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 from shoal.cli.settings import assigned, configure_set
+from shoal.connecting import open_history
 from shoal.errors import UsageError
 from shoal.execution.gantt import gantt_html, gantt_text
 from shoal.execution.timeline import Timeline
 from shoal.metadata.history import RunRecord
-from shoal.session import open_history
 from shoal.settings import resolve
 
 

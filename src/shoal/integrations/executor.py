@@ -26,10 +26,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from shoal.engine import default_engine
 from shoal.errors import NotPicklable, ShoalError, TaskError, UsageError
 from shoal.integrations.calls import Reply, call_of, outcome_of
 from shoal.run import Run
-from shoal.session import Session, default_engine
+from shoal.session import Session
 from shoal.settings import resolve
 from shoal.types import TaskId
 from shoal.workflow import Output, Task

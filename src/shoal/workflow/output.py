@@ -47,7 +47,7 @@ def use_engine(engine: Engine) -> None:
 def engine() -> Engine:
     """What outputs are run by: the session's, which is loaded when it is first needed."""
     if _engine is None:
-        import_module("shoal.session")
+        import_module("shoal.engine")
     assert _engine is not None
     return _engine
 

@@ -20,10 +20,10 @@ from dask.diagnostics.profile import Profiler
 from dask.local import finish_task, start_state_from_dask
 from dask.order import order
 
+from shoal.engine import submit
 from shoal.errors import RunTimeout
 from shoal.integrations.dask.graph import Conversion, Key, Nodes
 from shoal.run import Run
-from shoal.session import submit
 from shoal.settings import in_force
 from shoal.workflow import Output, needed
 

@@ -12,10 +12,10 @@ from dask.core import flatten
 from dask.local import nested_get
 from dask.utils import ensure_dict
 
+from shoal.engine import compute
 from shoal.errors import TaskError
 from shoal.integrations.dask.callbacks import observed
 from shoal.integrations.dask.graph import Conversion
-from shoal.session import compute
 from shoal.settings import NAMES, PER_CALL, in_force
 
 
