@@ -14,14 +14,13 @@ import secrets
 import threading
 import time
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from shoal.attendance import Attendance
 from shoal.clock import RealClock
 from shoal.errors import (
-    GatewayUnavailable,
     PlatformError,
     RunCancelled,
     RunLost,
@@ -33,7 +32,6 @@ from shoal.errors import (
     ShoalError,
     StoreError,
     StoreRefused,
-    StoreUnavailable,
     UsageError,
 )
 from shoal.execution.plan import Part, Plan
@@ -49,7 +47,7 @@ from shoal.platform.base import (
     kind_of,
     this_host,
 )
-from shoal.storage.base import Claim, Letter, Opening, Store
+from shoal.storage.base import Letter, Opening, Store
 from shoal.storage.cache import CachePlace
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode
 from shoal.storage.keys import CLIENT, signed_output
@@ -61,14 +59,10 @@ from shoal.worker.package import Packed, pack
 
 _GLANCE = 0.1
 """Seconds between two looks at the progress, while somebody watches."""
-_STRAGGLER = 1.0
-"""Seconds that a task takes at least before it is started a second time."""
 _STUCK = 4
 """Leases without a message, a task that is executing, or one more that is executed."""
 _STUCK_SECONDS = 15.0
 """The least that counts as stuck: a gateway may have to be started anew, and then its sandboxes."""
-_PATIENCE = 60.0
-"""Seconds that a platform may be away when workers are to be started anew."""
 _LAST_SAVES = 1.0
 """Seconds that workers of a run that ends early have to save what they have in memory."""
 _LAST_WORDS = 2.0
@@ -186,17 +180,8 @@ class Run:
         """Workers known of that haven't handed in their timelines."""
         self._finished: set[WorkerId] = set()
         self._error: BaseException | None = None
-        self._glanced = 0.0
-        self._since: dict[TaskId, float] = {}
-        """Since when the tasks that are executing have been seen."""
-        self._twins: set[WorkerId] = set()
-        """Workers that were started a second time."""
         self.needs: dict[str, int] = {}
         """Memory that tasks have turned out to need, in MB, by their names."""
-        self._losses: Counter[TaskId] = Counter()
-        """How often workers have ended in a task that has tries left."""
-        self._unheard: float | None = None
-        """Since when the platform hasn't been reached."""
         self.arrived: Callable[[TaskId, Any], None] | None = None
         """Is told of each sink's output as soon as it is there."""
         self._cancelled = threading.Event()
@@ -251,7 +236,9 @@ class Run:
             self.shared = SharedFolder.create(self.id, environment.retired())
         try:
             first = [self._invocation(part, packed) for part in _first(packed)]
-            self._like = first[0]
+            self._attendance = Attendance(
+                self.plan, self.preview, environment.store, environment.platform, first[0]
+            )
             invocations = begin(packed, first)
             self._unfinished.update([job.worker for job in invocations])
             if invocations:
@@ -278,7 +265,7 @@ class Run:
                 f"Run {self.id} can't be resumed: the store has nothing of it any more. Run the "
                 "workflow again without resume=."
             ) from error
-        return [self._like.of(claim, self._clock.now()) for claim in claims]
+        return self._attendance.starts(claims)
 
     def _opening(self, packed: Packed) -> Opening:
         constants: dict[str, Blob] = {}
@@ -342,7 +329,7 @@ class Run:
                 self._await_timelines()
             self.makespan = self.makespan or self._clock.now() - self.started
             self._state, outcome = "done", "done"
-            if self._twins:
+            if self._attendance.twins:
                 self._stop_workers()  # those that came second
         except BaseException as error:
             if isinstance(error, RunOver):  # nobody but us ends it
@@ -379,95 +366,21 @@ class Run:
                 self._display.show(self._environment.store.progress(self.id))
             if time.monotonic() - tended > self._environment.lease / 3:
                 tended = time.monotonic()
-                self._tend()
+                self._attendance.tend()
             now = time.monotonic()
             if self._environment.straggling is not None and self.preview.learnt:
-                self._start_stragglers_twice(self._environment.straggling, now)
+                self._attendance.start_twice(self._environment.straggling, now)
             if letters:
                 heard = looked = now
             elif now - looked > self._environment.lease:
                 looked = now
                 before, executed = executed, self._environment.store.progress(self.id)
-                if executed != before or self._at_work():
+                if executed != before or self._attendance.at_work():
                     heard = now
                 elif now - heard > max(_STUCK * self._environment.lease, _STUCK_SECONDS):
                     self._environment.store.post(self.id, Letter("stuck", ""))  # unless it can't
-                    raise RunStuck(self.id, now - heard, self._awaited(missing))
+                    raise RunStuck(self.id, now - heard, self._attendance.awaited(missing))
         self.makespan = self._clock.now() - self.started
-
-    def _at_work(self) -> bool:
-        """Whether a task is executing; of a platform that is away that is believed, for a while."""
-        with self._patient():
-            return bool(self._environment.platform.running(self.id))
-        return True
-
-    def _start_stragglers_twice(self, times: float, now: float) -> None:
-        """Start workers a second time whose tasks take far longer than they usually do."""
-        if now - self._glanced < _GLANCE:
-            return
-        self._glanced = now
-        environment, tasks = self._environment, list(self.workflow.calls)
-        numbers: Sequence[int] = ()
-        with self._patient():
-            numbers = environment.platform.running(self.id)
-        running = [tasks[number] for number in numbers if number >= 0]
-        self._since = {task: self._since.get(task, now) for task in running}
-        for task, since in self._since.items():
-            worker = self.plan.placements[task].worker
-            if worker is None or worker in self._twins or now - since < _STRAGGLER:
-                continue
-            if now - since > times * self.preview.longest(task):
-                self._twins.add(worker)
-                claim = environment.store.twin(self.id, worker)
-                if claim is not None:
-                    again = self._like.of(claim, self._clock.now())
-                    with self._patient():
-                        environment.platform.invoke([replace(again, beside=1)])
-
-    def _awaited(self, missing: set[TaskId]) -> str:
-        """What the run waits for: the first task that isn't ready, and of whom."""
-        plan, marked = self.plan, self._environment.store.marked(self.id)
-        for task, sources in self.workflow.upstream.items():
-            owner = plan.placements[task].worker
-            producers = dict.fromkeys(plan.placements[source].worker for source in sources)
-            if owner is None or not producers or set(producers) == {owner}:
-                continue
-            for producer in producers:
-                if (task, producer) not in marked:
-                    awaited = [s for s in sources if plan.placements[s].worker == producer]
-                    return (
-                        f"Task {task!r} of worker {owner} waits for {', '.join(awaited)} of "
-                        f"worker {producer}."
-                    )
-        return f"{', '.join(sorted(missing)[:3])} has no output."
-
-    def _tend(self) -> None:
-        """Start those workers anew that have given no sign of life for too long."""
-        environment = self._environment
-        try:
-            claims = environment.store.tend(self.id)
-        except StoreUnavailable:
-            return  # who waits for messages tries for longer
-        if claims:
-            self._start_anew(claims)
-
-    def _start_anew(self, claims: Sequence[Claim]) -> None:
-        """Have workers started; those that can't be now count as lost, and will be again."""
-        now = self._clock.now()
-        with self._patient():
-            self._environment.platform.invoke([self._like.of(claim, now) for claim in claims])
-
-    @contextlib.contextmanager
-    def _patient(self) -> Iterator[None]:
-        """Bear with a platform that is away, for a while."""
-        try:
-            yield
-            self._unheard = None
-        except GatewayUnavailable:
-            now = time.monotonic()
-            if self._unheard is not None and now - self._unheard > _PATIENCE:
-                raise
-            self._unheard = self._unheard or now
 
     def _receive(self, timeout: float) -> list[Letter]:
         letters = self._environment.store.receive(self.id, CLIENT, self._read, timeout)
@@ -489,7 +402,7 @@ class Run:
         elif letter.kind == "failed":
             raise failure_error(task, letter.parts, self.workflow.after(task), self._key)
         elif letter.kind == "lost":
-            if not self._retried(letter):
+            if not self._attendance.retried(letter):
                 raise loss_error(letter, self.workflow)
         elif letter.kind == "grown":
             self._grow(json.loads(bytes(letter.parts[0])))
@@ -535,25 +448,6 @@ class Run:
         place = store.place(self.id, output, moved.saved or moved.fetched)
         if place:
             self._shards[place] = self._shards.get(place, Moved()).and_then(moved)
-
-    def _retried(self, letter: Letter) -> bool:
-        """Start a worker anew that ended in a task which has tries left."""
-        facts = json.loads(bytes(letter.parts[0]))
-        tasks, environment = list(self.workflow.calls), self._environment
-        running = [tasks[number] for number in facts["running"] if number < len(tasks)]
-        for task in running:
-            if self._losses[task] < self.workflow.calls[task].task.retries:
-                self._losses[task] += 1
-                cause = f"try {self._losses[task]} of {task}"
-                worker, epoch = WorkerId(letter.name), facts["epoch"]
-                try:
-                    claim = environment.store.restart(self.id, worker, epoch, cause)
-                except RunOver:
-                    return True  # somebody else has; if the run is over, receiving tells
-                if claim is not None:
-                    self._start_anew([claim])
-                    return True
-        return False
 
     def _await_timelines(self) -> None:
         deadline = time.monotonic() + _LAST_WORDS
