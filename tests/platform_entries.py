@@ -152,6 +152,8 @@ def _look(folder: Path, name: str) -> None:
         "hidden": os.listdir(hidden),
         "homes": os.listdir(hidden / "sandboxes"),
         "beside": os.listdir(Path(temporary).parent),
+        "writable": os.access(temporary, os.W_OK),
+        "others_writable": os.access(Path(temporary).parent, os.W_OK),
     }
     (folder / name).write_text(json.dumps(found))
 

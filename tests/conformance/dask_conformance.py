@@ -3,7 +3,8 @@
 1. Every scheduler of Dask's is replaced before a test module is imported, wherever it was taken
    to, and so is what would run a graph on a pool of the user's: nothing slips past.
 2. All tests share one session with real worker processes. Its runs aren't recorded, so that
-   thousands of small graphs needn't be learnt from.
+   thousands of small graphs needn't be learnt from. Sandboxes see each other's files, for tests of
+   Dask's shuffle on disk, which needs a disk that all workers share.
 3. What may fail is listed with the reason in `dask_allowed.toml`; if it passes, it must go.
 """
 
@@ -140,7 +141,11 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
         os.environ.update(
-            XDG_DATA_HOME=folder, SHOAL_HISTORY="false", SHOAL_IDLE_SECONDS="60", SHOAL_WORKERS="2"
+            XDG_DATA_HOME=folder,
+            SHOAL_HISTORY="false",
+            SHOAL_IDLE_SECONDS="60",
+            SHOAL_ISOLATION="false",
+            SHOAL_WORKERS="2",
         )
         os.chdir(folder)  # some tests write where they are
         arguments = [

@@ -187,6 +187,8 @@ def test_a_sandbox_sees_neither_the_token_nor_other_sandboxes_folders(caller: Ca
     assert len(found["homes"]) == 1
     assert other not in found["homes"]
     assert found["beside"] == [Path(found["temporary"]).name]
+    assert found["writable"]
+    assert not found["others_writable"]  # it would be heard by nobody
     caller.let_go()
     caller.await_quiet()
 

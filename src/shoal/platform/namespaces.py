@@ -11,7 +11,7 @@ import os
 import signal
 from pathlib import Path
 
-_NOSUID, _NODEV, _NOEXEC, _BIND = 2, 4, 8, 4096
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND = 1, 2, 4, 8, 32, 4096
 _REC, _PRIVATE = 16384, 1 << 18
 _NEWNS, _NEWUSER, _NEWPID = 0x00020000, 0x10000000, 0x20000000
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -58,6 +58,8 @@ def own_mounts() -> None:
 def show_only(folder: Path, hidden: str, number: int) -> None:
     """Show only the own processes, and of a hidden folder only one folder in it.
 
+    Whoever writes to another's folder there is refused, rather than heard by nobody.
+
     Args:
         folder: The one to be seen.
         hidden: Of which nothing else is seen.
@@ -72,6 +74,7 @@ def show_only(folder: Path, hidden: str, number: int) -> None:
     _mount("tmpfs", hidden, "tmpfs", _NOSUID | _NODEV, "mode=700,size=64k")
     folder.mkdir(mode=0o700, parents=True)
     _mount(f"/proc/self/fd/{own}", str(folder), "", _BIND)
+    _mount("none", hidden, "", _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
     os.close(own)
 
 
