@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from shoal.run import Run
     from shoal.session import Session, compute, plan, submit
     from shoal.settings import Settings
+    from shoal.streams import Farm, Pipeline
     from shoal.types import SLA, Percentile, Resources
     from shoal.workflow import Output, Task, Workflow, task
 
@@ -39,9 +40,11 @@ __all__ = [
     "SLA",
     "AutoPlanner",
     "DAGTask",
+    "Farm",
     "NonUniformPlanner",
     "Output",
     "Percentile",
+    "Pipeline",
     "PreLoadOptimization",
     "PreWarmOptimization",
     "Preview",
@@ -74,6 +77,7 @@ _WHERE = {
     "run": ("Run",),
     "session": ("Session", "compute", "plan", "submit"),
     "settings": ("Settings",),
+    "streams": ("Farm", "Pipeline"),
     "types": ("SLA", "Percentile", "Resources"),
     "workflow": ("Output", "Task", "Workflow", "task"),
 }

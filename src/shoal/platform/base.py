@@ -52,6 +52,8 @@ class Invocation:
     """Installed packages that are worth importing once for all sandboxes."""
     beside: int = 0
     """1: an earlier start of the worker goes on."""
+    farm: int = 0
+    """1: the worker pulls tasks of a farm."""
     latency: float = 0.0
     """Seconds added to each round trip, for experiments."""
     lease: float = LEASE
@@ -144,7 +146,7 @@ def kind_of(resources: Resources) -> str:
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **{name: (str,) for name in ("run", "worker", "store", "key", "session", "folder")},
-    **{name: (int,) for name in ("epoch", "memory_mb", "beside")},
+    **{name: (int,) for name in ("epoch", "memory_mb", "beside", "farm")},
     **{name: (int, float) for name in ("cpus", "latency", "lease", "sent", "started")},
     **{name: (list,) for name in ("path", "preload")},
     **{name: (str, type(None)) for name in ("shared", "part", "inputs")},
@@ -160,6 +162,7 @@ MOST_WARM = 1024
 _NUMBERS: dict[str, tuple[int, int]] = {
     "epoch": (0, 2**31),
     "beside": (0, 1),
+    "farm": (0, 1),
     "memory_mb": (64, 2**24),
     "cpus": (0, 4096),
     "latency": (0, 3600),

@@ -67,6 +67,11 @@ def mailbox(run: RunId, name: str) -> str:
     return f"shoal:{{{run}}}:mailbox:{name}"
 
 
+def farm(run: RunId) -> str:
+    """How the keys of a farm's queues begin; `farmscripts.py` tells what follows."""
+    return f"shoal:{{{run}}}:farm:"
+
+
 _HISTORY = "shoal:{history-1}"
 """The number is that of the layout."""
 

@@ -14,6 +14,7 @@ from shoal.platform.http import HttpPlatform
 from shoal.storage.base import Store
 from shoal.storage.redis import RedisStore
 from shoal.types import TaskId
+from shoal.worker import farming
 from shoal.worker.package import unpack
 from shoal.worker.runtime import Running, WorkerRuntime
 
@@ -25,6 +26,8 @@ def handle(job: dict[str, Any], running: Running) -> bool:
     """Run a worker; whether the sandbox can be used again."""
     invocation = Invocation.from_dict(job["invocation"])
     _move_to(invocation)
+    if invocation.farm:
+        return farming.work(invocation, running)
     where = (invocation.store, invocation.latency)
     store = _stores.get(where)
     if store is None:

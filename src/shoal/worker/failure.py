@@ -22,10 +22,17 @@ def described_failure(
     key: bytes,
 ) -> tuple[bytes, bytes]:
     """What is known of a failure."""
+    return failure_parts(error, unpacked.part.worker, _arguments(task, unpacked), key)
+
+
+def failure_parts(
+    error: BaseException, worker: WorkerId, arguments: str, key: bytes
+) -> tuple[bytes, bytes]:
+    """What is known of a failure on a worker, in a call with arguments as they are shown."""
     facts = {
-        "worker": unpacked.part.worker,
+        "worker": worker,
         "reason": reason_of(error),
-        "arguments": _arguments(task, unpacked),
+        "arguments": arguments,
         "traceback": _traceback(error),
     }
     return json.dumps(facts).encode(), b"".join(_pickled(error, key))
@@ -45,15 +52,16 @@ def reason_of(error: BaseException) -> str:
 def _arguments(task: TaskId, unpacked: Unpacked) -> str:
     """A summary of what the task was called with."""
     _, args, kwargs, refs, _, _ = unpacked.calls[task]
-    shown = [
-        f"<output of {refs[i]}>" if i in refs else _short(value) for i, value in enumerate(args)
+    given = [
+        f"<output of {refs[i]}>" if i in refs else shown(value) for i, value in enumerate(args)
     ]
     for name, value in kwargs.items():
-        shown.append(f"{name}=" + (f"<output of {refs[name]}>" if name in refs else _short(value)))
-    return f"({', '.join(shown[:6])}{', …' if len(shown) > 6 else ''})"
+        given.append(f"{name}=" + (f"<output of {refs[name]}>" if name in refs else shown(value)))
+    return f"({', '.join(given[:6])}{', …' if len(given) > 6 else ''})"
 
 
-def _short(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in a few characters."""
     try:
         return reprlib.repr(value)
     except Exception:  # noqa: BLE001 - the user's __repr__ may raise anything

@@ -1,0 +1,445 @@
+"""`DeployedFarm`: stages at work on a platform, seen from the client that owns them.
+
+1. Three threads: one sends what was submitted, as much as has come together in one round trip; one
+   receives results and what is said of workers; one keeps the farm: it renews it, starts workers
+   anew whose lease is over, and lets autoscalers decide.
+2. A task is pending from its submission to its outcome, which comes once: a result, or the error
+   with which it was given up. At most so many are pending; who submits more waits.
+3. When the farm fails or is cancelled, every pending task's outcome is that error.
+4. Whatever way a farm ends, its workers are gone afterwards, and everything of it in the store.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from shoal.clock import RealClock
+from shoal.errors import PlatformError, RunCancelled, RunLost, RunOver, ShoalError, TaskError
+from shoal.farm.model import Observation
+from shoal.farm.stage import Stage, StageSpec
+from shoal.platform.base import Invocation, Platform, kind_of
+from shoal.storage.base import Letter
+from shoal.storage.codec import blob_nbytes, decode, encode
+from shoal.storage.keys import CLIENT
+from shoal.storage.queues import FarmOpening, FarmStore, QueuedTask
+from shoal.types import RunId, TaskId, WorkerId
+from shoal.worker.failure import failure_error
+from shoal.worker.farming import death
+
+log = logging.getLogger(__name__)
+
+Sink = Callable[[Any, BaseException | None], None]
+"""Is given a task's result, or its error."""
+
+_BATCH, _BATCH_NBYTES = 128, 4 * 2**20
+"""What is sent in one round trip at most."""
+_UNTRIMMED = 64
+"""So many letters that were read are left in the store at most."""
+_LEAVING_SECONDS = 2.0
+"""How long workers that have nothing to do may take to leave."""
+_LOSSES = 10
+"""Workers that may be lost for good one after the other, with no task completed between."""
+_LEASES = 4
+"""A farm is over if its owner hasn't renewed it for so many leases of a worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a farm is at work."""
+
+    platform: Platform
+    like: Invocation
+    """What its workers are invoked with, but for names and resources."""
+    restarts: int
+    limit: float | None
+    """How long the platform lets a function run."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A task that was given up."""
+
+    given: Any
+    """What its stage was given; None if that can't be read."""
+    stage: int
+    reason: str
+    traceback: str
+
+
+class DeployedFarm:
+    """Stages one after the other, each a farm of workers; safe to use from several threads."""
+
+    def __init__(
+        self, specs: Sequence[StageSpec], place: Place, *, tries: int, capacity: int
+    ) -> None:
+        """Open it, and start its first workers.
+
+        Args:
+            specs: The stages, in the order in which tasks pass them.
+            place: Where they are at work.
+            tries: How often a task is tried at a stage before it is given up.
+            capacity: How many tasks may be pending.
+        """
+        self.id = place.like.run
+        self.capacity = capacity
+        self._place = place
+        self._key = bytes.fromhex(place.like.key)
+        self._lease = place.like.lease
+        self._clock = RealClock()
+        self._opened = time.monotonic()
+        self.stages = [Stage(number, spec, self.now) for number, spec in enumerate(specs)]
+        self._lock = threading.Lock()
+        """Guards what follows."""
+        self._changed = threading.Condition(self._lock)
+        """Tells of outcomes, of workers that are gone, and of the end."""
+        self._filled = threading.Condition(self._lock)
+        """Tells that there is something to send, and of the end."""
+        self._pending: dict[str, Sink] = {}
+        self._outbox: deque[QueuedTask] = deque()
+        self._count = self._hired = self._losses = 0
+        self._error: BaseException | None = None
+        self._closing = False
+        """Nothing is submitted any more."""
+        self._closed = False
+        self._store = FarmStore(place.like.store, place.like.latency)
+        self._ahead = self._store.time() - time.monotonic()
+        self._begin(specs, tries)
+        self._threads = [
+            threading.Thread(target=self._guarded, args=(what,), name=name, daemon=True)
+            for what, name in (
+                (self._send, "shoal-farm-sender"),
+                (self._receive, "shoal-farm-receiver"),
+                (self._keep, "shoal-farm-keeper"),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _begin(self, specs: Sequence[StageSpec], tries: int) -> None:
+        limit = None if self._place.limit is None else 0.8 * self._place.limit
+        functions = [
+            encode((spec.function, limit), self._key, what=f"the function of stage {number + 1}")
+            for number, spec in enumerate(specs)
+        ]
+        opening = FarmOpening(
+            functions,
+            [spec.order.late_last for spec in specs],
+            tries,
+            self._lease,
+            self._place.restarts,
+            _LEASES * self._lease,
+        )
+        try:
+            self._store.begin(self.id, opening)
+            for stage in self.stages:
+                self._hire(stage, stage.spec.workers)
+        except BaseException:
+            self._clean_up()
+            raise
+
+    def now(self) -> float:
+        """Seconds since it was opened."""
+        return time.monotonic() - self._opened
+
+    def submit(self, value: Any, sink: Sink) -> None:
+        """Have a task worked on, when there is room; `sink` gets its outcome, in another thread."""
+        blob = encode(value, self._key, what="a farm's task")
+        with self._changed:
+            if len(self._pending) >= self.capacity:
+                self._changed.wait_for(lambda: len(self._pending) < self.capacity or self._stopped)
+            if self._error is not None or self._closing:
+                raise self._error or RunCancelled(self.id)
+            self._count += 1
+            task = f"{self._count:012x}"
+            self._pending[task] = sink
+            places, due = self._places(value)
+            self.stages[0].arrived(task, due)
+            self._outbox.append(QueuedTask(task, places, blob))
+            self._filled.notify_all()
+
+    def _places(self, value: Any) -> tuple[tuple[float, ...], float]:
+        """A task's place in each stage's order, and when the last stage is due."""
+        arrived = due = self.now()
+        ahead = self._opened + self._ahead
+        places = []
+        for stage in self.stages:
+            expected = stage.expected(value)
+            deadline = stage.spec.deadline
+            due = due + deadline.seconds(expected) if deadline else float("inf")
+            place = stage.spec.order.score(arrived + ahead, due + ahead, expected)
+            places.append(place)
+        return tuple(places), due
+
+    @property
+    def _stopped(self) -> bool:
+        return self._error is not None or self._closing
+
+    @property
+    def pending(self) -> int:
+        """Tasks without an outcome yet."""
+        return len(self._pending)
+
+    def scale_by(self, number: int, workers: int) -> int:
+        """Ask for a change of a stage's workers; what the limits leave of it."""
+        stage = self.stages[number]
+        allowed = stage.ask(workers)
+        if allowed > 0:
+            self._hire(stage, allowed)
+        elif allowed < 0:
+            self._store.dismiss(self.id, number, -allowed)
+        return allowed
+
+    def look(self) -> list[Observation]:
+        """What is to be seen of each stage now."""
+        self._renew()
+        return [stage.observe() for stage in self.stages]
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """The tasks that were given up, in the order of their submission."""
+        return [
+            self._dead_letter(known, given)
+            for _, (known, given) in sorted(self._store.dead(self.id).items())
+        ]
+
+    def _dead_letter(self, known: Any, given: Any) -> DeadLetter:
+        facts = json.loads(bytes(known))
+        try:
+            value = decode(given, self._key)
+        except Exception:  # noqa: BLE001 - what can't be read may be why it was given up
+            value = None
+        stage = int(facts["worker"].partition(":")[0])
+        return DeadLetter(value, stage, facts["reason"], facts["traceback"])
+
+    def wait(self) -> None:
+        """Wait until no task is pending."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending or self._stopped)
+
+    def close(self, *, cancel: bool = False) -> None:
+        """End it: when nothing is pending any more, or at once."""
+        if not cancel:
+            self.wait()
+        with self._changed:
+            already, self._closing = self._closing, True
+            self._changed.notify_all()
+            self._filled.notify_all()
+        if already:
+            return
+        if not cancel and self._error is None:
+            self._let_go()
+        self._closed = True
+        self._fail(RunCancelled(self.id))
+        self._store.hang_up(self.id, CLIENT)
+        self._clean_up()
+        for thread in self._threads:
+            thread.join()
+
+    def _let_go(self) -> None:
+        """Let workers that have nothing to do leave, so that their sandboxes stay warm."""
+        try:
+            for stage in self.stages:
+                self._store.dismiss(self.id, stage.number, stage.team)
+        except ShoalError as error:
+            log.debug("workers can't be told to leave: %s", error)
+            return
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not any(stage.present for stage in self.stages), _LEAVING_SECONDS
+            )
+
+    def _clean_up(self) -> None:
+        for undo in (
+            partial(self._store.end, self.id, len(self.stages)),
+            partial(self._place.platform.cancel, self.id),
+            self._store.disconnect,
+        ):
+            try:
+                undo()
+            except ShoalError as error:
+                log.debug("farm %s isn't cleaned up after: %s", self.id, error)
+
+    def _guarded(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except RunOver:
+            self._fail(RunLost(self.id))
+        except BaseException as error:  # noqa: BLE001 - the outermost edge: who waits is told
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Give every pending task an error as its outcome, unless one has come before."""
+        with self._changed:
+            if self._error is not None:
+                return
+            self._error = error
+            left, self._pending = self._pending, {}
+            self._changed.notify_all()
+            self._filled.notify_all()
+        for sink in left.values():
+            sink(None, error)
+
+    def _send(self) -> None:
+        batch = 0
+        while True:
+            with self._filled:
+                self._filled.wait_for(lambda: self._outbox or self._stopped)
+                if self._stopped:
+                    return
+                tasks: list[QueuedTask] = []
+                nbytes = 0
+                while self._outbox and len(tasks) < _BATCH and nbytes < _BATCH_NBYTES:
+                    tasks.append(self._outbox.popleft())
+                    nbytes += blob_nbytes(tasks[-1].blob)
+            batch += 1
+            self._store.put(self.id, batch, tasks)
+
+    def _receive(self) -> None:
+        read, untrimmed = "", 0
+        while not self._closed and self._error is None:
+            letters = self._store.receive(self.id, CLIENT, read, self._lease)
+            for letter in letters:
+                self._handle(letter)
+                read = letter.id
+            untrimmed += len(letters)
+            if untrimmed >= _UNTRIMMED:
+                self._store.trim(self.id, read)
+                untrimmed = 0
+
+    def _handle(self, letter: Letter) -> None:
+        match letter.kind:
+            case "done":
+                self._on_done(letter)
+            case "passed":
+                self._on_passed(letter)
+            case "failed":
+                self._on_failed(letter)
+            case "entered":
+                self._stage_of(letter.name).entered(letter.name)
+            case "left":
+                self._on_left(letter.name)
+            case "lost":
+                self._on_lost(letter)
+            case "broken":
+                raise failure_error(TaskId(letter.name), letter.parts, (), self._key)
+
+    def _on_done(self, letter: Letter) -> None:
+        stage, parts = self.stages[-1], letter.parts
+        self._losses = 0
+        for id_, seconds, blob in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            task = str(id_, "utf-8")
+            try:
+                value, error = decode(blob, self._key), None
+            except Exception as unreadable:  # noqa: BLE001 - it need not be readable here
+                value, error = None, unreadable
+            self._settle(task, value, error)
+            stage.completed(task, float(seconds))
+        with self._changed:
+            self._changed.notify_all()
+
+    def _on_passed(self, letter: Letter) -> None:
+        number, parts = int(letter.name), letter.parts
+        for id_, seconds in zip(parts[::2], parts[1::2], strict=True):
+            task = str(id_, "utf-8")
+            due = self.stages[number].completed(task, float(seconds))
+            self.stages[number + 1].arrived(task, due)
+
+    def _on_failed(self, letter: Letter) -> None:
+        facts = json.loads(bytes(letter.parts[0]))
+        stage = self._stage_of(facts["worker"])
+        name = getattr(stage.spec.function, "__name__", "task")
+        error: TaskError = failure_error(
+            TaskId(f"{name}#{int(letter.name, 16)}"), letter.parts, (), self._key
+        )
+        stage.completed(letter.name)
+        self._settle(letter.name, None, error)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _settle(self, task: str, value: Any, error: BaseException | None) -> None:
+        sink = self._pending.pop(task, None)
+        if sink is not None:
+            sink(value, error)
+
+    def _on_left(self, worker: str) -> None:
+        stage = self._stage_of(worker)
+        if not stage.left(worker) and not self._stopped:
+            self._hire(stage, 1)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _on_lost(self, letter: Letter) -> None:
+        """A platform gives up a worker: another one comes in its place, up to a point."""
+        worker, facts = WorkerId(letter.name), json.loads(bytes(letter.parts[0]))
+        log.warning("farm %s: worker %s is lost: %s", self.id, worker, facts["reason"])
+        self._losses += 1
+        if self._losses > _LOSSES:
+            raise PlatformError(
+                f"{self._losses} workers of farm {self.id} were lost one after the other "
+                f"({facts['reason']}: {facts.get('detail', 'no detail')}), and no task was "
+                f"completed between. `shoal logs {self.id}` shows what they printed."
+            )
+        self._store.bury(self.id, worker, death(worker))
+        self._on_left(worker)
+
+    def _stage_of(self, worker: str) -> Stage:
+        return self.stages[int(worker.partition(":")[0])]
+
+    def _hire(self, stage: Stage, workers: int) -> None:
+        with self._changed:
+            first = self._hired
+            self._hired += workers
+        names = [WorkerId(f"{stage.number}:{first + i}") for i in range(workers)]
+        resources = stage.spec.resources
+        self._store.hire(self.id, dict.fromkeys(names, kind_of(resources)))
+        like = replace(
+            self._place.like,
+            memory_mb=resources.memory_mb,
+            cpus=resources.cpu_share,
+            sent=self._clock.now(),
+        )
+        self._place.platform.invoke([replace(like, worker=name) for name in names])
+
+    def _keep(self) -> None:
+        steps = {stage.number: stage.spec.every for stage in self.stages if stage.spec.autoscaler}
+        kept = self._lease / 3
+        next_renewal = kept
+        while True:
+            due = min([next_renewal, *steps.values()])
+            with self._changed:
+                if self._changed.wait_for(lambda: self._stopped, max(0.0, due - self.now())):
+                    return
+            looked = self.look()
+            if self.now() >= next_renewal:
+                next_renewal = self.now() + kept
+                self._tend()
+            for number, step in list(steps.items()):
+                if self.now() >= step:
+                    spec = self.stages[number].spec
+                    steps[number] = step + spec.every
+                    assert spec.autoscaler is not None
+                    self.scale_by(number, spec.autoscaler.decide(looked[number]))
+
+    def _renew(self) -> None:
+        found = self._store.renew(self.id, _LEASES * self._lease, len(self.stages))
+        for stage, (waiting, busy) in zip(self.stages, found, strict=True):
+            stage.waiting, stage.busy = waiting, busy
+
+    def _tend(self) -> None:
+        claims = self._store.tend(self.id)
+        now = self._clock.now()
+        if claims:
+            self._place.platform.invoke([self._place.like.of(claim, now) for claim in claims])
+
+
+def new_run() -> tuple[RunId, bytes]:
+    """A farm's name and its key."""
+    return RunId(time.strftime("farm-%m%d-%H%M%S-") + secrets.token_hex(3)), secrets.token_bytes(32)

@@ -1,0 +1,222 @@
+"""What a farm knows of itself: events in, observations out, no I/O, no clock, no randomness.
+
+1. Two drivers tell it what happens, each with the time: `SimulatedFarm` on virtual time,
+   and the one that runs on a platform. What is observed, counted and allowed is decided here.
+2. `workers` are those that take tasks. One that was asked for isn't among them before it has
+   started, one that is leaving is until it is gone.
+3. A change is cut so that workers, with those starting and leaving, stay within the limits.
+4. Cost is the integral of `workers` over time. A task that is never completed was not on time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from shoal.errors import UsageError
+
+
+class Observation(NamedTuple):
+    """What an autoscaler sees of a farm at a control step; the first nine are Eq. 1's."""
+
+    phases_left: float
+    """Phases of the stream still to come: a phase clock; 0 where it is masked or unknown."""
+    waiting: float
+    """Tasks in the queue."""
+    collecting: float
+    """Results that aren't collected yet."""
+    collected: float
+    """Results collected so far; 0 where the phase clock is masked, because it is one too."""
+    workers: float
+    mean_response: float
+    """Seconds from arrival to completion, of the tasks completed in the window."""
+    max_response: float
+    arrival_rate: float
+    """Tasks a second since the last control step."""
+    on_time: float
+    """Fraction of the tasks completed in the window that met their deadline; 1 if none."""
+    busy: float
+    """Tasks being worked on."""
+    changing: float
+    """Workers that are starting, less those that are leaving."""
+
+    def without_clock(self) -> Observation:
+        """The same without what tells how far the stream is."""
+        return self._replace(phases_left=0.0, collected=0.0)
+
+
+class Autoscaler(Protocol):
+    """Observation in, wanted change out."""
+
+    def decide(self, observation: Observation) -> int:
+        """How many workers to add, or to take away if negative."""
+        ...
+
+    def reset(self) -> None:
+        """Forget what was seen: a new stream begins."""
+        ...
+
+
+class FarmDriver(Protocol):
+    """A farm under control: simulated or deployed."""
+
+    @property
+    def model(self) -> FarmModel:
+        """What the farm knows of itself."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Every task of the stream is completed."""
+        ...
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks of the stream that aren't completed yet, as far as is known."""
+        ...
+
+    def advance(self, seconds: float) -> Observation:
+        """Let time pass, then look."""
+        ...
+
+    def scale_by(self, workers: int) -> int:
+        """Ask for a change of the number of workers; returns what the limits leave of it."""
+        ...
+
+
+EQUATION_1 = Observation._fields[:9]
+"""The fields that the farm paper's state has."""
+PHASE_CLOCK = ("phases_left", "collected")
+"""The fields that tell how far the stream is."""
+
+
+def nearest(change: int, actions: Sequence[int]) -> int:
+    """The action that comes closest to a wanted change; of two, the smaller one."""
+    return min(actions, key=lambda action: (abs(action - change), abs(action)))
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When a task is due: a multiple of the time it is expected to take, within bounds."""
+
+    factor: float = 2.0
+    least: float = 0.1
+    most: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not (self.factor > 0 and 0 <= self.least <= self.most):
+            raise UsageError(f"{self}: factor must be above 0, and 0 <= least <= most.")
+
+    def seconds(self, expected: float) -> float:
+        """How long after its arrival a task that takes `expected` seconds is due."""
+        return min(max(self.factor * expected, self.least), self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many workers a farm may have."""
+
+    least: int = 1
+    most: int = 32
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.least <= self.most:
+            raise UsageError(f"workers=({self.least}, {self.most}): give 1 <= least <= most.")
+
+
+class FarmModel:
+    """The pool, the window of completed tasks and the totals of one farm."""
+
+    def __init__(
+        self, workers: int, limits: Limits, *, window: float = 8.0, usual_response: float = 1.5
+    ) -> None:
+        if not limits.least <= workers <= limits.most:
+            raise UsageError(
+                f"A farm of {limits.least} to {limits.most} workers can't start with {workers}."
+            )
+        self._limits = limits
+        self._window = window
+        self._usual_response = usual_response
+        self._done: deque[tuple[float, float, bool]] = deque()
+        self._arrivals = 0
+        self._looked = self._resized = 0.0
+        self.workers = workers
+        self.starting = self.leaving = 0
+        self.most_workers = workers
+        self.actions = 0
+        self.worker_seconds = 0.0
+        self.history: list[tuple[float, int]] = [(0.0, workers)]
+        """When the number of workers became what."""
+        self.arrived_total = self.completed_total = self.on_time_total = 0
+
+    def ask(self, change: int) -> int:
+        """Cut a wanted change to what the limits leave of it, and count it as asked for."""
+        planned = self.workers + self.starting - self.leaving
+        allowed = min(max(planned + change, self._limits.least), self._limits.most) - planned
+        if allowed > 0:
+            self.starting += allowed
+        else:
+            self.leaving -= allowed
+        self.actions += allowed != 0
+        return allowed
+
+    def started(self, now: float) -> None:
+        """A worker that was asked for takes tasks."""
+        self.starting -= 1
+        self._resize(now, self.workers + 1)
+
+    def left(self, now: float) -> None:
+        """A worker that was to leave is gone."""
+        self.leaving -= 1
+        self._resize(now, self.workers - 1)
+
+    def _resize(self, now: float, workers: int) -> None:
+        self.settle(now)
+        self.workers = workers
+        self.most_workers = max(self.most_workers, workers)
+        self.history.append((now, workers))
+
+    def settle(self, now: float) -> None:
+        """Count the cost up to `now`."""
+        self.worker_seconds += self.workers * (now - self._resized)
+        self._resized = now
+
+    def arrived(self) -> None:
+        """A task was enqueued."""
+        self._arrivals += 1
+        self.arrived_total += 1
+
+    def completed(self, now: float, arrived: float, due: float) -> bool:
+        """A task's result was collected; whether on time."""
+        on_time = now <= due
+        self._done.append((now, now - arrived, on_time))
+        self.completed_total += 1
+        self.on_time_total += on_time
+        return on_time
+
+    def observe(
+        self, now: float, waiting: int, busy: int, *, collecting: int = 0, phases_left: int = 0
+    ) -> Observation:
+        """What is to be seen at a control step; the arrival rate counts from here anew."""
+        done = self._done
+        while done and done[0][0] < now - self._window:
+            done.popleft()
+        since = now - self._looked
+        rate = self._arrivals / since if since > 0 else 0.0
+        self._looked, self._arrivals = now, 0
+        responses = [response for _, response, _ in done] or [self._usual_response]
+        return Observation(
+            phases_left,
+            waiting,
+            collecting,
+            self.completed_total - collecting,
+            self.workers,
+            sum(responses) / len(responses),
+            max(responses),
+            rate,
+            sum(on_time for *_, on_time in done) / len(done) if done else 1.0,
+            busy,
+            self.starting - self.leaving,
+        )
