@@ -61,3 +61,8 @@ def _refuse() -> None:
 
 def unreadable(value: int) -> Any:
     return Unreadable()
+
+
+def nap_a_moment(value: int) -> int:
+    time.sleep(value % 5 / 1000)
+    return value

@@ -1,0 +1,100 @@
+"""A farm whose workers are killed, while it grows and shrinks, loses nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import farm_examples as examples
+import pytest
+
+from observing import eventually, parent
+from shoal import Farm, Resources
+from shoal.platform.gateway import LocalGateway
+from shoal.session import Session
+
+pytestmark = pytest.mark.real
+
+TASKS = 10_000
+
+
+def sandboxes() -> list[int]:
+    """The processes below this one's zygotes that have started no others."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = parent(int(folder.name))
+        except OSError:
+            continue
+    leaves = parents.keys() - set(parents.values())
+    return [pid for pid in leaves if _depth(pid, parents) >= 3]
+
+
+def _depth(pid: int, parents: dict[int, int]) -> int:
+    """How many generations a process is from this one; 0: it isn't one of its descendants."""
+    depth = 0
+    while pid in parents and pid != os.getpid():
+        pid, depth = parents[pid], depth + 1
+    return depth if pid == os.getpid() else 0
+
+
+def repeatedly(what: Callable[[], None], pause: float, ended: threading.Event) -> threading.Thread:
+    def act() -> None:
+        while not ended.wait(pause):
+            what()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def test_nothing_is_lost_and_nothing_comes_twice_while_workers_are_killed_and_change_in_number(
+    session: Session,
+) -> None:
+    chance = random.Random(4)
+    done: Counter[str] = Counter()
+
+    def kill_one() -> None:
+        found = sandboxes()
+        if found:
+            done["kills"] += 1
+            os.kill(chance.choice(found), signal.SIGKILL)
+
+    with Farm(
+        examples.nap_a_moment,
+        workers=(1, 8),
+        start=4,
+        tries=20,
+        resources=Resources(memory_mb=128),
+        session=session,
+    ) as farm:
+
+        def change() -> None:
+            done["changes"] += farm.scale_by(chance.randint(-3, 3)) != 0
+
+        ended = threading.Event()
+        acting = [repeatedly(kill_one, 0.1, ended), repeatedly(change, 0.15, ended)]
+        try:
+            results = Counter(farm.map(range(TASKS), ordered=False))
+        finally:
+            ended.set()
+            for thread in acting:
+                thread.join()
+        dead = farm.dead_letters()
+        gateway = session.platform
+        assert isinstance(gateway, LocalGateway)
+
+        def settled() -> bool:
+            model, alive = farm.model, gateway.alive().get(farm.deployed.id, ())
+            return model.starting == model.leaving == 0 and len(alive) == model.workers
+
+        assert eventually(settled), (farm.model.history[-1], farm.model.starting, gateway.alive())
+    assert done["kills"] > 10
+    assert done["changes"] > 5
+    assert dead == []
+    assert results == Counter(range(TASKS))
