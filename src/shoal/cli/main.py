@@ -22,6 +22,7 @@ COMMANDS = {
     "history": "see how workflows fared; move or forget runs",
     "cache": "list or forget the outputs that are kept across runs",
     "logs": "show what a run's tasks printed",
+    "farm": "train and compare autoscalers in the simulated farm",
     "gateway": "serve sandboxes to this machine's clients",
     "doctor": "tell what works on this machine",
 }

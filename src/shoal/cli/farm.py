@@ -1,0 +1,134 @@
+"""`shoal farm`: trains autoscalers in the simulated farm, and compares autoscalers there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.display import ProgressBar
+from shoal.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.farm.control import Episode
+
+_ORDERS = ("fifo", "earliest-deadline", "least-laxity")
+_BOTH = ("paper-measured", "paper-described")
+_ALL = "reactive-average,reactive-maximum,square-root,predictive,sarsa,dqn"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Describe the command's actions and their arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    train = actions.add_parser(
+        "train",
+        help="train an autoscaler",
+        description="Train an autoscaler in the simulated farm, and write it to a file.",
+    )
+    train.add_argument("kind", choices=("sarsa", "dqn"), help="dqn needs the extra rl")
+    train.add_argument("file", metavar="FILE", help="where to write the policy; ends with .npz")
+    train.add_argument("--workloads", metavar="NAMES", default=",".join(_BOTH))
+    train.add_argument("--order", choices=_ORDERS, default="fifo", help="the queue's order")
+    train.add_argument("--no-clock", action="store_true", help="don't show it the phase clock")
+    train.add_argument("--target", type=float, default=99.4, help="the service wanted, in per cent")
+    train.add_argument("--episodes", type=int, default=3000)
+    train.add_argument("--patience", type=int, default=1500,
+                       help="end after so many episodes without a better policy")  # fmt: skip
+    train.add_argument("--worker-price", type=float, metavar="W",
+                       help="the reward's price of a worker for a step")  # fmt: skip
+    train.add_argument("--change-price", type=float, metavar="W",
+                       help="the reward's price of a change by one")  # fmt: skip
+    train.add_argument("--seed", type=int, default=0)
+    compare = actions.add_parser(
+        "evaluate",
+        help="compare autoscalers on the same streams",
+        description="Compare autoscalers on the same streams, none of which was met in training.",
+    )
+    compare.add_argument("autoscalers", metavar="NAMES", nargs="?", default=_ALL,
+                         help=f"by default {_ALL}; also fixed-N, and policies' files")  # fmt: skip
+    compare.add_argument("--workloads", metavar="NAMES", default=",".join(_BOTH))
+    compare.add_argument("--orders", metavar="NAMES", default="fifo,least-laxity")
+    compare.add_argument("--clock", choices=("with", "without", "both"), default="both")
+    compare.add_argument("--seeds", type=int, default=30, help="streams of each workload")
+    compare.add_argument("--figures", metavar="FOLDER", help="draw Fig. 5 and Fig. 6 there")
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Train or compare."""
+    if args.action == "train":
+        _train(args)
+    else:
+        _evaluate(args)
+
+
+def _train(args: argparse.Namespace) -> None:
+    from shoal.farm.training import LEARNING, Training
+
+    path = Path(args.file)
+    if path.suffix != ".npz":
+        raise UsageError(f"{args.file}: the file of a policy ends with .npz.")
+    if args.kind == "sarsa":
+        from shoal.farm.sarsa import train_sarsa as train
+    else:
+        from shoal.farm.dqn import train_dqn as train  # type: ignore[assignment]
+    prices = {"efficiency": args.worker_price, "scale": args.change_price}
+    training = Training(
+        workloads=tuple(args.workloads.split(",")),
+        order=args.order,
+        phase_clock=not args.no_clock,
+        target=args.target / 100,
+        episodes=args.episodes,
+        patience=args.patience,
+        seed=args.seed,
+        reward=replace(LEARNING, **{name: p for name, p in prices.items() if p is not None}),
+    )
+    bar = ProgressBar(f"train {args.kind}", args.episodes)
+    try:
+        policy = train(training, lambda episodes, best: bar.show(episodes))
+    finally:
+        bar.close()
+    policy.save(path)
+    about = policy.about
+    print(f"{args.file}: judged {about['judgement']} after {about['trained_episodes']} episodes")
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    from shoal.farm.evaluation import evaluate, maker_named, settings, table
+
+    makers = {name: maker_named(name) for name in args.autoscalers.split(",")}
+    clocks: Sequence[bool] = {"with": (True,), "without": (False,), "both": (True, False)}[
+        args.clock
+    ]
+    compared = settings(args.workloads.split(","), args.orders.split(","), clocks)
+    bar = ProgressBar("evaluate", len(compared) * len(makers) * args.seeds)
+    done = 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        bar.show(done)
+
+    try:
+        results = [
+            (setting, evaluate(makers, setting, seeds=args.seeds, report=count))
+            for setting in compared
+        ]
+    finally:
+        bar.close()
+    for setting, episodes in results:
+        print(f"{setting}; {args.seeds} streams\n{table(episodes)}\n")
+        if args.figures:
+            _draw(Path(args.figures), str(setting), episodes)
+
+
+def _draw(folder: Path, title: str, episodes: dict[str, list[Episode]]) -> None:
+    from shoal.farm.figures import course_svg, tradeoff_svg
+
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = title.replace(", ", "-").replace(" ", "-")
+    for figure, draw in (("figure5", tradeoff_svg), ("figure6", course_svg)):
+        path = folder / f"{figure}-{stem}.svg"
+        path.write_text(draw(episodes, title), encoding="utf-8")
+        print(f"written to {path}")

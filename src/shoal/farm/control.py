@@ -1,0 +1,99 @@
+"""A farm under an autoscaler, from the start of a stream to its end, and what came of it.
+
+1. Decisions fall every so many seconds, for at most so many steps or until the stream is
+   finished. What is left then is worked off with the workers that there are.
+2. Service is the fraction of all tasks that were on time; mean workers are the integral of
+   workers over the controlled time, divided by it; a phase's tasks are those that arrive in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf, nan
+
+from shoal.farm.model import Autoscaler, Observation, nearest
+from shoal.farm.simulated import SimulatedFarm
+
+STEP = 8.0
+STEPS = 30
+"""The farm paper's control: decisions 8 s apart, for 240 s."""
+ACTIONS = (-1, 0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What an autoscaler made of one stream."""
+
+    qos: float
+    """Fraction of the tasks that were on time."""
+    mean_workers: float
+    max_workers: int
+    actions: int
+    no_ops: int
+    phase_qos: tuple[float, ...]
+    phase_workers: tuple[float, ...]
+    course: tuple[Observation, ...]
+    """What was seen at each step."""
+    running_qos: tuple[float, ...]
+    """The fraction on time of all tasks completed until each step."""
+
+
+def run_episode(
+    farm: SimulatedFarm,
+    autoscaler: Autoscaler,
+    *,
+    phase_clock: bool = True,
+    actions: Sequence[int] = ACTIONS,
+    step: float = STEP,
+    steps: int = STEPS,
+) -> Episode:
+    """Let an autoscaler control a simulated farm."""
+    autoscaler.reset()
+    model, seen = farm.model, farm.observe()
+    course, running = [seen], [1.0]
+    for _ in range(steps):
+        shown = seen if phase_clock else seen.without_clock()
+        farm.scale_by(nearest(autoscaler.decide(shown), actions))
+        seen = farm.advance(step)
+        course.append(seen)
+        running.append(model.on_time_total / max(1, model.completed_total))
+        if farm.finished:
+            break
+    end = farm.now
+    mean_workers, taken = model.worker_seconds / end, model.actions
+    most, history = model.most_workers, list(model.history)
+    farm.drain()
+    return Episode(
+        qos=sum(farm.met) / max(1, len(farm.met)),
+        mean_workers=mean_workers,
+        max_workers=most,
+        actions=taken,
+        no_ops=len(course) - 1 - taken,
+        phase_qos=_phase_qos(farm),
+        phase_workers=_phase_workers(farm.workload.phase_starts, history, end),
+        course=tuple(course),
+        running_qos=tuple(running),
+    )
+
+
+def _phase_qos(farm: SimulatedFarm) -> tuple[float, ...]:
+    met: list[list[bool]] = [[] for _ in farm.workload.phase_starts]
+    for phase, on_time in zip(farm.workload.phases.tolist(), farm.met, strict=True):
+        met[phase].append(on_time)
+    return tuple(sum(each) / len(each) if each else nan for each in met)
+
+
+def _phase_workers(
+    starts: Sequence[float], history: Sequence[tuple[float, int]], end: float
+) -> tuple[float, ...]:
+    """The mean number of workers between the true bounds of each phase."""
+    means = []
+    for begin, finish in pairwise([*starts, end]):
+        total = sum(
+            workers * max(0.0, min(until, finish) - max(since, begin))
+            for (since, workers), (until, _) in pairwise([*history, (inf, 0)])
+        )
+        means.append(total / (finish - begin) if finish > begin else nan)
+    return tuple(means)

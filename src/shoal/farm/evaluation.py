@@ -1,0 +1,149 @@
+"""Autoscalers side by side: the same streams for each, and the rows of the farm paper's Table III.
+
+1. Every autoscaler meets the same seeds, none of which was met in training.
+2. A setting is a workload, a queue's order, and whether autoscalers see the phase clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from statistics import fmean, stdev
+
+from shoal.errors import UsageError
+from shoal.farm.autoscalers import Fixed, ReactiveAverage, ReactiveMaximum, SquareRootStaffing
+from shoal.farm.control import Episode, run_episode
+from shoal.farm.learned import DoubleDqn, Sarsa
+from shoal.farm.model import Autoscaler
+from shoal.farm.orders import order_named
+from shoal.farm.predictive import ModelPredictive
+from shoal.farm.simulated import PAPER, Overheads, SimulatedFarm
+from shoal.farm.workloads import workload_named
+
+EVALUATION_SEEDS = 2_000_000
+"""The first seed of an evaluation; no training goes there."""
+_FLOORS = {"least-laxity": 12}
+_FLOOR = 14
+"""Fewest workers of autoscalers that can't foresee the paper's steepest rise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The circumstances under which autoscalers are compared."""
+
+    workload: str = "paper-measured"
+    order: str = "fifo"
+    phase_clock: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.workload}, {self.order}, {'with' if self.phase_clock else 'no'} phase clock"
+
+
+Maker = Callable[[Setting], Autoscaler]
+"""Makes an autoscaler for a setting."""
+
+MAKERS: dict[str, Maker] = {
+    "reactive-average": lambda setting: ReactiveAverage(),
+    "reactive-maximum": lambda setting: ReactiveMaximum(),
+    "square-root": lambda setting: SquareRootStaffing(floor=_FLOORS.get(setting.order, _FLOOR)),
+    "predictive": lambda setting: ModelPredictive(
+        order=setting.order, floor=_FLOORS.get(setting.order, _FLOOR)
+    ),
+    "sarsa": lambda setting: Sarsa.shipped(setting.order, phase_clock=setting.phase_clock),
+    "dqn": lambda setting: DoubleDqn.shipped(setting.order, phase_clock=setting.phase_clock),
+}
+"""Autoscalers by the names that commands know; `fixed-N` and files of policies come on top."""
+
+
+def maker_named(name: str) -> Maker:
+    """What makes the autoscaler of that name."""
+    if name in MAKERS:
+        return MAKERS[name]
+    kind, _, number = name.partition("-")
+    if kind == "fixed" and number.isdigit() and int(number) > 0:
+        return lambda setting: Fixed(int(number))
+    if name.endswith(".npz"):
+        trained = load_policy(name)
+        return lambda setting: trained
+    raise UsageError(
+        f"There is no autoscaler {name!r}; there are {', '.join(MAKERS)}, fixed-N, and files of "
+        "trained policies, which end with .npz."
+    )
+
+
+def load_policy(path: str) -> Sarsa | DoubleDqn:
+    """A trained policy of either kind."""
+    try:
+        return Sarsa.load(path)
+    except UsageError:
+        return DoubleDqn.load(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"{path} can't be read as a trained policy: {error}.") from error
+
+
+def settings(
+    workloads: Sequence[str], orders: Sequence[str], clocks: Sequence[bool]
+) -> list[Setting]:
+    """Every combination."""
+    return [Setting(*each) for each in product(workloads, orders, clocks)]
+
+
+def evaluate(
+    makers: Mapping[str, Maker],
+    setting: Setting,
+    *,
+    seeds: int = 30,
+    overheads: Overheads = PAPER,
+    report: Callable[[], None] = lambda: None,
+) -> dict[str, list[Episode]]:
+    """An episode of each autoscaler for each seed; `report` is called after each."""
+    generate, order = workload_named(setting.workload), order_named(setting.order)
+    episodes: dict[str, list[Episode]] = {name: [] for name in makers}
+    scalers = {name: make(setting) for name, make in makers.items()}
+    for seed in range(EVALUATION_SEEDS, EVALUATION_SEEDS + seeds):
+        workload = generate(seed)
+        for name, scaler in scalers.items():
+            farm = SimulatedFarm(workload, order=order, overheads=overheads, seed=seed)
+            episodes[name].append(run_episode(farm, scaler, phase_clock=setting.phase_clock))
+            report()
+    return episodes
+
+
+def table(episodes: Mapping[str, Sequence[Episode]]) -> str:
+    """The rows of Table III, a column for each autoscaler: mean and standard deviation."""
+    rows: list[tuple[str, Callable[[Episode], float]]] = [
+        ("QoS [%]", lambda episode: 100 * episode.qos),
+        ("mean workers", lambda episode: episode.mean_workers),
+        ("max workers", lambda episode: episode.max_workers),
+        ("scaling actions", lambda episode: episode.actions),
+        ("no-ops", lambda episode: episode.no_ops),
+    ]
+    for phase in range(len(next(iter(episodes.values()))[0].phase_qos)):
+        rows += _phase_rows(phase)
+    cells = [["", *episodes]]
+    for title, value in rows:
+        cells.append(
+            [title, *(_spread([value(e) for e in column]) for column in episodes.values())]
+        )
+    widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
+    return "\n".join(
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _phase_rows(phase: int) -> list[tuple[str, Callable[[Episode], float]]]:
+    return [
+        (f"phase {phase} QoS [%]", lambda episode: 100 * episode.phase_qos[phase]),
+        (f"phase {phase} workers", lambda episode: episode.phase_workers[phase]),
+    ]
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{fmean(values):.2f} ± {stdev(values) if len(values) > 1 else 0.0:.2f}"

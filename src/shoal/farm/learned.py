@@ -1,0 +1,154 @@
+"""Trained autoscalers: SARSA's table and Double DQN's network, which decide with numpy alone.
+
+1. A policy is a file of plain arrays with a line of JSON that says what it was trained on.
+2. It sees the fields of `Observation` and, as its only memory, a smoothed arrival rate.
+3. Of actions that are worth the same, the one that changes least is taken.
+4. A policy that was trained without the phase clock doesn't look at it.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any, Self
+
+from shoal.errors import UsageError
+from shoal.farm.arrays import NDArray, np
+from shoal.farm.model import Observation
+
+ACTIONS = (0, -1, 1)
+"""What a policy chooses among, in the order in which ties are broken."""
+_SMOOTHING = 0.5
+RATE_EDGES = (3.25, 4.5, 6.25)
+WAITING_EDGES = (4.5,)
+WORKERS_EDGES = tuple(edge + 0.5 for edge in range(5, 20))
+TABLE = (4, len(RATE_EDGES) + 1, len(WAITING_EDGES) + 1, len(WORKERS_EDGES) + 1, len(ACTIONS))
+"""The table's shape: phases left, arrival rate, waiting tasks, workers, actions."""
+INPUTS = 11
+"""Numbers that the network takes."""
+
+
+class Senses:
+    """What a trained policy makes of observations: a cell of the table, or the network's inputs."""
+
+    def __init__(self, phase_clock: bool) -> None:
+        self._clock = phase_clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was seen: a new stream begins."""
+        self._rate = 0.0
+
+    def take(self, observation: Observation) -> Observation:
+        """The observation as the policy may see it, its rate smoothed."""
+        known = self._rate or observation.arrival_rate  # at the start nothing has arrived yet
+        self._rate = known + _SMOOTHING * (observation.arrival_rate - known)
+        return observation if self._clock else observation.without_clock()
+
+    def cell(self, observation: Observation) -> tuple[int, ...]:
+        """The table's cell for what is seen now."""
+        seen = self.take(observation)
+        return (
+            min(int(seen.phases_left), TABLE[0] - 1),
+            int(np.searchsorted(RATE_EDGES, self._rate)),
+            int(np.searchsorted(WAITING_EDGES, seen.waiting)),
+            int(np.searchsorted(WORKERS_EDGES, seen.workers + seen.changing)),
+        )
+
+    def inputs(self, observation: Observation) -> NDArray[np.float32]:
+        """The network's inputs for what is seen now, each of the order of 1."""
+        seen = self.take(observation)
+        return np.array(
+            [
+                seen.phases_left / 3,
+                seen.collected / 1000,
+                np.log1p(seen.waiting) / 3,
+                (seen.workers + seen.changing - 12) / 5,
+                seen.changing,
+                (seen.mean_response - 1.5) / 2,
+                (seen.max_response - 3) / 4,
+                (seen.arrival_rate - 5) / 3,
+                (self._rate - 5) / 3,
+                (seen.on_time - 0.95) * 10,
+                (seen.busy - 8) / 5,
+            ],
+            np.float32,
+        )
+
+
+class _Trained:
+    """What both have: files, and the choice of the best action."""
+
+    kind = ""
+
+    def __init__(self, arrays: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
+        self._arrays = arrays
+        self.about = about
+        self._senses = Senses(bool(about.get("phase_clock", True)))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """A policy from its file."""
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        about = json.loads(str(arrays.pop("about")))
+        if about.get("kind") != cls.kind:
+            raise UsageError(
+                f"{path} has a policy of kind {about.get('kind')!r}, not {cls.kind!r}."
+            )
+        return cls(arrays, about)
+
+    @classmethod
+    def shipped(cls, order: str = "fifo", *, phase_clock: bool = True) -> Self:
+        """The policy that comes with Shoal for a queue's order, with or without the phase clock."""
+        name = f"{cls.kind}-{order}-{'clock' if phase_clock else 'blind'}.npz"
+        resource = files("shoal.farm") / "policies" / name
+        if not resource.is_file():
+            raise UsageError(f"No {cls.kind} policy comes for {order!r}: `shoal farm train` one.")
+        with as_file(resource) as path:
+            return cls.load(path)
+
+    def save(self, path: str | Path) -> None:
+        """Write the policy to a file."""
+        about = np.array(json.dumps(self.about | {"kind": self.kind}))
+        arrays: dict[str, Any] = {"about": about, **self._arrays}
+        np.savez_compressed(path, **arrays)
+
+    def reset(self) -> None:
+        """Forget what was seen: a new stream begins."""
+        self._senses.reset()
+
+    def decide(self, observation: Observation) -> int:
+        """The change that is worth most."""
+        return ACTIONS[int(np.argmax(self.values(observation)))]
+
+    def values(self, observation: Observation) -> NDArray[Any]:
+        """What each of `ACTIONS` is worth."""
+        raise NotImplementedError
+
+
+class Sarsa(_Trained):
+    """Tabular SARSA(lambda), trained."""
+
+    kind = "sarsa"
+
+    def values(self, observation: Observation) -> NDArray[Any]:
+        """A row of the table."""
+        row: NDArray[Any] = self._arrays["table"][self._senses.cell(observation)]
+        return row
+
+
+class DoubleDqn(_Trained):
+    """Double DQN's network, trained."""
+
+    kind = "dqn"
+
+    def values(self, observation: Observation) -> NDArray[Any]:
+        """The network's outputs."""
+        arrays, layer = self._arrays, self._senses.inputs(observation)
+        for number in range(len(arrays) // 2):
+            layer = arrays[f"weight{number}"] @ layer + arrays[f"bias{number}"]
+            if number < len(arrays) // 2 - 1:
+                layer = np.maximum(layer, 0)
+        return layer

@@ -1,0 +1,115 @@
+"""`ModelPredictive`: tries each change in the simulated farm, and takes the one that does best.
+
+1. What is simulated starts as the farm looks now: its workers, the tasks that they are at, those
+   that wait. Arrivals are drawn from the rates seen lately, processing times from the workload's.
+2. Every change meets the same draws, so that only the change makes a difference.
+3. The best is the cheapest: worker-seconds, and a price for each task that isn't on time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from shoal.farm.arrays import NDArray, np
+from shoal.farm.model import Limits, Observation
+from shoal.farm.orders import Order, order_named
+from shoal.farm.simulated import PAPER, Overheads, SimulatedFarm
+from shoal.farm.workloads import Workload, processing_times, workload_of
+
+Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+"""So many processing times."""
+
+
+class ModelPredictive:
+    """Rolls the simulated farm forward over sampled arrivals for each change it could make."""
+
+    def __init__(
+        self,
+        *,
+        order: str | Order = "fifo",
+        actions: Sequence[int] = (0, -1, 1),
+        limits: Limits | None = None,
+        overheads: Overheads = PAPER,
+        processing: Draw = processing_times,
+        floor: int = 1,
+        horizon: float = 24.0,
+        samples: int = 4,
+        price: float = 15.0,
+        change_price: float = 10.0,
+        seed: int = 0,
+    ) -> None:
+        """A controller with its settings.
+
+        Args:
+            order: The order of the farm's queue.
+            actions: The changes to try; of two that do as well, the first is taken.
+            limits: How many workers the farm may have.
+            overheads: What the platform adds.
+            processing: Draws processing times as the stream has them.
+            floor: The fewest workers that it goes down to: for loads that nobody foresees.
+            horizon: Seconds to look ahead.
+            samples: Streams to draw for each decision.
+            price: Worker-seconds that a task on time is worth.
+            change_price: Worker-seconds that a change must save.
+            seed: Of the draws.
+        """
+        self._order = order_named(order)
+        self._actions = tuple(actions)
+        self._limits = limits or Limits()
+        self._overheads = overheads
+        self._processing = processing
+        self._floor = floor
+        self._horizon = horizon
+        self._samples = samples
+        self._price = price
+        self._change_price = change_price
+        self._seed = seed
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was seen: a new stream begins."""
+        self._rng = np.random.default_rng(self._seed)
+        self._rates: deque[float] = deque(maxlen=3)
+
+    def decide(self, observation: Observation) -> int:
+        """The change that does best in the simulation."""
+        planned = round(observation.workers + observation.changing)
+        self._rates.append(observation.arrival_rate)
+        if planned < self._floor:
+            return self._floor - planned
+        allowed = [action for action in self._actions if planned + action >= self._floor]
+        streams = [self._stream(observation) for _ in range(self._samples)]
+        costs = {
+            action: sum(self._cost(observation, action, *stream) for stream in streams)
+            for action in allowed
+        }
+        return min(costs, key=lambda action: costs[action])
+
+    def _stream(self, observation: Observation) -> tuple[Workload, int]:
+        """The tasks that are there, and those that may come; and a seed for the platform."""
+        rng = self._rng
+        busy, waiting = int(observation.busy), int(observation.waiting)
+        rate = float(rng.choice(list(self._rates)))
+        count = int(rng.poisson(rate * self._horizon))
+        arrivals = np.sort(rng.random(count)) * self._horizon
+        times = self._processing(rng, busy + waiting + count)
+        times[:busy] *= rng.random(busy)
+        at = np.concatenate([np.zeros(busy + waiting), arrivals])
+        return workload_of(at, times), int(rng.integers(2**31))
+
+    def _cost(self, observation: Observation, change: int, stream: Workload, seed: int) -> float:
+        farm = SimulatedFarm(
+            stream,
+            workers=min(max(round(observation.workers), self._limits.least), self._limits.most),
+            limits=self._limits,
+            order=self._order,
+            overheads=self._overheads,
+            seed=seed,
+        )
+        farm.scale_by(round(observation.changing) + change)
+        farm.advance(self._horizon)
+        spent = farm.model.worker_seconds
+        farm.drain(self._horizon)
+        missed = len(farm.met) - sum(farm.met)
+        return spent + self._price * missed + self._change_price * abs(change)

@@ -1,0 +1,72 @@
+"""Training of `Sarsa`: tabular SARSA(lambda) with replacing traces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shoal.farm.arrays import NDArray, np
+from shoal.farm.environment import FarmEnv
+from shoal.farm.learned import ACTIONS, TABLE, Sarsa, Senses
+from shoal.farm.model import Observation
+from shoal.farm.training import Best, Report, Training, environments, turn
+
+_GAMMA = 0.985
+_TRACE = 0.8
+"""Lambda: how far back a surprise is felt."""
+_RATE = 0.1
+"""Of learning, at first; it falls to a tenth."""
+_EXPLORING = (0.4, 0.02)
+"""Random actions, at first and at the end."""
+
+
+def train_sarsa(training: Training, report: Report | None = None) -> Sarsa:
+    """A table, learned from the simulated farm."""
+    rng = np.random.default_rng(training.seed)
+    envs, table = environments(training), np.zeros(TABLE)
+    policy = Sarsa({"table": table}, {"phase_clock": training.phase_clock})
+    senses, best = Senses(training.phase_clock), Best(training, report)
+    episode = 0
+    for episode in range(1, training.episodes + 1):
+        progress = episode / training.episodes
+        exploring = _EXPLORING[0] * (_EXPLORING[1] / _EXPLORING[0]) ** progress
+        workload, seed = turn(training, episode)
+        rate = _RATE * (1 - 0.9 * progress)
+        par = training.reward.par
+        _learn(rng, envs[workload], seed, table, senses, par, exploring, rate)
+        if best.is_final(episode, policy, {"table": table}):
+            break
+    arrays = {"table": best.arrays["table"].astype(np.float32)}
+    return Sarsa(arrays, best.about(episode))
+
+
+def _learn(
+    rng: np.random.Generator,
+    env: FarmEnv,
+    seed: int,
+    table: NDArray[Any],
+    senses: Senses,
+    par: float,
+    exploring: float,
+    rate: float,
+) -> None:
+    """One episode."""
+
+    def chosen(seen: NDArray[np.float32]) -> tuple[int, ...]:
+        cell = senses.cell(Observation(*seen.tolist()))
+        if rng.random() < exploring:
+            return (*cell, int(rng.integers(len(ACTIONS))))
+        return (*cell, int(np.argmax(table[cell])))
+
+    senses.reset()
+    at = chosen(env.reset(seed=seed)[0])
+    traces, over = np.zeros(TABLE), False
+    while not over:
+        seen, reward, terminated, truncated, _ = env.step(at[-1])
+        over = terminated or truncated
+        then = chosen(seen)
+        surprise = reward - par - table[at] + (0.0 if over else _GAMMA * table[then])
+        traces *= _GAMMA * _TRACE
+        traces[at[:-1]] = 0.0
+        traces[at] = 1.0
+        table += rate * surprise * traces
+        at = then

@@ -1,0 +1,181 @@
+"""Streams of tasks as arrays of arrival, processing time and deadline, from a seed.
+
+`paper-described` is the stream of the farm paper's text: four phases of 60 s, the last two true
+sinusoids. `paper-measured` is the stream that its runs really had: windows of about a second
+with a Poisson number of tasks, empty windows skipped, and no oscillation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import tau
+
+from shoal.errors import UsageError
+from shoal.farm.arrays import NDArray, np
+from shoal.farm.model import Deadline
+
+PHASE = 60.0
+"""Seconds that a phase of the paper's streams is meant to take."""
+BASE_RATE = 5.0
+"""Tasks a second at load 1."""
+COUNTS = (90, 450, 300, 300)
+"""Tasks in each phase of the paper's streams."""
+_SWINGS = ((0.0, 1), (0.0, 1), (0.5, 1), (0.7, 4))
+"""How far a phase's rate swings about its mean, and in how many cycles."""
+_SHAPE, _MEAN = 4.0, 1.5
+_SHORTEST, _LONGEST = 0.0465, 2.870
+"""Processing times: a Gamma distribution, cut to those of the smallest and largest image."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A stream of tasks, in the order of their arrivals."""
+
+    arrivals: NDArray[np.float64]
+    processing: NDArray[np.float64]
+    deadlines: NDArray[np.float64]
+    """Seconds after the arrival."""
+    phase_starts: tuple[float, ...] = (0.0,)
+
+    def __post_init__(self) -> None:
+        if not len(self.arrivals) == len(self.processing) == len(self.deadlines):
+            raise UsageError("A workload's arrivals, processing and deadlines differ in length.")
+        if len(self.arrivals) and (self.arrivals[0] < 0 or np.any(np.diff(self.arrivals) < 0)):
+            raise UsageError("A workload's arrivals must start at 0 or later, and never go back.")
+
+    @property
+    def phases(self) -> NDArray[np.int64]:
+        """The phase in which each task arrives; the moment of a change is of the phase before."""
+        starts = np.asarray(self.phase_starts)
+        return np.maximum(np.searchsorted(starts, self.arrivals, side="left") - 1, 0)
+
+
+Generator = Callable[[int], Workload]
+"""Makes a workload from a seed."""
+Rate = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Tasks a second at each of the given times."""
+
+
+def processing_times(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+    """Processing times as the paper's images have them."""
+    return np.clip(rng.gamma(_SHAPE, _MEAN / _SHAPE, count), _SHORTEST, _LONGEST)
+
+
+def workload_of(
+    arrivals: NDArray[np.float64],
+    processing: NDArray[np.float64],
+    deadline: Deadline | None = None,
+    phase_starts: Sequence[float] = (0.0,),
+) -> Workload:
+    """A workload whose deadlines follow from the processing times."""
+    rule = deadline or Deadline()
+    deadlines = np.clip(rule.factor * processing, rule.least, rule.most)
+    return Workload(arrivals, processing, deadlines, tuple(phase_starts))
+
+
+def paper_described(seed: int) -> Workload:
+    """Four phases of 60 s with exact counts; the rates of the last two swing as sines."""
+    rng = np.random.default_rng(seed)
+    starts = [PHASE * phase for phase in range(len(COUNTS))]
+    parts = [
+        start + _spread(rng, count, _sinusoid(1.0, swing, PHASE / cycles))
+        for start, count, (swing, cycles) in zip(starts, COUNTS, _SWINGS, strict=True)
+    ]
+    arrivals = np.concatenate(parts)
+    return workload_of(arrivals, processing_times(rng, len(arrivals)), phase_starts=starts)
+
+
+def _sinusoid(mean: float, swing: float, period: float) -> Rate:
+    return lambda x: mean * (1 + swing * np.sin(tau * x / period))
+
+
+def _spread(
+    rng: np.random.Generator, count: int, rate: Rate, seconds: float = PHASE
+) -> NDArray[np.float64]:
+    """So many arrivals of an inhomogeneous Poisson process, given their number."""
+    grid = np.linspace(0, seconds, 2001)
+    cumulated = np.concatenate([[0.0], np.cumsum(rate((grid[1:] + grid[:-1]) / 2))])
+    return np.sort(np.interp(rng.random(count) * cumulated[-1], cumulated, grid))
+
+
+def paper_measured(seed: int) -> Workload:
+    """The same counts in windows of about a second each; a window without tasks takes no time."""
+    rng = np.random.default_rng(seed)
+    gaps: list[NDArray[np.float64]] = []
+    for left in COUNTS:
+        for window in range(int(PHASE), 0, -1):
+            number = left if window == 1 else min(left, int(rng.poisson(left / window)))
+            if number:
+                gaps.append(rng.exponential(1 / number, number))
+                left -= number
+    arrivals = np.cumsum(np.concatenate(gaps))
+    starts = [0.0, *arrivals[np.cumsum(COUNTS)[:-1] - 1].tolist()]
+    return workload_of(arrivals, processing_times(rng, len(arrivals)), phase_starts=starts)
+
+
+def poisson(rate: float, seconds: float = 240.0) -> Generator:
+    """Arrivals at a constant rate."""
+    return _varying(lambda x: np.full_like(x, rate), seconds)
+
+
+def step(before: float, after: float, at: float = 120.0, seconds: float = 240.0) -> Generator:
+    """A rate that changes once."""
+    return _varying(lambda x: np.where(x < at, before, after), seconds, (0.0, at))
+
+
+def sine(mean: float, swing: float, period: float = 60.0, seconds: float = 240.0) -> Generator:
+    """A rate that swings by a part `swing` of its mean, up first."""
+    return _varying(_sinusoid(mean, swing, period), seconds)
+
+
+def impulse(
+    rate: float, burst: int, at: float = 120.0, width: float = 1.0, seconds: float = 240.0
+) -> Generator:
+    """A constant rate, and a burst of so many tasks more within `width` seconds."""
+
+    def rates(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where((x >= at) & (x < at + width), rate + burst / width, rate)
+
+    return _varying(rates, seconds)
+
+
+def replay(
+    arrivals: Iterable[float], processing: Iterable[float], deadline: Deadline | None = None
+) -> Generator:
+    """A recorded stream: the same for every seed."""
+    recorded = workload_of(
+        np.asarray(list(arrivals), float), np.asarray(list(processing), float), deadline
+    )
+    return lambda seed: recorded
+
+
+def _varying(rate: Rate, seconds: float, phase_starts: Sequence[float] = (0.0,)) -> Generator:
+    def generate(seed: int) -> Workload:
+        rng = np.random.default_rng(seed)
+        grid = np.linspace(0, seconds, 2001)
+        count = int(rng.poisson(float(rate((grid[1:] + grid[:-1]) / 2).mean()) * seconds))
+        arrivals = _spread(rng, count, rate, seconds)
+        return workload_of(arrivals, processing_times(rng, count), phase_starts=phase_starts)
+
+    return generate
+
+
+WORKLOADS: dict[str, Generator] = {
+    "paper-described": paper_described,
+    "paper-measured": paper_measured,
+    "poisson": poisson(5.0),
+    "step": step(1.5, 7.5),
+    "sine": sine(5.0, 0.5),
+    "impulse": impulse(3.0, 100),
+}
+"""The workloads that need no more than a seed, by name."""
+
+
+def workload_named(workload: str | Generator) -> Generator:
+    """The generator itself, or the one of that name."""
+    if not isinstance(workload, str):
+        return workload
+    if workload not in WORKLOADS:
+        raise UsageError(f"There is no workload {workload!r}; there are {', '.join(WORKLOADS)}.")
+    return WORKLOADS[workload]
