@@ -29,6 +29,7 @@ SHOWN = {
         "9592 primes below 100000: 8 hits, 3 misses",
     ],
     "resuming.py": ["failed: ZeroDivisionError", "average: 2.25", "second try: average#0"],
+    "image_farm.py": ["512 x 512: thumbnail of ", "2048 x 2048: ", "8 images, at most "],
     "failures.py": ["part 0, part 1, part 2, part 3", "exceeded the memory limit of 256 MB"],
 }
 
