@@ -14,16 +14,14 @@ import argparse
 import json
 import os
 import statistics
-import threading
 import time
 
 from arguments import names_of, new_file, positive
 
 from shoal import Farm, Resources
+from shoal.experiments.sleeping_farm import SleepingFarm
 from shoal.farm import (
-    Deadline,
     Limits,
-    Observation,
     Overheads,
     ReactiveAverage,
     ReactiveMaximum,
@@ -32,7 +30,7 @@ from shoal.farm import (
     Workload,
 )
 from shoal.farm.control import ACTIONS, STEP, STEPS, run_episode
-from shoal.farm.model import Autoscaler, FarmModel, nearest
+from shoal.farm.model import Autoscaler, nearest
 from shoal.farm.workloads import paper_described
 
 AUTOSCALERS = {
@@ -41,28 +39,16 @@ AUTOSCALERS = {
     "square-root": SquareRootStaffing,
 }
 WORKERS, LIMITS = 12, Limits(1, 32)
-
-
-def farm(factor: float) -> Farm:
-    """A farm whose tasks sleep, in compressed time."""
-    found = Farm(
-        time.sleep,
-        workers=(LIMITS.least, LIMITS.most),
-        start=WORKERS,
-        resources=Resources(memory_mb=128),
-        deadline=Deadline(2.0, 0.1 / factor, 30.0 / factor),
-        expected=float,
-        capacity=10_000,
-    )
-    return found
+_NAP = 0.1
 
 
 def measured(factor: float) -> Overheads:
     """What the platform adds, as the simulator takes it."""
-    with farm(factor) as deployed:
-        for _ in range(3 * WORKERS):
-            deployed.submit(0.0).result(60)
-        tasks = [_timed(deployed, 0.02) - 0.02 for _ in range(100)]
+    small = Resources(memory_mb=128)
+    with Farm(time.sleep, workers=(1, 32), start=WORKERS, resources=small) as deployed:
+        for _ in deployed.map([0.0] * 10 * WORKERS):
+            continue
+        per_task = _busy_seconds(deployed, 20 * WORKERS) - _NAP
         starts, drains = [], []
         for _ in range(10):
             starts.append(_until(deployed, 1))
@@ -75,14 +61,16 @@ def measured(factor: float) -> Overheads:
         startup_most=factor * max(starts),
         drain_least=factor * min(drains),
         drain_most=factor * max(drains),
-        per_task=factor * statistics.median(tasks),
+        per_task=factor * per_task,
     )
 
 
-def _timed(deployed: Farm, seconds: float) -> float:
+def _busy_seconds(deployed: Farm, tasks: int) -> float:
+    """How long a worker is busy with a task, if all of them always are."""
     began = time.perf_counter()
-    deployed.submit(seconds).result(60)
-    return time.perf_counter() - began
+    for _ in deployed.map([_NAP] * tasks, ordered=False):
+        continue
+    return (time.perf_counter() - began) * WORKERS / tasks
 
 
 def _until(deployed: Farm, change: int) -> float:
@@ -97,49 +85,16 @@ def _until(deployed: Farm, change: int) -> float:
 def real_service(workload: Workload, autoscaler: Autoscaler, factor: float) -> tuple[float, float]:
     """The fraction of tasks on time, and the mean number of workers."""
     autoscaler.reset()
-    with farm(factor) as deployed:
-        for _ in range(3 * WORKERS):
-            deployed.submit(0.0).result(60)
-        stage = deployed.deployed.stages[0]
-        began = stage._now()
-        stage.model = model = FarmModel(
-            WORKERS, LIMITS, window=STEP / factor, usual_response=1.5 / factor
-        )
-        model.settle(began)
-        model.worker_seconds = 0.0
-        model._looked = began
-        feeder = threading.Thread(target=_feed, args=(deployed, workload, factor))
-        feeder.start()
-        started = time.monotonic()
-        seen = deployed.advance(0.0)
-        for step in range(1, STEPS + 1):
-            shown = as_in_paper(seen, factor)
-            deployed.scale_by(nearest(autoscaler.decide(shown), ACTIONS))
-            until = started + step * STEP / factor
-            seen = deployed.advance(max(0.0, until - time.monotonic()))
-            if not feeder.is_alive() and deployed.finished:
+    with SleepingFarm(workload, workers=WORKERS, limits=LIMITS, step=STEP, factor=factor) as farm:
+        seen = farm.advance(0.0)
+        for _ in range(STEPS):
+            farm.scale_by(nearest(autoscaler.decide(seen.without_clock()), ACTIONS))
+            seen = farm.advance(STEP)
+            if farm.finished:
                 break
-        workers = model.worker_seconds / (stage._now() - began)
-        feeder.join()
-        deployed.deployed.wait()
-        return model.on_time_total / len(workload.arrivals), workers
-
-
-def as_in_paper(seen: Observation, factor: float) -> Observation:
-    """An observation with times as they would be without the compression."""
-    return seen._replace(
-        mean_response=factor * seen.mean_response,
-        max_response=factor * seen.max_response,
-        arrival_rate=seen.arrival_rate / factor,
-        collected=0.0,
-    )
-
-
-def _feed(deployed: Farm, workload: Workload, factor: float) -> None:
-    began = time.monotonic()
-    for arrival, seconds in zip(workload.arrivals, workload.processing, strict=True):
-        time.sleep(max(0.0, began + arrival / factor - time.monotonic()))
-        deployed.submit(float(seconds) / factor)
+        workers = farm.mean_workers
+        farm.drain()
+        return farm.model.on_time_total / len(workload.arrivals), workers
 
 
 def main() -> None:

@@ -19,6 +19,9 @@ from shoal.farm.model import Autoscaler, Deadline, FarmModel, Limits, Observatio
 from shoal.farm.orders import Order
 from shoal.types import Resources
 
+_USUAL_RESPONSE = 1.5 / 8
+"""What is shown as the response while nothing is completed, as a part of the time between two
+decisions; the farm paper's."""
 _FORGETTING = 0.1
 """How much the latest task counts in the time that tasks are expected to take."""
 
@@ -38,7 +41,7 @@ class StageSpec:
     expected: float | Callable[[Any], float] | None = None
     """How many seconds a task takes; None: what tasks have taken of late."""
     every: float = 8.0
-    """Seconds between the autoscaler's decisions."""
+    """Seconds between the autoscaler's decisions, which see what was completed since the last."""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -53,7 +56,12 @@ class Stage:
     def __init__(self, number: int, spec: StageSpec, now: Callable[[], float]) -> None:
         self.number = number
         self.spec = spec
-        self.model = FarmModel(spec.workers, spec.limits)
+        self.model = FarmModel(
+            spec.workers,
+            spec.limits,
+            window=spec.every,
+            usual_response=_USUAL_RESPONSE * spec.every,
+        )
         self._now = now
         """Seconds since the farm was opened."""
         self._lock = threading.Lock()
