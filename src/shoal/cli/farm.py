@@ -14,6 +14,8 @@ from shoal.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.farm.control import Episode
+    from shoal.farm.learned import DoubleDqn, Sarsa
+    from shoal.farm.training import Training
 
 _ORDERS = ("fifo", "earliest-deadline", "least-laxity")
 _BOTH = ("paper-measured", "paper-described")
@@ -41,6 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
                        help="the reward's price of a worker for a step")  # fmt: skip
     train.add_argument("--change-price", type=float, metavar="W",
                        help="the reward's price of a change by one")  # fmt: skip
+    train.add_argument("--sweeps", type=int, default=3,
+                       help="how often sarsa's table is polished (default: 3)")  # fmt: skip
     train.add_argument("--seed", type=int, default=0)
     compare = actions.add_parser(
         "evaluate",
@@ -68,15 +72,11 @@ def carry_out(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
-    from shoal.farm.training import LEARNING, Training
+    from shoal.farm.training import LEARNING, Training, measured
 
     path = Path(args.file)
     if path.suffix != ".npz":
         raise UsageError(f"{args.file}: the file of a policy ends with .npz.")
-    if args.kind == "sarsa":
-        from shoal.farm.sarsa import train_sarsa as train
-    else:
-        from shoal.farm.dqn import train_dqn as train  # type: ignore[assignment]
     prices = {"efficiency": args.worker_price, "scale": args.change_price}
     training = Training(
         workloads=tuple(args.workloads.split(",")),
@@ -90,12 +90,29 @@ def _train(args: argparse.Namespace) -> None:
     )
     bar = ProgressBar(f"train {args.kind}", args.episodes)
     try:
-        policy = train(training, lambda episodes, best: bar.show(episodes))
+        policy = _trained(args, training, bar)
     finally:
         bar.close()
     policy.save(path)
-    about = policy.about
-    print(f"{args.file}: judged {about['judgement']} after {about['trained_episodes']} episodes")
+    service, workers, actions = measured(training, policy)
+    print(
+        f"{args.file}: {100 * service:.2f} % on time at {workers:.2f} workers with {actions:.1f} "
+        f"actions on the held-out streams, after {policy.about['trained_episodes']} episodes"
+    )
+
+
+def _trained(args: argparse.Namespace, training: Training, bar: ProgressBar) -> Sarsa | DoubleDqn:
+    def show(episodes: int, best: float) -> None:
+        bar.show(episodes)
+
+    if args.kind == "dqn":
+        from shoal.farm.dqn import train_dqn
+
+        return train_dqn(training, show)
+    from shoal.farm.polishing import polished
+    from shoal.farm.sarsa import train_sarsa
+
+    return polished(training, train_sarsa(training, show), args.sweeps)
 
 
 def _evaluate(args: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Self
@@ -20,11 +21,20 @@ from shoal.farm.model import Observation
 ACTIONS = (0, -1, 1)
 """What a policy chooses among, in the order in which ties are broken."""
 _SMOOTHING = 0.5
-RATE_EDGES = (3.25, 4.5, 6.25)
-WAITING_EDGES = (4.5,)
+PROGRESS_EDGES = (12, 30, 50, 70, 95, 200, 320, 440, 520, 600, 680, 760, 860, 960, 1060)
+"""Results collected: what tells a policy with the phase clock how far the stream is."""
+RATE_EDGES = (2.5, 3.7, 4.6, 5.4, 6.2, 7.2)
+"""Tasks a second: what a policy without the phase clock goes by instead."""
+WAITING_EDGES = (6.5,)
 WORKERS_EDGES = tuple(edge + 0.5 for edge in range(5, 20))
-TABLE = (4, len(RATE_EDGES) + 1, len(WAITING_EDGES) + 1, len(WORKERS_EDGES) + 1, len(ACTIONS))
-"""The table's shape: phases left, arrival rate, waiting tasks, workers, actions."""
+TABLE = (
+    len(PROGRESS_EDGES) + 1,
+    len(RATE_EDGES) + 1,
+    len(WAITING_EDGES) + 1,
+    len(WORKERS_EDGES) + 1,
+    len(ACTIONS),
+)
+"""The table's shape: progress, arrival rate, waiting tasks, workers, actions."""
 INPUTS = 11
 """Numbers that the network takes."""
 
@@ -50,10 +60,10 @@ class Senses:
         """The table's cell for what is seen now."""
         seen = self.take(observation)
         return (
-            min(int(seen.phases_left), TABLE[0] - 1),
-            int(np.searchsorted(RATE_EDGES, self._rate)),
-            int(np.searchsorted(WAITING_EDGES, seen.waiting)),
-            int(np.searchsorted(WORKERS_EDGES, seen.workers + seen.changing)),
+            bisect(PROGRESS_EDGES, seen.collected),
+            0 if self._clock else bisect(RATE_EDGES, self._rate),
+            bisect(WAITING_EDGES, seen.waiting),
+            bisect(WORKERS_EDGES, seen.workers + seen.changing),
         )
 
     def inputs(self, observation: Observation) -> NDArray[np.float32]:
@@ -132,6 +142,11 @@ class Sarsa(_Trained):
     """Tabular SARSA(lambda), trained."""
 
     kind = "sarsa"
+
+    @property
+    def table(self) -> NDArray[Any]:
+        """What each action is worth in each cell."""
+        return self._arrays["table"]
 
     def values(self, observation: Observation) -> NDArray[Any]:
         """A row of the table."""

@@ -110,6 +110,7 @@ class ModelPredictive:
         farm.scale_by(round(observation.changing) + change)
         farm.advance(self._horizon)
         spent = farm.model.worker_seconds
+        left = farm.unfinished
         farm.drain(self._horizon)
-        missed = len(farm.met) - sum(farm.met)
-        return spent + self._price * missed + self._change_price * abs(change)
+        late = len(farm.met) - sum(farm.met)
+        return spent + self._price * (late + left) + self._change_price * abs(change)

@@ -11,9 +11,9 @@ from shoal.farm.model import Observation
 from shoal.farm.training import Best, Report, Training, environments, turn
 
 _GAMMA = 0.985
-_TRACE = 0.8
+_TRACE = 0.95
 """Lambda: how far back a surprise is felt."""
-_RATE = 0.1
+_RATE = 0.05
 """Of learning, at first; it falls to a tenth."""
 _EXPLORING = (0.4, 0.02)
 """Random actions, at first and at the end."""

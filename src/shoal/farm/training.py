@@ -28,6 +28,9 @@ from shoal.farm.workloads import Workload, workload_named
 TRAINING_SEEDS = 0
 HELD_OUT_SEEDS = 1_000_000
 """Where each range of seeds begins; `evaluation.EVALUATION_SEEDS` begins the third."""
+_SHORTFALL = 1000.0
+_CHANGE = 0.05
+"""In mean workers: what service below the target weighs in a judgement, and what a change does."""
 _STREAMS = 300
 """How many streams of each workload training goes through before it meets them again."""
 
@@ -98,12 +101,27 @@ class Best:
         return asdict(self._training) | done
 
 
-def judgement(training: Training, policy: Autoscaler) -> float:
-    """How good a policy is on the held-out seeds, the worst workload counting; more is better."""
-    return min(_judged(training, policy, workload) for workload in training.workloads)
+def judgement(training: Training, policy: Autoscaler, seeds: range | None = None) -> float:
+    """How good a policy is, the mean of its workloads; by default on the held-out seeds."""
+    total = 0.0
+    for workload in training.workloads:
+        service, workers, actions = _fared(training, policy, workload, seeds)
+        total -= _SHORTFALL * max(0.0, training.target - service) + workers + _CHANGE * actions
+    return total / len(training.workloads)
 
 
-def _judged(training: Training, policy: Autoscaler, workload: str) -> float:
+def measured(training: Training, policy: Autoscaler) -> tuple[float, float, float]:
+    """Service, mean workers and actions on the held-out seeds, the mean of the workloads."""
+    fared = [_fared(training, policy, workload) for workload in training.workloads]
+    service, workers, actions = (fmean(column) for column in zip(*fared, strict=True))
+    return service, workers, actions
+
+
+def _fared(
+    training: Training, policy: Autoscaler, workload: str, seeds: range | None = None
+) -> tuple[float, float, float]:
+    if seeds is None:
+        seeds = range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + training.held_out)
     order = order_named(training.order)
     episodes = [
         run_episode(
@@ -111,12 +129,13 @@ def _judged(training: Training, policy: Autoscaler, workload: str) -> float:
             policy,
             phase_clock=training.phase_clock,
         )
-        for seed in range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + training.held_out)
+        for seed in seeds
     ]
-    missing = max(0.0, training.target - fmean(episode.qos for episode in episodes))
-    workers = fmean(episode.mean_workers for episode in episodes)
-    actions = fmean(episode.actions for episode in episodes)
-    return -1000 * missing - workers - 0.03 * actions
+    return (
+        fmean(episode.qos for episode in episodes),
+        fmean(episode.mean_workers for episode in episodes),
+        fmean(episode.actions for episode in episodes),
+    )
 
 
 @lru_cache(maxsize=2048)
