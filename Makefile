@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality fuzz clean
+.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality farm fuzz clean
 
 help:  ## what there is
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -70,6 +70,9 @@ chaos: $(VENV)/.dev  ## runs that are hurt in every way: killed workers, gateway
 
 quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simulated side by side
 	$(BIN)/python benchmarks/plan_quality.py $(ARGS)
+
+farm: $(VENV)/.bench  ## a farm of two workers beside RQ, Celery and Dask
+	$(BIN)/python benchmarks/farm.py $(ARGS)
 
 fuzz: $(VENV)/.fuzz  ## arbitrary input for the gateway and for everything that parses
 	$(BIN)/python tests/fuzz/fuzzing.py $(ARGS)

@@ -41,6 +41,14 @@ def test_results_may_come_as_they_are_completed(session: Session) -> None:
     assert found[-1] == 1.0
 
 
+def test_quick_tasks_do_not_wait_for_a_slow_one_that_was_taken_with_them(session: Session) -> None:
+    with Farm(examples.nap, workers=2, session=session) as farm:
+        list(farm.map([0.0] * 500))
+        found = list(farm.map([0.0] * 100 + [2.0] + [0.0] * 100, ordered=False))
+    assert found[-1] == 2.0
+    assert len(found) == 201
+
+
 def test_a_farm_does_what_is_submitted_one_by_one(session: Session) -> None:
     with Farm(lambda value: value * value, workers=1, session=session) as farm:
         futures = [farm.submit(value) for value in range(10)]
@@ -145,6 +153,7 @@ def test_workers_come_and_go_and_finish_what_they_hold(session: Session) -> None
         assert farm.scale_by(10) == 3
         assert eventually(lambda: farm.model.workers == 4)
         futures = [farm.submit(None) for _ in range(40)]
+        assert eventually(lambda: farm.advance(0).busy == 4)
         assert farm.scale_by(-10) == -3
         processes = {future.result(60) for future in futures}
         assert eventually(lambda: farm.model.workers == 1)

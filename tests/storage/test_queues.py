@@ -174,6 +174,19 @@ def test_workers_that_die_of_a_task_are_its_tries(store: FarmStore, run: RunId) 
     assert take(store, run, A, epoch=3) == Taken()
 
 
+def test_what_a_worker_gives_back_is_no_try_and_goes_to_who_is_idle(
+    store: FarmStore, run: RunId
+) -> None:
+    put(store, run, "1", "2", "3")
+    take(store, run, A, most=3)
+    take(store, run, B)
+    store.give_back(run, A, 1, ["2", "3"], [done("1")])
+    (letter,) = store.receive(run, B, "", 0)
+    assert letter.parts == (b"2", b"2")
+    assert told(store, run, "done") == [[b"1", b"0.1", b"result of 1"]]
+    assert names(take(store, run, A, done("2"), done("3"), most=9)) == ["3"]
+
+
 def test_an_idle_worker_is_sent_the_next_task(store: FarmStore, run: RunId) -> None:
     assert take(store, run, A) == Taken()
     put(store, run, "1", "2")

@@ -154,8 +154,9 @@ return redis.call('HGET', KEYS[3], stage)
 """
 
 _TAKE = """
--- ARGV: worker, epoch, the last id read of its mailbox, how many tasks to take at most, then of
--- each task that it held its id, `done` or what is known of its failure, seconds, result or cause.
+-- ARGV: worker, epoch, the last id read of its mailbox, how many tasks to take at most (0: it
+-- leaves; -1: it isn't done yet), then of each task that it held its id, `done`, `back` or what is
+-- known of its failure, seconds, result or cause.
 local worker, epoch, stage = ARGV[3], ARGV[4], stage_of(ARGV[3])
 local refusal = over(worker, epoch)
 if refusal then return refusal end
@@ -167,7 +168,9 @@ for i = 7, #ARGV, 4 do
   local place = redis.call('ZSCORE', held, task)
   if place then
     redis.call('ZREM', held, task)
-    if outcome ~= 'done' then
+    if outcome == 'back' then
+      add('ZADD', farm .. 'queue:' .. stage, place, task)
+    elseif outcome ~= 'done' then
       lose(task, place, stage, outcome, ARGV[i + 3])
     else
       if tried then redis.call('HDEL', farm .. 'tries', task) end
@@ -191,6 +194,10 @@ end
 if told[1] then
   tell('client', 'kind', following and 'passed' or 'done', 'name', stage, unpack(told))
   if following then wake(following) end
+end
+if ARGV[6] == '-1' then
+  wake(stage)
+  return {'idle'}
 end
 if ARGV[5] ~= '' then redis.call('XTRIM', mailboxes .. worker, 'MINID', ARGV[5]) end
 local left = redis.call('ZRANGE', held, 0, -1)

@@ -10,7 +10,7 @@ A farm is over when its owner ends it, or hasn't renewed it for a while: the own
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -142,11 +142,23 @@ class FarmStore(RedisStore):
             most: How many tasks to take; 0: it leaves.
             done: All that it held.
         """
-        args: list[Arg] = [worker, epoch, read, most]
-        for each in done:
-            args += [each.id, each.failure or "done", repr(each.seconds), each.blob]
+        args: list[Arg] = [worker, epoch, read, most, *_settled_args(done)]
         kind, *found = self._farm("take", run, args)
         return Taken(pairs(found), leave=kind == b"leave")
+
+    def give_back(
+        self,
+        run: RunId,
+        worker: WorkerId,
+        epoch: int,
+        tasks: Sequence[str],
+        done: Sequence[Settled],
+    ) -> None:
+        """Let others have tasks that a worker holds and hasn't begun, and settle what is done."""
+        args: list[Arg] = [worker, epoch, "", -1, *_settled_args(done)]
+        for task in tasks:
+            args += [task, "back", 0, b""]
+        self._farm("take", run, args)
 
     def hire(self, run: RunId, kinds: Mapping[WorkerId, str]) -> None:
         """Have workers known that are about to be started, with what each is to have."""
@@ -183,6 +195,11 @@ class FarmStore(RedisStore):
         """End a farm and delete everything of it."""
         self._farm("end farm", run, [stages])
         self.close(run, ())
+
+
+def _settled_args(done: Sequence[Settled]) -> Iterator[Arg]:
+    for each in done:
+        yield from (each.id, each.failure or "done", repr(each.seconds), each.blob)
 
 
 def pairs(flat: Sequence[Buffer]) -> tuple[tuple[str, Buffer], ...]:

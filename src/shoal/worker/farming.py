@@ -2,8 +2,8 @@
 
 1. What it takes, it holds; with the results of what it held it asks for the next, in one round
    trip. With nothing to do it waits for a letter: a task, or the word to leave.
-2. It takes several tasks at once only if all of them together take a moment, so that none waits
-   for the others, and no other worker for them.
+2. It takes several tasks at once only if those before took so little that all of them together
+   take a moment. If one of them takes longer after all, the others are given back meanwhile.
 3. A task that fails, or that can't be read, is no reason to end: what is known of it is handed in.
    The store decides whether it is tried again.
 4. The farm is over when its owner hasn't been heard of for a while, and then the worker leaves.
@@ -11,12 +11,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shoal.errors import RunOver
+from shoal.errors import RunOver, ShoalError
 from shoal.platform.base import Invocation
 from shoal.storage.base import Letter
 from shoal.storage.codec import Buffer, decode, encode
@@ -28,6 +30,8 @@ _MOMENT = 0.005
 """Seconds that a batch of tasks may take."""
 _MOST = 64
 """Tasks in a batch."""
+_PATIENCE = 10 * _MOMENT
+"""Seconds after which tasks of a batch that haven't begun are given back."""
 _CALMING = 0.98
 """How the longest time of a task is forgotten, from one task to the next."""
 
@@ -92,17 +96,31 @@ class _Puller:
         self._running = running
         self._longest = _MOMENT
         self._read = ""
+        self._batch = threading.Condition()
+        """Guards what follows, and tells the one who looks after batches of a new one."""
+        self._ahead: dict[str, Buffer] = {}
+        """Tasks that haven't begun."""
+        self._done: list[Settled] = []
+        self._batches = 0
+        self._relief: threading.Thread | None = None
+        self._watching = False
+        """Somebody looks at batches, and needs no word of a new one."""
+        self._over = False
 
     def run(self) -> bool:
         """Pull until told to leave."""
-        done: list[Settled] = []
-        while True:
-            taken = self._store.take(
-                self._run, self._worker, self._epoch, self._read, self._most(), done
-            )
-            if taken.leave:
-                return True
-            done = self._work_off(taken.tasks or self._waited())
+        try:
+            while True:
+                taken = self._store.take(
+                    self._run, self._worker, self._epoch, self._read, self._most(), self._done
+                )
+                if taken.leave:
+                    return True
+                self._work_off(taken.tasks or self._waited())
+        finally:
+            with self._batch:
+                self._over = True
+                self._batch.notify()
 
     def _most(self) -> int:
         if self._ends is not None and time.monotonic() > self._ends:
@@ -116,16 +134,47 @@ class _Puller:
             self._read = letters[-1].id
         return [task for each in letters if each.kind == "tasks" for task in pairs(each.parts)]
 
-    def _work_off(self, tasks: Sequence[tuple[str, Buffer]]) -> list[Settled]:
-        done = []
+    def _work_off(self, tasks: Sequence[tuple[str, Buffer]]) -> None:
+        with self._batch:
+            self._ahead, self._done = dict(tasks), []
+            self._batches += 1
+            if len(tasks) > 1:
+                self._be_relieved()
         for id_, given in tasks:
+            with self._batch:
+                if self._ahead.pop(id_, None) is None:
+                    continue
             self._running.set(0, int(id_, 16))
             began = time.perf_counter()
-            done.append(self._settled(id_, given, began))
+            self._done.append(self._settled(id_, given, began))
             self._longest = max(time.perf_counter() - began, _CALMING * self._longest, 1e-9)
         if tasks:
             self._running.clear(0)
-        return done
+
+    def _be_relieved(self) -> None:
+        if self._relief is None:
+            self._relief = threading.Thread(target=self._relieve, daemon=True)
+            self._relief.start()
+        elif not self._watching:
+            self._batch.notify()
+
+    def _relieve(self) -> None:
+        """Give back what hasn't begun of a batch that takes too long."""
+        while True:
+            with self._batch:
+                self._watching = False
+                self._batch.wait_for(lambda: self._ahead or self._over)
+                self._watching, seen = True, self._batches
+                self._batch.wait_for(lambda: self._over, _PATIENCE)
+                if self._over:
+                    return
+                if self._batches != seen:
+                    continue
+                left, self._ahead = list(self._ahead), {}
+                done = list(self._done)
+            if left:
+                with contextlib.suppress(ShoalError):  # they stay held; the worker finds out
+                    self._store.give_back(self._run, self._worker, self._epoch, left, done)
 
     def _settled(self, id_: str, given: Buffer, began: float) -> Settled:
         value: Any = _UNREAD
