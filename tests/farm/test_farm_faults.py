@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +19,8 @@ from observing import eventually, parent
 from shoal import Farm, Resources
 from shoal.platform.gateway import LocalGateway
 from shoal.session import Session
+from shoal.storage.resp import Connection, parse_url
+from shoal.types import RunId
 
 pytestmark = pytest.mark.real
 
@@ -51,6 +55,44 @@ def repeatedly(what: Callable[[], None], pause: float, ended: threading.Event) -
     thread = threading.Thread(target=act)
     thread.start()
     return thread
+
+
+CLIENT = """
+import sys
+from pathlib import Path
+import farm_examples as examples
+from shoal import Farm, Session
+
+store, platform, token, file = sys.argv[1:]
+with Session(store=store, platform=platform, token=token, lease=0.5) as session:
+    with Farm(examples.nap, workers=2, session=session) as farm:
+        farm.submit(0.0).result(60)
+        future = farm.submit(600)
+        while not farm.advance(0.01).busy:
+            continue
+        Path(file).write_text(farm.deployed.id)
+        future.result()
+"""
+
+
+def test_nothing_is_left_of_a_farm_whose_client_was_killed(
+    session: Session, tmp_path: Path
+) -> None:
+    gateway, file = session.platform, tmp_path / "farm"
+    assert isinstance(gateway, LocalGateway)
+    command = [sys.executable, "-c", CLIENT, session.store.url, *gateway.address, str(file)]
+    here = Path(__file__).parent
+    environment = dict(os.environ) | {"PYTHONPATH": f"{here}:{here.parent}"}
+    with subprocess.Popen(command, env=environment) as client:
+        try:
+            assert eventually(lambda: file.exists() and file.read_text())
+        finally:
+            client.kill()
+    run = RunId(file.read_text())
+    assert eventually(lambda: not gateway.active(run))
+    connection = Connection(parse_url(session.store.url))
+    assert eventually(lambda: connection.call("KEYS", f"*{{{run}}}*") == [])
+    connection.close()
 
 
 def test_nothing_is_lost_and_nothing_comes_twice_while_workers_are_killed_and_change_in_number(

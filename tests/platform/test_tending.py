@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,13 @@ def invoked() -> list[Invocation]:
 
 
 @pytest.fixture
-def tender(invoked: list[Invocation]) -> Iterator[Tender]:
-    tender = Tender(dict, invoked.extend)
+def cancelled() -> list[RunId]:
+    return []
+
+
+@pytest.fixture
+def tender(invoked: list[Invocation], cancelled: list[RunId]) -> Iterator[Tender]:
+    tender = Tender(dict, invoked.extend, cancelled.append)
     yield tender
     tender.close()
 
@@ -78,3 +84,13 @@ def test_worker_that_a_full_store_does_not_let_start_again_is_told_with_the_reas
     assert facts["reason"] == "error"
     assert "StoreRefused: The store's memory is full" in facts["detail"]
     assert not invoked
+
+
+def test_workers_of_a_farm_that_is_over_are_ended_and_those_of_a_run_are_not(
+    store: RedisStore, tender: Tender, cancelled: list[RunId], tmp_path: Path
+) -> None:
+    of_run = replace(job(store, tmp_path), run=RunId("run-2"))
+    of_farm = replace(job(store, tmp_path), run=RunId("farm-1"), farm=1)
+    tender.know([of_run, of_farm])
+    assert eventually(lambda: cancelled)
+    assert cancelled == [RunId("farm-1")]
