@@ -15,6 +15,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable
 
 from arguments import names_of, new_file, positive
 
@@ -33,10 +34,10 @@ from shoal.farm.control import ACTIONS, STEP, STEPS, run_episode
 from shoal.farm.model import Autoscaler, nearest
 from shoal.farm.workloads import paper_described
 
-AUTOSCALERS = {
+AUTOSCALERS: dict[str, Callable[[], Autoscaler]] = {
     "reactive-average": ReactiveAverage,
     "reactive-maximum": ReactiveMaximum,
-    "square-root": SquareRootStaffing,
+    "square-root": lambda: SquareRootStaffing(floor=14),
 }
 WORKERS, LIMITS = 12, Limits(1, 32)
 _NAP = 0.1

@@ -24,7 +24,8 @@ from shoal.errors import SettingsError, ShoalError, UsageError
 from shoal.execution.costs import Predictions
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
-from shoal.farm.deployed import Place, new_run
+from shoal.farm.crew import Place
+from shoal.farm.deployed import new_run
 from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory

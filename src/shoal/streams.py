@@ -190,12 +190,12 @@ class Farm(Stream):
 
     def scale_by(self, workers: int) -> int:
         """Ask for a change of the number of workers; returns what the limits leave of it."""
-        return self.deployed.scale_by(0, workers)
+        return self.deployed.crew.scale_by(0, workers)
 
     def advance(self, seconds: float) -> Observation:
         """Let time pass, then look."""
         threading.Event().wait(seconds)
-        return self.deployed.look()[0]
+        return self.deployed.crew.look()[0]
 
 
 class Pipeline(Stream):

@@ -71,7 +71,7 @@ def test_an_exception_within_cancels_and_leaves_nothing(session: Session) -> Non
     def use() -> None:
         with farm:
             found.append((farm.submit(600), farm.deployed.id))
-            eventually(lambda: farm.deployed.look()[0].busy)
+            eventually(lambda: farm.deployed.crew.look()[0].busy)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

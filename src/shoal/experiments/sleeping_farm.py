@@ -129,7 +129,7 @@ class SleepingFarm:
         """Let time pass, counted from the last look was due, then look."""
         self._until += seconds / self._factor
         time.sleep(max(0.0, self._until - time.monotonic()))
-        seen = self._farm.deployed.look()[0]
+        seen = self._farm.deployed.crew.look()[0]
         elapsed = self._factor * (time.monotonic() - self._began)
         return seen._replace(
             phases_left=sum(start > elapsed for start in self.workload.phase_starts),

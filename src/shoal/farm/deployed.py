@@ -1,8 +1,7 @@
 """`DeployedFarm`: stages at work on a platform, seen from the client that owns them.
 
 1. Three threads: one sends what was submitted, as much as has come together in one round trip; one
-   receives results and what is said of workers; one keeps the farm: it renews it, starts workers
-   anew whose lease is over, and lets autoscalers decide.
+   receives results and what is said of workers; one sees to the crew.
 2. A task is pending from its submission to its outcome, which comes once: a result, or the error
    with which it was given up. At most so many are pending; who submits more waits.
 3. When the farm fails or is cancelled, every pending task's outcome is that error.
@@ -18,22 +17,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
-from shoal.clock import RealClock
-from shoal.errors import PlatformError, RunCancelled, RunLost, RunOver, ShoalError, TaskError
-from shoal.farm.model import Observation
+from shoal.errors import RunCancelled, RunLost, RunOver, ShoalError, TaskError
+from shoal.farm.crew import Crew, Place
 from shoal.farm.stage import Stage, StageSpec
-from shoal.platform.base import Invocation, Platform, kind_of
 from shoal.storage.base import Letter
 from shoal.storage.codec import blob_nbytes, decode, encode
 from shoal.storage.keys import CLIENT
 from shoal.storage.queues import FarmOpening, FarmStore, QueuedTask
-from shoal.types import RunId, TaskId, WorkerId
+from shoal.types import RunId, TaskId
 from shoal.worker.failure import failure_error
-from shoal.worker.farming import death
 
 log = logging.getLogger(__name__)
 
@@ -46,22 +43,6 @@ _UNTRIMMED = 64
 """So many letters that were read are left in the store at most."""
 _LEAVING_SECONDS = 2.0
 """How long workers that have nothing to do may take to leave."""
-_LOSSES = 10
-"""Workers that may be lost for good one after the other, with no task completed between."""
-_LEASES = 4
-"""A farm is over if its owner hasn't renewed it for so many leases of a worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a farm is at work."""
-
-    platform: Platform
-    like: Invocation
-    """What its workers are invoked with, but for names and resources."""
-    restarts: int
-    limit: float | None
-    """How long the platform lets a function run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +75,6 @@ class DeployedFarm:
         self._place = place
         self._key = bytes.fromhex(place.like.key)
         self._lease = place.like.lease
-        self._clock = RealClock()
         self._opened = time.monotonic()
         self.stages = [Stage(number, spec, self.now) for number, spec in enumerate(specs)]
         self._lock = threading.Lock()
@@ -105,13 +85,14 @@ class DeployedFarm:
         """Tells that there is something to send, and of the end."""
         self._pending: dict[str, Sink] = {}
         self._outbox: deque[QueuedTask] = deque()
-        self._count = self._hired = self._losses = 0
+        self._count = 0
         self._error: BaseException | None = None
         self._closing = False
         """Nothing is submitted any more."""
         self._closed = False
         self._store = FarmStore(place.like.store, place.like.latency)
         self._ahead = self._store.time() - time.monotonic()
+        self.crew = Crew(self.stages, place, self._store, self.now)
         self._begin(specs, tries)
         self._threads = [
             threading.Thread(target=self._guarded, args=(what,), name=name, daemon=True)
@@ -136,12 +117,12 @@ class DeployedFarm:
             tries,
             self._lease,
             self._place.restarts,
-            _LEASES * self._lease,
+            self._place.ttl,
         )
         try:
             self._store.begin(self.id, opening)
             for stage in self.stages:
-                self._hire(stage, stage.spec.workers)
+                self.crew.hire(stage, stage.spec.workers)
         except BaseException:
             self._clean_up()
             raise
@@ -153,6 +134,7 @@ class DeployedFarm:
     def submit(self, value: Any, sink: Sink) -> None:
         """Have a task worked on, when there is room; `sink` gets its outcome, in another thread."""
         blob = encode(value, self._key, what="a farm's task")
+        expected = [stage.expected(value) for stage in self.stages]
         with self._changed:
             if len(self._pending) >= self.capacity:
                 self._changed.wait_for(lambda: len(self._pending) < self.capacity or self._stopped)
@@ -161,22 +143,20 @@ class DeployedFarm:
             self._count += 1
             task = f"{self._count:012x}"
             self._pending[task] = sink
-            places, due = self._places(value)
+            places, due = self._places(expected)
             self.stages[0].arrived(task, due)
             self._outbox.append(QueuedTask(task, places, blob))
             self._filled.notify_all()
 
-    def _places(self, value: Any) -> tuple[tuple[float, ...], float]:
+    def _places(self, expected: Sequence[float]) -> tuple[tuple[float, ...], float]:
         """A task's place in each stage's order, and when the last stage is due."""
         arrived = due = self.now()
         ahead = self._opened + self._ahead
         places = []
-        for stage in self.stages:
-            expected = stage.expected(value)
+        for stage, seconds in zip(self.stages, expected, strict=True):
             deadline = stage.spec.deadline
-            due = due + deadline.seconds(expected) if deadline else float("inf")
-            place = stage.spec.order.score(arrived + ahead, due + ahead, expected)
-            places.append(place)
+            due = due + deadline.seconds(seconds) if deadline else inf
+            places.append(stage.spec.order.score(arrived + ahead, due + ahead, seconds))
         return tuple(places), due
 
     @property
@@ -187,21 +167,6 @@ class DeployedFarm:
     def pending(self) -> int:
         """Tasks without an outcome yet."""
         return len(self._pending)
-
-    def scale_by(self, number: int, workers: int) -> int:
-        """Ask for a change of a stage's workers; what the limits leave of it."""
-        stage = self.stages[number]
-        allowed = stage.ask(workers)
-        if allowed > 0:
-            self._hire(stage, allowed)
-        elif allowed < 0:
-            self._store.dismiss(self.id, number, -allowed)
-        return allowed
-
-    def look(self) -> list[Observation]:
-        """What is to be seen of each stage now."""
-        self._renew()
-        return [stage.observe() for stage in self.stages]
 
     def dead_letters(self) -> list[DeadLetter]:
         """The tasks that were given up, in the order of their submission."""
@@ -246,15 +211,12 @@ class DeployedFarm:
     def _let_go(self) -> None:
         """Let workers that have nothing to do leave, so that their sandboxes stay warm."""
         try:
-            for stage in self.stages:
-                self._store.dismiss(self.id, stage.number, stage.team)
+            self.crew.let_go()
         except ShoalError as error:
             log.debug("workers can't be told to leave: %s", error)
             return
         with self._changed:
-            self._changed.wait_for(
-                lambda: not any(stage.present for stage in self.stages), _LEAVING_SECONDS
-            )
+            self._changed.wait_for(lambda: not self.crew.present, _LEAVING_SECONDS)
 
     def _clean_up(self) -> None:
         for undo in (
@@ -323,25 +285,25 @@ class DeployedFarm:
             case "failed":
                 self._on_failed(letter)
             case "entered":
-                self._stage_of(letter.name).entered(letter.name)
+                self.crew.stage_of(letter.name).entered(letter.name)
             case "left":
                 self._on_left(letter.name)
             case "lost":
-                self._on_lost(letter)
+                self.crew.lost(letter)
             case "broken":
                 raise failure_error(TaskId(letter.name), letter.parts, (), self._key)
 
     def _on_done(self, letter: Letter) -> None:
         stage, parts = self.stages[-1], letter.parts
-        self._losses = 0
+        self.crew.completed()
         for id_, seconds, blob in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
             task = str(id_, "utf-8")
             try:
                 value, error = decode(blob, self._key), None
             except Exception as unreadable:  # noqa: BLE001 - it need not be readable here
                 value, error = None, unreadable
-            self._settle(task, value, error)
             stage.completed(task, float(seconds))
+            self._settle(task, value, error)
         with self._changed:
             self._changed.notify_all()
 
@@ -354,7 +316,7 @@ class DeployedFarm:
 
     def _on_failed(self, letter: Letter) -> None:
         facts = json.loads(bytes(letter.parts[0]))
-        stage = self._stage_of(facts["worker"])
+        stage = self.crew.stage_of(facts["worker"])
         name = getattr(stage.spec.function, "__name__", "task")
         error: TaskError = failure_error(
             TaskId(f"{name}#{int(letter.name, 16)}"), letter.parts, (), self._key
@@ -370,74 +332,16 @@ class DeployedFarm:
             sink(value, error)
 
     def _on_left(self, worker: str) -> None:
-        stage = self._stage_of(worker)
-        if not stage.left(worker) and not self._stopped:
-            self._hire(stage, 1)
+        self.crew.left(worker, replaced=not self._stopped)
         with self._changed:
             self._changed.notify_all()
 
-    def _on_lost(self, letter: Letter) -> None:
-        """A platform gives up a worker: another one comes in its place, up to a point."""
-        worker, facts = WorkerId(letter.name), json.loads(bytes(letter.parts[0]))
-        log.warning("farm %s: worker %s is lost: %s", self.id, worker, facts["reason"])
-        self._losses += 1
-        if self._losses > _LOSSES:
-            raise PlatformError(
-                f"{self._losses} workers of farm {self.id} were lost one after the other "
-                f"({facts['reason']}: {facts.get('detail', 'no detail')}), and no task was "
-                f"completed between. `shoal logs {self.id}` shows what they printed."
-            )
-        self._store.bury(self.id, worker, death(worker))
-        self._on_left(worker)
-
-    def _stage_of(self, worker: str) -> Stage:
-        return self.stages[int(worker.partition(":")[0])]
-
-    def _hire(self, stage: Stage, workers: int) -> None:
-        with self._changed:
-            first = self._hired
-            self._hired += workers
-        names = [WorkerId(f"{stage.number}:{first + i}") for i in range(workers)]
-        resources = stage.spec.resources
-        self._store.hire(self.id, dict.fromkeys(names, kind_of(resources)))
-        like = replace(
-            self._place.like,
-            memory_mb=resources.memory_mb,
-            cpus=resources.cpu_share,
-            sent=self._clock.now(),
-        )
-        self._place.platform.invoke([replace(like, worker=name) for name in names])
-
     def _keep(self) -> None:
-        steps = {stage.number: stage.spec.every for stage in self.stages if stage.spec.autoscaler}
-        kept = self._lease / 3
-        next_renewal = kept
         while True:
-            due = min([next_renewal, *steps.values()])
+            due = self.crew.attend()
             with self._changed:
                 if self._changed.wait_for(lambda: self._stopped, max(0.0, due - self.now())):
                     return
-            looked = self.look()
-            if self.now() >= next_renewal:
-                next_renewal = self.now() + kept
-                self._tend()
-            for number, step in list(steps.items()):
-                if self.now() >= step:
-                    spec = self.stages[number].spec
-                    steps[number] = step + spec.every
-                    assert spec.autoscaler is not None
-                    self.scale_by(number, spec.autoscaler.decide(looked[number]))
-
-    def _renew(self) -> None:
-        found = self._store.renew(self.id, _LEASES * self._lease, len(self.stages))
-        for stage, (waiting, busy) in zip(self.stages, found, strict=True):
-            stage.waiting, stage.busy = waiting, busy
-
-    def _tend(self) -> None:
-        claims = self._store.tend(self.id)
-        now = self._clock.now()
-        if claims:
-            self._place.platform.invoke([self._place.like.of(claim, now) for claim in claims])
 
 
 def new_run() -> tuple[RunId, bytes]:

@@ -80,12 +80,10 @@ class FarmStore(RedisStore):
 
     scripts: ClassVar[dict[str, Script]] = {**SCRIPTS, **FARM_SCRIPTS}
 
-    def _farm(
-        self, name: str, run: RunId, args: Sequence[Arg], *more: str, seconds: float | None = None
-    ) -> Any:
+    def _farm(self, name: str, run: RunId, args: Sequence[Arg], *more: str) -> Any:
         touched = (keys.state(run), keys.leases(run), *more)
         beginnings = (keys.farm(run), keys.mailbox(run, ""))
-        return self._script(name, touched, (*beginnings, *args), seconds=seconds)
+        return self._script(name, touched, (*beginnings, *args))
 
     def begin(self, run: RunId, opening: FarmOpening) -> None:
         """Begin a farm."""
@@ -175,7 +173,7 @@ class FarmStore(RedisStore):
     def renew(self, run: RunId, ttl: float, stages: int) -> list[tuple[int, int]]:
         """Keep the farm; how many tasks wait for each stage, and how many workers are busy."""
         args = (max(1, round(ttl * 1000)), stages)
-        found = self._farm("renew", run, args, keys.parts(run), seconds=0.0)
+        found = self._farm("renew", run, args, keys.parts(run))
         return list(zip(found[::2], found[1::2], strict=True))
 
     def dead(self, run: RunId) -> dict[str, tuple[Buffer, Buffer]]:
