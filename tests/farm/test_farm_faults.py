@@ -15,12 +15,14 @@ from pathlib import Path
 import farm_examples as examples
 import pytest
 
+from dropping_proxy import DroppingProxy, at_random
 from observing import eventually, parent
 from shoal import Farm, Resources
 from shoal.platform.gateway import LocalGateway
 from shoal.session import Session
 from shoal.storage.resp import Connection, parse_url
 from shoal.types import RunId
+from store_servers import tcp_server, url_of
 
 pytestmark = pytest.mark.real
 
@@ -55,6 +57,28 @@ def repeatedly(what: Callable[[], None], pause: float, ended: threading.Event) -
     thread = threading.Thread(target=act)
     thread.start()
     return thread
+
+
+@pytest.mark.parametrize("ways", [("to",), ("from",)])
+def test_each_result_comes_once_though_connections_to_the_store_drop(
+    ways: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A request is lost, or its answer is: whoever made it makes it again."""
+    with tcp_server() as port:
+        proxy = DroppingProxy(port)
+        try:
+            with (
+                Session(store=url_of(proxy.port), folder=str(tmp_path)) as session,
+                Farm(examples.double, workers=3, tries=50, session=session) as farm,
+            ):
+                proxy.drops = at_random(5, 0.02, ways)
+                found = Counter(farm.map(range(2000), ordered=False))
+                proxy.drops = lambda way, data: None
+                assert farm.dead_letters() == []
+            assert found == Counter(2 * value for value in range(2000))
+            assert proxy.dropped > 3
+        finally:
+            proxy.close()
 
 
 CLIENT = """
