@@ -32,6 +32,13 @@ def test_the_best_action_of_the_cell_is_taken() -> None:
     assert Sarsa({"table": table}, {"phase_clock": True}).decide(SEEN) == 1
 
 
+def test_a_change_must_be_worth_the_margin_more_than_staying() -> None:
+    table = np.zeros(TABLE)
+    table[Senses(True).cell(SEEN)] = [0.0, -1.0, 2.0]
+    assert Sarsa({"table": table}, {"margin": 1.9}).decide(SEEN) == 1
+    assert Sarsa({"table": table}, {"margin": 2.1}).decide(SEEN) == 0
+
+
 def test_workers_under_way_count_as_there() -> None:
     senses = Senses(True)
     assert senses.cell(SEEN) == senses.cell(SEEN._replace(workers=15, changing=0))

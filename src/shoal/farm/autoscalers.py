@@ -76,7 +76,7 @@ class SquareRootStaffing:
     """
 
     def __init__(
-        self, margin: float = 1.6, *, floor: int = 1, patience: int = 2, backlog: float = 0.5
+        self, margin: float = 1.4, *, floor: int = 1, patience: int = 2, backlog: float = 0.3
     ) -> None:
         """A rule with its settings.
 

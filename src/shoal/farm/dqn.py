@@ -9,7 +9,7 @@ from shoal.errors import UsageError
 from shoal.farm.arrays import NDArray, np
 from shoal.farm.learned import ACTIONS, INPUTS, DoubleDqn, Senses
 from shoal.farm.model import Observation
-from shoal.farm.training import Best, Report, Training, environments, turn
+from shoal.farm.training import Best, Report, Training, environments, judgement, turn
 
 _GAMMA = 0.97
 _STEPS = 3
@@ -24,6 +24,8 @@ _EXPLORING = (0.8, 0.05)
 _FOLLOWING = 0.01
 """How far the target network moves towards the other one at each step of learning."""
 _REWARD_SCALE = 0.1
+_MARGINS = (0.0, 0.01, 0.02, 0.04, 0.08)
+"""By how much a change may have to be worth more than staying: noise isn't followed then."""
 
 
 def train_dqn(training: Training, report: Report | None = None) -> DoubleDqn:
@@ -55,7 +57,13 @@ def train_dqn(training: Training, report: Report | None = None) -> DoubleDqn:
         policy = DoubleDqn(arrays, {"phase_clock": training.phase_clock})
         if best.is_final(episode, policy, arrays):
             break
-    return DoubleDqn(best.arrays, best.about(episode))
+    return steadied(training, DoubleDqn(best.arrays, best.about(episode)))
+
+
+def steadied(training: Training, policy: DoubleDqn) -> DoubleDqn:
+    """The policy with the margin that a change must be worth, chosen on the held-out seeds."""
+    choices = [DoubleDqn(policy.arrays, policy.about | {"margin": each}) for each in _MARGINS]
+    return max(choices, key=lambda choice: judgement(training, choice))
 
 
 class _Learner:

@@ -23,9 +23,9 @@ from shoal.farm.workloads import workload_named
 
 EVALUATION_SEEDS = 2_000_000
 """The first seed of an evaluation; no training goes there."""
-_FLOORS = {"least-laxity": 12}
-_FLOOR = 14
-"""Fewest workers of autoscalers that can't foresee the paper's steepest rise."""
+_STAFFING = {"least-laxity": (0.8, 12)}
+_STAFFING_ELSE = (1.4, 14)
+"""Margin and fewest workers of autoscalers that can't foresee the paper's steepest rise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,17 @@ class Setting:
 Maker = Callable[[Setting], Autoscaler]
 """Makes an autoscaler for a setting."""
 
+
+def _square_root(margin: float, floor: int) -> SquareRootStaffing:
+    return SquareRootStaffing(margin, floor=floor)
+
+
 MAKERS: dict[str, Maker] = {
     "reactive-average": lambda setting: ReactiveAverage(),
     "reactive-maximum": lambda setting: ReactiveMaximum(),
-    "square-root": lambda setting: SquareRootStaffing(floor=_FLOORS.get(setting.order, _FLOOR)),
+    "square-root": lambda setting: _square_root(*_STAFFING.get(setting.order, _STAFFING_ELSE)),
     "predictive": lambda setting: ModelPredictive(
-        order=setting.order, floor=_FLOORS.get(setting.order, _FLOOR)
+        order=setting.order, floor=_STAFFING.get(setting.order, _STAFFING_ELSE)[1]
     ),
     "sarsa": lambda setting: Sarsa.shipped(setting.order, phase_clock=setting.phase_clock),
     "dqn": lambda setting: DoubleDqn.shipped(setting.order, phase_clock=setting.phase_clock),

@@ -93,7 +93,7 @@ class _Trained:
     kind = ""
 
     def __init__(self, arrays: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
-        self._arrays = arrays
+        self.arrays = arrays
         self.about = about
         self._senses = Senses(bool(about.get("phase_clock", True)))
 
@@ -122,7 +122,7 @@ class _Trained:
     def save(self, path: str | Path) -> None:
         """Write the policy to a file."""
         about = np.array(json.dumps(self.about | {"kind": self.kind}))
-        arrays: dict[str, Any] = {"about": about, **self._arrays}
+        arrays: dict[str, Any] = {"about": about, **self.arrays}
         np.savez_compressed(path, **arrays)
 
     def reset(self) -> None:
@@ -130,8 +130,10 @@ class _Trained:
         self._senses.reset()
 
     def decide(self, observation: Observation) -> int:
-        """The change that is worth most."""
-        return ACTIONS[int(np.argmax(self.values(observation)))]
+        """The change that is worth most; more than staying, by the policy's margin."""
+        values = self.values(observation).copy()
+        values[0] += self.about.get("margin", 0.0)
+        return ACTIONS[int(np.argmax(values))]
 
     def values(self, observation: Observation) -> NDArray[Any]:
         """What each of `ACTIONS` is worth."""
@@ -146,11 +148,11 @@ class Sarsa(_Trained):
     @property
     def table(self) -> NDArray[Any]:
         """What each action is worth in each cell."""
-        return self._arrays["table"]
+        return self.arrays["table"]
 
     def values(self, observation: Observation) -> NDArray[Any]:
         """A row of the table."""
-        row: NDArray[Any] = self._arrays["table"][self._senses.cell(observation)]
+        row: NDArray[Any] = self.arrays["table"][self._senses.cell(observation)]
         return row
 
 
@@ -161,7 +163,7 @@ class DoubleDqn(_Trained):
 
     def values(self, observation: Observation) -> NDArray[Any]:
         """The network's outputs."""
-        arrays, layer = self._arrays, self._senses.inputs(observation)
+        arrays, layer = self.arrays, self._senses.inputs(observation)
         for number in range(len(arrays) // 2):
             layer = arrays[f"weight{number}"] @ layer + arrays[f"bias{number}"]
             if number < len(arrays) // 2 - 1:

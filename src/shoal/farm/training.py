@@ -29,7 +29,7 @@ TRAINING_SEEDS = 0
 HELD_OUT_SEEDS = 1_000_000
 """Where each range of seeds begins; `evaluation.EVALUATION_SEEDS` begins the third."""
 _SHORTFALL = 1000.0
-_CHANGE = 0.05
+_CHANGE = 0.1
 """In mean workers: what service below the target weighs in a judgement, and what a change does."""
 _STREAMS = 300
 """How many streams of each workload training goes through before it meets them again."""
