@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import farm_examples as examples
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from observing import eventually, exists, outside
 from shoal import Farm, Pipeline, Resources
 from shoal.errors import NotPicklable, RunCancelled, TaskError, UsageError
+from shoal.farm import Deadline, EarliestDeadline, Fixed
 from shoal.session import Session
 from shoal.storage.resp import Connection, parse_url
 
@@ -160,6 +162,46 @@ def test_workers_come_and_go_and_finish_what_they_hold(session: Session) -> None
         assert len(processes) > 1
         assert len(set(farm.map(range(5)))) == 1
         assert farm.model.most_workers == 4
+
+
+def test_an_autoscaler_decides_how_many_workers_there_are(session: Session) -> None:
+    with Farm(
+        examples.double,
+        workers=(1, 4),
+        autoscaler=Fixed(3),
+        every=0.1,
+        resources=SMALL,
+        session=session,
+    ) as farm:
+        assert eventually(lambda: farm.model.workers == 3)
+        assert list(farm.map(range(10))) == [2 * value for value in range(10)]
+
+
+def test_waiting_tasks_are_taken_in_the_order_of_the_farm(session: Session) -> None:
+    done: list[float] = []
+    with Farm(
+        examples.nap,
+        workers=1,
+        order=EarliestDeadline(),
+        deadline=Deadline(factor=1.0, least=0.0, most=1000.0),
+        expected=lambda seconds: 1000 * seconds,
+        session=session,
+    ) as farm:
+        farm.submit(0.5)
+        assert eventually(lambda: farm.advance(0).busy)
+        for seconds in (0.03, 0.01, 0.02):
+            farm.submit(seconds).add_done_callback(lambda future: done.append(future.result()))
+    assert done == [0.01, 0.02, 0.03]
+
+
+def test_workers_leave_before_their_platform_ends_them_and_others_come(tmp_path: Path) -> None:
+    with (
+        Session(function_seconds=3.0, folder=str(tmp_path)) as session,
+        Farm(examples.nap, workers=2, tries=1, session=session) as farm,
+    ):
+        assert list(farm.map([0.05] * 200)) == [0.05] * 200
+        assert farm.model.workers == 2
+        assert farm.dead_letters() == []
 
 
 def test_workers_leave_when_their_owner_is_gone(private_folder: object) -> None:
