@@ -138,6 +138,23 @@ def test_inputs_wait_while_results_are_not_taken(session: Session) -> None:
         assert sum(1 for _ in results) == 999
 
 
+def test_large_inputs_wait_sooner_but_one_goes_in_however_large_it_is(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.farm.deployed._PENDING_NBYTES", 1000)
+    most = 0
+    with Farm(len, workers=1, session=session) as farm:
+
+        def inputs() -> Iterator[bytes]:
+            nonlocal most
+            for size in (5000, 300, 300, 300, 300, 300):
+                most = max(most, farm.deployed.pending)
+                yield bytes(size)
+
+        assert list(farm.map(inputs())) == [5000, 300, 300, 300, 300, 300]
+    assert most <= 3
+
+
 def test_an_error_of_the_inputs_reaches_who_takes_the_results(session: Session) -> None:
     def inputs() -> Iterator[int]:
         yield 1

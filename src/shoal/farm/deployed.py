@@ -3,7 +3,8 @@
 1. Three threads: one sends what was submitted, as much as has come together in one round trip; one
    receives results and what is said of workers; one sees to the crew.
 2. A task is pending from its submission to its outcome, which comes once: a result, or the error
-   with which it was given up. At most so many are pending; who submits more waits.
+   with which it was given up. At most so many are pending, and so many bytes of their inputs; who
+   submits more waits.
 3. When the farm fails or is cancelled, every pending task's outcome is that error.
 4. Whatever way a farm ends, its workers are gone afterwards, and everything of it in the store.
 """
@@ -39,6 +40,8 @@ Sink = Callable[[Any, BaseException | None], None]
 
 _BATCH, _BATCH_NBYTES = 128, 4 * 2**20
 """What is sent in one round trip at most."""
+_PENDING_NBYTES = 256 * 2**20
+"""What all pending tasks' inputs may have together; one alone may have more."""
 _UNTRIMMED = 64
 """So many letters that were read are left in the store at most."""
 _LEAVING_SECONDS = 2.0
@@ -83,7 +86,10 @@ class DeployedFarm:
         """Tells of outcomes, of workers that are gone, and of the end."""
         self._filled = threading.Condition(self._lock)
         """Tells that there is something to send, and of the end."""
-        self._pending: dict[str, Sink] = {}
+        self._pending: dict[str, tuple[Sink, int]] = {}
+        """Who gets the outcome, and the size of the input."""
+        self._nbytes = 0
+        """The sizes of all of them."""
         self._outbox: deque[QueuedTask] = deque()
         self._count = 0
         self._error: BaseException | None = None
@@ -134,19 +140,26 @@ class DeployedFarm:
     def submit(self, value: Any, sink: Sink) -> None:
         """Have a task worked on, when there is room; `sink` gets its outcome, in another thread."""
         blob = encode(value, self._key, what="a farm's task")
+        nbytes = blob_nbytes(blob)
         expected = [stage.expected(value) for stage in self.stages]
         with self._changed:
-            if len(self._pending) >= self.capacity:
-                self._changed.wait_for(lambda: len(self._pending) < self.capacity or self._stopped)
+            if not self._room(nbytes):
+                self._changed.wait_for(lambda: self._room(nbytes) or self._stopped)
             if self._error is not None or self._closing:
                 raise self._error or RunCancelled(self.id)
             self._count += 1
             task = f"{self._count:012x}"
-            self._pending[task] = sink
+            self._pending[task] = (sink, nbytes)
+            self._nbytes += nbytes
             places, due = self._places(expected)
             self.stages[0].arrived(task, due)
             self._outbox.append(QueuedTask(task, places, blob))
             self._filled.notify_all()
+
+    def _room(self, nbytes: int) -> bool:
+        if not self._pending:
+            return True
+        return len(self._pending) < self.capacity and self._nbytes + nbytes <= _PENDING_NBYTES
 
     def _places(self, expected: Sequence[float]) -> tuple[tuple[float, ...], float]:
         """A task's place in each stage's order, and when the last stage is due."""
@@ -246,7 +259,7 @@ class DeployedFarm:
             left, self._pending = self._pending, {}
             self._changed.notify_all()
             self._filled.notify_all()
-        for sink in left.values():
+        for sink, _ in left.values():
             sink(None, error)
 
     def _send(self) -> None:
@@ -327,7 +340,9 @@ class DeployedFarm:
             self._changed.notify_all()
 
     def _settle(self, task: str, value: Any, error: BaseException | None) -> None:
-        sink = self._pending.pop(task, None)
+        with self._lock:
+            sink, nbytes = self._pending.pop(task, (None, 0))
+            self._nbytes -= nbytes
         if sink is not None:
             sink(value, error)
 
