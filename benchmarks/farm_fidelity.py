@@ -46,7 +46,9 @@ _NAP = 0.1
 def measured(factor: float) -> Overheads:
     """What the platform adds, as the simulator takes it."""
     small = Resources(memory_mb=128)
-    with Farm(time.sleep, workers=(1, 32), start=WORKERS, resources=small) as deployed:
+    with Farm(
+        time.sleep, workers=(1, 32), start=WORKERS, autoscaler=None, resources=small
+    ) as deployed:
         for _ in deployed.map([0.0] * 10 * WORKERS):
             continue
         per_task = _busy_seconds(deployed, 20 * WORKERS) - _NAP

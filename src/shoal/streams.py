@@ -16,9 +16,10 @@ from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from shoal.errors import TaskError, UsageError
+from shoal.farm.autoscalers import SquareRootStaffing
 from shoal.farm.deployed import DeadLetter, DeployedFarm
 from shoal.farm.model import Autoscaler, Deadline, FarmModel, Limits, Observation
 from shoal.farm.orders import Fifo, Order, order_named
@@ -130,7 +131,7 @@ class Farm(Stream):
         resources: Resources | None = None,
         deadline: Deadline | None = None,
         order: Order | str | None = None,
-        autoscaler: Autoscaler | None = None,
+        autoscaler: Autoscaler | Literal["square-root"] | None = "square-root",
         every: float = 8.0,
         expected: float | Callable[[Any], float] | None = None,
         tries: int = TRIES,
@@ -146,7 +147,8 @@ class Farm(Stream):
             resources: What each worker has.
             deadline: When tasks are due.
             order: In which order waiting tasks are taken; default: as they came.
-            autoscaler: Decides how many workers there are; default: nobody does.
+            autoscaler: Decides how many workers there are; default: `SquareRootStaffing()`. None:
+                nobody does but who calls `scale_by`.
             every: Seconds between its decisions.
             expected: How many seconds a task takes, as a number or a function of its input;
                 default: what tasks have taken of late.
@@ -156,6 +158,8 @@ class Farm(Stream):
         """
         super().__init__(tries, capacity, session)
         limits = Limits(workers, workers) if isinstance(workers, int) else Limits(*workers)
+        if autoscaler == "square-root":
+            autoscaler = SquareRootStaffing() if limits.least < limits.most else None
         self._spec = StageSpec(
             function=function.function if isinstance(function, Task) else function,
             limits=limits,

@@ -135,6 +135,7 @@ def test_nothing_is_lost_and_nothing_comes_twice_while_workers_are_killed_and_ch
         examples.nap_a_moment,
         workers=(1, 8),
         start=4,
+        autoscaler=None,
         tries=20,
         resources=Resources(memory_mb=128),
         session=session,

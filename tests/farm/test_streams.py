@@ -167,7 +167,9 @@ def test_an_error_of_the_inputs_reaches_who_takes_the_results(session: Session) 
 
 
 def test_workers_come_and_go_and_finish_what_they_hold(session: Session) -> None:
-    with Farm(examples.process, workers=(1, 4), resources=SMALL, session=session) as farm:
+    with Farm(
+        examples.process, workers=(1, 4), autoscaler=None, resources=SMALL, session=session
+    ) as farm:
         assert len(set(farm.map(range(5)))) == 1
         assert farm.scale_by(10) == 3
         assert eventually(lambda: farm.model.workers == 4)
@@ -192,6 +194,12 @@ def test_an_autoscaler_decides_how_many_workers_there_are(session: Session) -> N
     ) as farm:
         assert eventually(lambda: farm.model.workers == 3)
         assert list(farm.map(range(10))) == [2 * value for value in range(10)]
+
+
+def test_a_farm_with_room_to_grow_grows_by_itself(session: Session) -> None:
+    with Farm(examples.nap, workers=(1, 4), every=0.2, resources=SMALL, session=session) as farm:
+        assert len(list(farm.map([0.05] * 100))) == 100
+        assert farm.model.most_workers > 1
 
 
 def test_waiting_tasks_are_taken_in_the_order_of_the_farm(session: Session) -> None:

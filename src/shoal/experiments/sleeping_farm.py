@@ -61,6 +61,7 @@ class SleepingFarm:
             resources=Resources(memory_mb=128),
             deadline=Deadline(due.factor, due.least / factor, due.most / factor),
             order=order,
+            autoscaler=None,
             expected=float,
             every=step / factor,
             capacity=max(1, len(workload.arrivals)),
