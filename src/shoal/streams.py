@@ -243,6 +243,7 @@ class _Flow:
         self._room = threading.Condition()
         self._fed = self._taken = 0
         self._stopped = False
+        farm.watchers.add(self._ended)
         self._feeder = threading.Thread(target=self._feed, name="shoal-farm-feeder", daemon=True)
         self._feeder.start()
 
@@ -261,6 +262,9 @@ class _Flow:
 
     def _put(self, number: int, value: Any, error: BaseException | None) -> None:
         self._outcomes.put((number, value, error))
+
+    def _ended(self, error: BaseException) -> None:
+        self._outcomes.put((-1, self._fed, error))
 
     def _await_room(self) -> None:
         capacity = self._farm.capacity
@@ -307,6 +311,7 @@ class _Flow:
 
     def stop(self) -> None:
         """Feed no more."""
+        self._farm.watchers.discard(self._ended)
         with self._room:
             self._stopped = True
             self._room.notify_all()

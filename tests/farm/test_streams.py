@@ -166,6 +166,23 @@ def test_an_error_of_the_inputs_reaches_who_takes_the_results(session: Session) 
             list(results)
 
 
+def test_who_waits_for_results_is_told_of_the_end_though_no_input_comes(session: Session) -> None:
+    gate = threading.Event()
+
+    def inputs() -> Iterator[int]:
+        yield 1
+        gate.wait(60)
+
+    farm = Farm(examples.double, workers=1, session=session)
+    with farm:
+        results = farm.map(inputs())
+        assert next(results) == 2
+        threading.Timer(0.1, farm.cancel).start()
+        with pytest.raises(RunCancelled):
+            next(results)
+        gate.set()
+
+
 def test_workers_come_and_go_and_finish_what_they_hold(session: Session) -> None:
     with Farm(
         examples.process, workers=(1, 4), autoscaler=None, resources=SMALL, session=session

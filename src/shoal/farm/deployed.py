@@ -91,6 +91,8 @@ class DeployedFarm:
         self._nbytes = 0
         """The sizes of all of them."""
         self._outbox: deque[QueuedTask] = deque()
+        self.watchers: set[Callable[[BaseException], None]] = set()
+        """Are told why it has ended, whether or not a task of theirs is pending."""
         self._count = 0
         self._error: BaseException | None = None
         self._closing = False
@@ -257,10 +259,13 @@ class DeployedFarm:
                 return
             self._error = error
             left, self._pending = self._pending, {}
+            watchers = list(self.watchers)
             self._changed.notify_all()
             self._filled.notify_all()
         for sink, _ in left.values():
             sink(None, error)
+        for watcher in watchers:
+            watcher(error)
 
     def _send(self) -> None:
         batch = 0
