@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality factors fuzz executors conformance-joblib conformance-dask clean
+.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality factors farm fuzz executors conformance-joblib conformance-dask clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
@@ -77,6 +77,9 @@ quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simu
 
 factors: $(VENV)/.dev  ## what each step from a central scheduler to Shoal's workers is worth
 	$(BIN)/python benchmarks/factors.py $(ARGS)
+
+farm: $(VENV)/.bench  ## a farm of two workers beside RQ, Celery and Dask
+	$(BIN)/python benchmarks/farm.py $(ARGS)
 
 fuzz: $(VENV)/.fuzz  ## arbitrary input for the gateway and for everything that parses
 	$(BIN)/python tests/fuzz/fuzzing.py $(ARGS)

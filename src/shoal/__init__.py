@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from shoal.run import Run
     from shoal.session import Session
     from shoal.settings import Settings, options
+    from shoal.streams import Farm, Pipeline
     from shoal.types import SLA, Percentile, Resources
     from shoal.workflow import Output, Task, Workflow, task
 
@@ -41,9 +42,11 @@ __all__ = [
     "SLA",
     "AutoPlanner",
     "DAGTask",
+    "Farm",
     "NonUniformPlanner",
     "Output",
     "Percentile",
+    "Pipeline",
     "PreLoadOptimization",
     "PreWarmOptimization",
     "Preview",
@@ -80,6 +83,7 @@ _WHERE = {
     "run": ("Run",),
     "session": ("Session",),
     "settings": ("Settings", "options"),
+    "streams": ("Farm", "Pipeline"),
     "types": ("SLA", "Percentile", "Resources"),
     "workflow": ("Output", "Task", "Workflow", "task"),
 }

@@ -22,6 +22,8 @@ from shoal.errors import SettingsError, ShoalError, UsageError
 from shoal.execution.costs import Predictions
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
+from shoal.farm.crew import Place
+from shoal.farm.deployed import new_run
 from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory
@@ -29,7 +31,7 @@ from shoal.planning.base import Conditions
 from shoal.planning.book import PlanBook, key_of
 from shoal.planning.choice import Wanted, planned
 from shoal.planning.preview import Preview
-from shoal.platform.base import Platform
+from shoal.platform.base import Invocation, Platform
 from shoal.platform.gateway import LocalGateway, import_path
 from shoal.platform.housing import Housing, variable_names
 from shoal.platform.logs import RunLogs
@@ -39,10 +41,11 @@ from shoal.run import Display, Environment, Run
 from shoal.settings import NAMES, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.embedded import EmbeddedServer
+from shoal.storage.places import place_of
 from shoal.storage.resp import with_patience
 from shoal.storage.sharded import open_store
 from shoal.storage.shared import SharedFolder
-from shoal.types import Resources, RunId
+from shoal.types import Resources, RunId, WorkerId
 from shoal.unfinished import Unfinished, forget, read
 from shoal.worker.package import constant_sizes
 from shoal.workflow import Output, Workflow
@@ -326,6 +329,28 @@ class Session:
             retired=self._take_retired,
             retire=lambda folder: self._do_afterwards(lambda: self._retire(folder)),
         )
+
+    def place(self) -> Place:
+        """Where a farm of this session is at work."""
+        self._check_open()
+        settings, (run, key) = self.settings, new_run()
+        like = Invocation(
+            run=run,
+            worker=WorkerId(""),
+            epoch=1,
+            memory_mb=settings.memory_mb,
+            cpus=Resources(settings.memory_mb, settings.cpus).cpu_share,
+            store=place_of(self.store.url, run),
+            key=key.hex(),
+            session=self._id,
+            path=import_path(),
+            folder=os.getcwd(),
+            preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
+            farm=1,
+            latency=settings.latency,
+            lease=settings.lease,
+        )
+        return Place(self.platform, like, settings.restarts, settings.function_seconds)
 
     def plan(self, *outputs: Output[Any], **options: Any) -> Preview:
         """What running the workflow of some outputs is predicted to do; nothing runs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,13 @@ def invoked() -> list[Invocation]:
 
 
 @pytest.fixture
-def tender(invoked: list[Invocation]) -> Iterator[Tender]:
-    tender = Tender(dict, invoked.extend)
+def cancelled() -> list[RunId]:
+    return []
+
+
+@pytest.fixture
+def tender(invoked: list[Invocation], cancelled: list[RunId]) -> Iterator[Tender]:
+    tender = Tender(dict, invoked.extend, cancelled.append)
     yield tender
     tender.close()
 
@@ -81,6 +87,16 @@ def test_worker_that_a_full_store_does_not_let_start_again_is_told_with_the_reas
     assert not invoked
 
 
+def test_workers_of_a_farm_that_is_over_are_ended_and_those_of_a_run_are_not(
+    store: RedisStore, tender: Tender, cancelled: list[RunId], tmp_path: Path
+) -> None:
+    of_run = replace(job(store, tmp_path), run=RunId("run-2"))
+    of_farm = replace(job(store, tmp_path), run=RunId("farm-1"), farm=1)
+    tender.know([of_run, of_farm])
+    assert eventually(lambda: cancelled)
+    assert cancelled == [RunId("farm-1")]
+
+
 # What is left to a gateway that is started again.
 
 
@@ -92,7 +108,7 @@ def kept(tmp_path: Path) -> KeptRuns:
 def test_detached_run_is_tended_by_the_next_tender_too(
     store: RedisStore, tender: Tender, invoked: list[Invocation], tmp_path: Path, kept: KeptRuns
 ) -> None:
-    earlier = Tender(dict, lambda jobs: None)
+    earlier = Tender(dict, lambda jobs: None, lambda run: None)
     earlier.remember(kept)
     earlier.know([job(store, tmp_path, detached=1, inputs="aW5wdXRz")])
     earlier.close()

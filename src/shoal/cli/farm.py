@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shoal.cli import calibrate
 from shoal.display import ProgressBar
 from shoal.errors import UsageError
 
@@ -57,12 +58,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     compare.add_argument("--clock", choices=("with", "without", "both"), default="both")
     compare.add_argument("--seeds", type=int, default=30, help="streams of each workload")
     compare.add_argument("--figures", metavar="FOLDER", help="draw Fig. 5 and Fig. 6 there")
+    calibrate.configure(actions)
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Train or compare."""
+    """Train, compare or calibrate."""
     if args.action == "train":
         _train(args)
+    elif args.action == "calibrate":
+        calibrate.carry_out(args)
     else:
         _evaluate(args)
 

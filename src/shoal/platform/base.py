@@ -61,6 +61,8 @@ class Invocation:
     """1: an earlier start of the worker goes on."""
     detached: int = 0
     """1: the run goes on without a client, so a gateway that is started again looks after it."""
+    farm: int = 0
+    """1: the worker pulls tasks of a farm."""
     latency: float = 0.0
     """Seconds added to each round trip, for experiments."""
     lease: float = LEASE
@@ -153,7 +155,7 @@ def kind_of(resources: Resources) -> str:
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **{name: (str,) for name in ("run", "worker", "store", "key", "session", "folder", "common")},
-    **{name: (int,) for name in ("epoch", "memory_mb", "beside", "detached")},
+    **{name: (int,) for name in ("epoch", "memory_mb", "beside", "detached", "farm")},
     **{name: (int, float) for name in ("cpus", "latency", "lease", "sent", "started")},
     **{name: (list,) for name in ("path", "preload")},
     **{name: (str, type(None)) for name in ("shared", "part", "inputs", "invoker")},
@@ -172,6 +174,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "epoch": (0, 2**31),
     "beside": (0, 1),
     "detached": (0, 1),
+    "farm": (0, 1),
     "memory_mb": (64, 2**24),
     "cpus": (0, 4096),
     "latency": (0, 3600),

@@ -139,7 +139,7 @@ class LocalGateway:
         self._selector.register(self._wake, selectors.EVENT_READ, self._on_wake)
         self._zygotes = Zygotes(entry, self._selector, housing)
         self._zygotes.start(1)
-        self._tender = Tender(self.alive, self.invoke)
+        self._tender = Tender(self.alive, self.invoke, self.cancel)
         self.invoker = Invoker(self.invoke)
         """Its own: a gateway needs none beside it."""
         self._thread = threading.Thread(target=self._listen, name="shoal-gateway", daemon=True)

@@ -5,7 +5,8 @@
 2. A worker that was killed is started anew, at once. One that ran out of memory gets twice as much,
    up to what the machine has. The store counts what workers end of, and says when it is too often.
    One that crashed or exited did so by itself, and would again: the client is told.
-3. Runs that are over are forgotten; so are those whose store can't be reached any more.
+3. Runs that are over are forgotten; so are those whose store can't be reached any more. Workers of
+   a farm that is over are ended: its owner may be gone, and can't.
 4. Detached runs, for which nobody else waits, are kept in files where a gateway that is started
    again finds them.
 """
@@ -54,9 +55,15 @@ Alive = Callable[[], Mapping[RunId, Sequence[tuple[WorkerId, int]]]]
 class Tender:
     """Tends the runs that a gateway has been asked to do something for."""
 
-    def __init__(self, alive: Alive, invoke: Callable[[Sequence[Invocation]], None]) -> None:
+    def __init__(
+        self,
+        alive: Alive,
+        invoke: Callable[[Sequence[Invocation]], None],
+        cancel: Callable[[RunId], None],
+    ) -> None:
         self._alive = alive
         self._invoke = invoke
+        self._cancel = cancel
         self._clock = RealClock()
         self._known: dict[RunId, Invocation] = {}
         """An invocation of each run, for others like it."""
@@ -153,6 +160,8 @@ class Tender:
             self._since.pop(job.run, None)
         except RunOver:
             self.forget(job.run)
+            if job.farm:
+                self._cancel(job.run)
         except StoreUnavailable as error:
             self._stores.pop(job.store, None)
             if job.run not in self._since:

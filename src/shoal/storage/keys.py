@@ -78,6 +78,11 @@ def mailbox(run: RunId, name: str) -> str:
     return f"shoal:{{{run}}}:mailbox:{name}"
 
 
+def farm(run: RunId) -> str:
+    """How the keys of a farm's queues begin; `farmscripts.py` tells what follows."""
+    return f"shoal:{{{run}}}:farm:"
+
+
 def reports(run: RunId) -> str:
     """Channel: which tasks are done, for the central schedulers of `experiments`."""
     return f"shoal:{{{run}}}:reports"
@@ -106,6 +111,16 @@ def signed_inputs(worker: str) -> str:
 def signed_failure(task: str) -> str:
     """What a task failed with is signed as."""
     return f"failure of {task!r}"
+
+
+def signed_function(stage: int) -> str:
+    """What a stage of a farm calls is signed as."""
+    return f"function of stage {stage}"
+
+
+def signed_value(task: str, stage: int) -> str:
+    """What a farm's task has become before a stage is signed as."""
+    return f"value of task {task!r} before stage {stage}"
 
 
 SIGNED_PART = "part of a plan"

@@ -14,6 +14,7 @@ from shoal.platform.http import HttpPlatform
 from shoal.storage.base import Store
 from shoal.storage.sharded import open_store
 from shoal.types import RunId, TaskId
+from shoal.worker import farming
 from shoal.worker.package import Unpacked, unpack
 from shoal.worker.runtime import Running, WorkerRuntime
 
@@ -29,6 +30,8 @@ def handle(job: dict[str, Any], running: Running) -> bool:
     """Run a worker; whether the sandbox can be used again."""
     invocation = Invocation.from_dict(job["invocation"])
     move_to(invocation)
+    if invocation.farm:
+        return farming.work(invocation, running)
     where = (invocation.store, invocation.latency)
     store = _stores.get(where)
     if store is None:

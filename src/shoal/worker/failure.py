@@ -23,10 +23,17 @@ def described_failure(
     key: bytes,
 ) -> tuple[bytes, bytes]:
     """What is known of a failure."""
+    return failure_parts(error, task, unpacked.part.worker, _arguments(task, unpacked), key)
+
+
+def failure_parts(
+    error: BaseException, task: str, worker: WorkerId, arguments: str, key: bytes
+) -> tuple[bytes, bytes]:
+    """What is known of a task's failure on a worker, with its arguments as they are shown."""
     facts = {
-        "worker": unpacked.part.worker,
+        "worker": worker,
         "reason": reason_of(error),
-        "arguments": _arguments(task, unpacked),
+        "arguments": arguments,
         "traceback": traceback_of(error),
     }
     return json.dumps(facts).encode(), b"".join(_pickled(error, task, key))
@@ -46,15 +53,16 @@ def reason_of(error: BaseException) -> str:
 def _arguments(task: TaskId, unpacked: Unpacked) -> str:
     """A summary of what the task was called with."""
     _, args, kwargs, refs, _, _ = unpacked.calls[task]
-    shown = [
-        f"<output of {refs[i]}>" if i in refs else _short(value) for i, value in enumerate(args)
+    given = [
+        f"<output of {refs[i]}>" if i in refs else shown(value) for i, value in enumerate(args)
     ]
     for name, value in kwargs.items():
-        shown.append(f"{name}=" + (f"<output of {refs[name]}>" if name in refs else _short(value)))
-    return f"({', '.join(shown[:6])}{', …' if len(shown) > 6 else ''})"
+        given.append(f"{name}=" + (f"<output of {refs[name]}>" if name in refs else shown(value)))
+    return f"({', '.join(given[:6])}{', …' if len(given) > 6 else ''})"
 
 
-def _short(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value in a few characters."""
     try:
         return reprlib.repr(value)
     except Exception:  # noqa: BLE001 - the user's __repr__ may raise anything
@@ -71,7 +79,7 @@ def traceback_of(error: BaseException) -> str:
     return "".join(lines.format())
 
 
-def _pickled(error: BaseException, task: TaskId, key: bytes) -> Blob:
+def _pickled(error: BaseException, task: str, key: bytes) -> Blob:
     """The exception, or one that says what it was if it can't travel."""
     name = signed_failure(task)
     try:
@@ -83,12 +91,24 @@ def _pickled(error: BaseException, task: TaskId, key: bytes) -> Blob:
 
 
 def failure_error(
-    task: TaskId, parts: tuple[Any, ...], not_run: tuple[TaskId, ...], key: bytes
+    task: TaskId,
+    parts: tuple[Any, ...],
+    not_run: tuple[TaskId, ...],
+    key: bytes,
+    signed: str | None = None,
 ) -> TaskError:
-    """The error that a client raises for a failure, with the user's exception as its cause."""
+    """The error that a client raises for a failure, with the user's exception as its cause.
+
+    Args:
+        task: What failed, as the user knows it.
+        parts: What is known of it.
+        not_run: The tasks that it has kept from running.
+        key: The run's.
+        signed: What the worker calls the task, if that is something else.
+    """
     facts = json.loads(bytes(parts[0]))
     try:
-        cause = decode(parts[1], key, signed_failure(task))
+        cause = decode(parts[1], key, signed_failure(signed or task))
     except Exception:  # noqa: BLE001 - what could be unpickled there need not be here
         cause = RuntimeError(facts["reason"])
     kind = type(cause) if isinstance(cause, TaskError) else TaskError

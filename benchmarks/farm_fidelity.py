@@ -1,0 +1,136 @@
+"""Compare the service of a deployed farm with that of the simulated one, task for task.
+
+The farm paper's described stream is worked off by real workers on the local gateway that sleep for
+each task's processing time. Time is compressed: arrivals, processing times, deadlines, the control
+step and the window of the observations are all divided by the same factor, and an autoscaler is
+shown times and rates as they would be without it. What the platform adds (the start of a worker,
+its leaving, the overhead of a task) is measured on the deployed farm first; the simulator is given
+that, multiplied by the factor.
+
+The machine should be idle: what else runs on it makes tasks late that the simulator has on time.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+from arguments import names_of, new_file, positive
+
+from shoal import Farm, Resources
+from shoal.experiments.sleeping_farm import SleepingFarm
+from shoal.farm import (
+    Limits,
+    Overheads,
+    ReactiveAverage,
+    ReactiveMaximum,
+    SimulatedFarm,
+    SquareRootStaffing,
+    Workload,
+)
+from shoal.farm.control import ACTIONS, STEP, STEPS, run_episode
+from shoal.farm.model import Autoscaler, nearest
+from shoal.farm.workloads import paper_described
+
+AUTOSCALERS: dict[str, Callable[[], Autoscaler]] = {
+    "reactive-average": ReactiveAverage,
+    "reactive-maximum": ReactiveMaximum,
+    "square-root": lambda: SquareRootStaffing(floor=14),
+}
+WORKERS, LIMITS = 12, Limits(1, 32)
+_NAP = 0.1
+
+
+def measured(factor: float) -> Overheads:
+    """What the platform adds, as the simulator takes it."""
+    small = Resources(memory_mb=128)
+    with Farm(
+        time.sleep, workers=(1, 32), start=WORKERS, autoscaler=None, resources=small
+    ) as deployed:
+        for _ in deployed.map([0.0] * 10 * WORKERS):
+            continue
+        per_task = _busy_seconds(deployed, 20 * WORKERS) - _NAP
+        starts, drains = [], []
+        for _ in range(10):
+            starts.append(_until(deployed, 1))
+            drains.append(_until(deployed, -1))
+    start, spread = statistics.mean(starts), statistics.stdev(starts)
+    return Overheads(
+        startup=factor * start,
+        startup_spread=factor * spread,
+        startup_least=factor * min(starts),
+        startup_most=factor * max(starts),
+        drain_least=factor * min(drains),
+        drain_most=factor * max(drains),
+        per_task=factor * per_task,
+    )
+
+
+def _busy_seconds(deployed: Farm, tasks: int) -> float:
+    """How long a worker is busy with a task, if all of them always are."""
+    began = time.perf_counter()
+    for _ in deployed.map([_NAP] * tasks, ordered=False):
+        continue
+    return (time.perf_counter() - began) * WORKERS / tasks
+
+
+def _until(deployed: Farm, change: int) -> float:
+    """How long a change takes."""
+    wanted, began = deployed.model.workers + change, time.perf_counter()
+    deployed.scale_by(change)
+    while deployed.model.workers != wanted and time.perf_counter() < began + 30:
+        time.sleep(0.0005)
+    return time.perf_counter() - began
+
+
+def real_service(workload: Workload, autoscaler: Autoscaler, factor: float) -> tuple[float, float]:
+    """The fraction of tasks on time, and the mean number of workers."""
+    autoscaler.reset()
+    with SleepingFarm(workload, workers=WORKERS, limits=LIMITS, step=STEP, factor=factor) as farm:
+        seen = farm.advance(0.0)
+        for _ in range(STEPS):
+            farm.scale_by(nearest(autoscaler.decide(seen.without_clock()), ACTIONS))
+            seen = farm.advance(STEP)
+            if farm.finished:
+                break
+        workers = farm.mean_workers
+        farm.drain()
+        return farm.model.on_time_total / len(workload.arrivals), workers
+
+
+def main() -> None:
+    """Measure, compare, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--autoscalers", type=names_of([*AUTOSCALERS]), default=[*AUTOSCALERS])
+    parser.add_argument("--factor", type=float, default=4.0, help="by which time is compressed")
+    parser.add_argument("--seeds", type=positive, default=2)
+    parser.add_argument("--file", type=new_file, help="where to write the figures, as JSON")
+    args = parser.parse_args()
+    load, overheads = os.getloadavg()[0], measured(args.factor)
+    print(f"time compressed {args.factor:g} times; load before the start {load:.2f}")
+    print(f"measured, times {args.factor:g}: {overheads}", flush=True)
+    rows = []
+    for name in args.autoscalers:
+        for seed in range(args.seeds):
+            workload, make = paper_described(seed), AUTOSCALERS[name]
+            real, workers = real_service(workload, make(), args.factor)
+            simulated = run_episode(
+                SimulatedFarm(workload, limits=LIMITS, overheads=overheads, seed=seed),
+                make(),
+                phase_clock=False,
+            )
+            rows.append((name, seed, 100 * real, 100 * simulated.qos, workers,
+                         simulated.mean_workers))  # fmt: skip
+            print("{:18} seed {}: QoS {:.1f} deployed, {:.1f} simulated; "
+                  "workers {:.2f}, {:.2f}".format(*rows[-1]), flush=True)  # fmt: skip
+    for name in args.autoscalers:
+        differences = [real - simulated for other, _, real, simulated, *_ in rows if other == name]
+        print(f"{name:18} mean difference {statistics.mean(differences):+.1f} points")
+    if args.file:
+        args.file.write_text(json.dumps({"load": load, "factor": args.factor, "rows": rows}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

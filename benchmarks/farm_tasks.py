@@ -1,0 +1,23 @@
+"""What the workers of all engines do in `farm.py`, importable by each of them."""
+
+import os
+
+
+def nothing(value: int) -> int:
+    return value
+
+
+def celery_app():  # type: ignore[no-untyped-def]
+    """Celery's application, at the server that the environment names."""
+    from celery import Celery
+
+    server = os.environ["FARM_SERVER"].replace("unix://", "redis+socket://")
+    app = Celery("farm", broker=server, backend=server)
+    app.conf.update(task_serializer="pickle", result_serializer="pickle",
+                    accept_content=["pickle"], task_acks_late=True)  # fmt: skip
+    app.task(name="nothing")(nothing)
+    return app
+
+
+if "FARM_CELERY" in os.environ:
+    app = celery_app()

@@ -1,0 +1,146 @@
+"""`SleepingFarm`: a workload on real workers that sleep, as a farm under control.
+
+It is what `SimulatedFarm` is in virtual time, so that the two can be compared, and the environment
+and autoscalers take either. To fit an experiment into less time, time is compressed: arrivals,
+processing times, deadlines and the time between decisions are divided by one factor, and what is
+observed is shown as it would be without it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from shoal.farm.model import Deadline, FarmModel, Limits, Observation
+from shoal.farm.orders import Order
+from shoal.farm.workloads import Workload
+from shoal.session import Session
+from shoal.streams import Farm
+from shoal.types import Resources
+
+_START_SECONDS = 60.0
+"""How long the first workers may take to come."""
+
+
+class SleepingFarm:
+    """A deployed farm that works a workload off; use it in a `with` statement."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        *,
+        workers: int = 12,
+        limits: Limits | None = None,
+        order: Order | None = None,
+        deadline: Deadline | None = None,
+        step: float = 8.0,
+        factor: float = 1.0,
+        session: Session | None = None,
+    ) -> None:
+        """Describe it; times are those without compression.
+
+        Args:
+            workload: What arrives when, and how long each task sleeps.
+            workers: How many there are at the start.
+            limits: How many there may be.
+            order: In which order waiting tasks are taken.
+            deadline: The rule that the workload's deadlines follow.
+            step: Seconds between decisions.
+            factor: By which time is compressed.
+            session: Where it is at work; default: the one that `compute()` uses.
+        """
+        limits, due = limits or Limits(), deadline or Deadline()
+        self.workload = workload
+        self._factor = factor
+        self._farm = Farm(
+            time.sleep,
+            workers=(limits.least, limits.most),
+            start=workers,
+            resources=Resources(memory_mb=128),
+            deadline=Deadline(due.factor, due.least / factor, due.most / factor),
+            order=order,
+            autoscaler=None,
+            expected=float,
+            every=step / factor,
+            capacity=max(1, len(workload.arrivals)),
+            session=session,
+        )
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Self:
+        self._farm.__enter__()
+        stage = self._farm.deployed.stages[0]
+        deadline = time.monotonic() + _START_SECONDS
+        while stage.present < stage.spec.workers and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._began = self._until = time.monotonic()
+        self.advance(0.0)
+        self._paid = self.model.worker_seconds
+        self._feeder = threading.Thread(target=self._feed, name="shoal-workload", daemon=True)
+        self._feeder.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stopped.set()
+        self._feeder.join()
+        self._farm.__exit__(kind, error, trace)
+
+    def _feed(self) -> None:
+        for arrival, seconds in zip(
+            self.workload.arrivals.tolist(), self.workload.processing.tolist(), strict=True
+        ):
+            left = self._began + arrival / self._factor - time.monotonic()
+            if self._stopped.wait(max(0.0, left)):
+                return
+            self._farm.submit(seconds / self._factor)
+
+    @property
+    def model(self) -> FarmModel:
+        """What the farm knows of itself, in compressed time."""
+        return self._farm.model
+
+    @property
+    def finished(self) -> bool:
+        """Every task is completed."""
+        return self.unfinished == 0
+
+    @property
+    def unfinished(self) -> int:
+        """Tasks that aren't completed yet."""
+        return len(self.workload.arrivals) - self.model.completed_total
+
+    @property
+    def mean_workers(self) -> float:
+        """The integral of workers over the time since the stream began, divided by it."""
+        seconds = time.monotonic() - self._began
+        return (self.model.worker_seconds - self._paid) / seconds if seconds > 0 else 0.0
+
+    def scale_by(self, workers: int) -> int:
+        """Ask for a change of the number of workers; returns what the limits leave of it."""
+        return self._farm.scale_by(workers)
+
+    def advance(self, seconds: float) -> Observation:
+        """Let time pass, counted from the last look was due, then look."""
+        self._until += seconds / self._factor
+        time.sleep(max(0.0, self._until - time.monotonic()))
+        seen = self._farm.deployed.crew.look()[0]
+        elapsed = self._factor * (time.monotonic() - self._began)
+        return seen._replace(
+            phases_left=sum(start > elapsed for start in self.workload.phase_starts),
+            mean_response=self._factor * seen.mean_response,
+            max_response=self._factor * seen.max_response,
+            arrival_rate=seen.arrival_rate / self._factor,
+        )
+
+    def drain(self, patience: float = 600.0) -> None:
+        """Let it work off what it has, without further changes, for at most so long."""
+        end = time.monotonic() + patience / self._factor
+        while not self.finished and time.monotonic() < end:
+            time.sleep(0.01)

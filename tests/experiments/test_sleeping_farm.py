@@ -1,0 +1,44 @@
+"""A workload on real workers is a farm under control, like a simulated one."""
+
+from __future__ import annotations
+
+import pytest
+
+from shoal.experiments.sleeping_farm import SleepingFarm
+from shoal.farm.environment import FarmEnv
+from shoal.farm.model import FarmDriver, Limits
+from shoal.farm.workloads import Workload, np, workload_of
+from shoal.session import Session
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def workload() -> Workload:
+    return workload_of(np.arange(20) * 0.5, np.full(20, 0.4))
+
+
+def test_every_task_of_a_workload_is_worked_off(workload: Workload, session: Session) -> None:
+    with SleepingFarm(workload, workers=2, limits=Limits(1, 3), factor=10, session=session) as farm:
+        seen = farm.advance(8.0)
+        assert seen.workers == 2
+        assert farm.scale_by(5) == 1
+        farm.drain()
+        assert farm.finished
+        assert farm.model.completed_total == 20
+
+
+def test_the_environment_takes_a_deployed_farm(workload: Workload, session: Session) -> None:
+    made = SleepingFarm(workload, workers=2, limits=Limits(1, 3), factor=20, session=session)
+    with made as farm:
+
+        def same(seed: int) -> FarmDriver:
+            return farm
+
+        environment = FarmEnv(farm=same, limits=Limits(1, 3), steps=3)
+        observation, _ = environment.reset(seed=0)
+        assert environment.observation_space.contains(observation)
+        for _ in range(3):
+            observation, _, finished, truncated, info = environment.step(2)
+        assert finished or truncated
+        assert info["completed"] <= 20

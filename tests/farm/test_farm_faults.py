@@ -1,0 +1,167 @@
+"""A farm whose workers are killed, while it grows and shrinks, loses nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import farm_examples as examples
+import pytest
+
+from dropping_proxy import DroppingProxy, at_random
+from observing import eventually, parent
+from shoal import Farm, Resources
+from shoal.platform.gateway import LocalGateway
+from shoal.session import Session
+from shoal.storage.resp import Connection, parse_url
+from shoal.types import RunId
+from store_servers import tcp_server, url_of
+
+pytestmark = pytest.mark.real
+
+TASKS = 10_000
+
+
+def sandboxes() -> list[int]:
+    """The processes below this one's zygotes that have started no others."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = parent(int(folder.name))
+        except OSError:
+            continue
+    leaves = parents.keys() - set(parents.values())
+    return [pid for pid in leaves if _depth(pid, parents) >= 3]
+
+
+def _depth(pid: int, parents: dict[int, int]) -> int:
+    """How many generations a process is from this one; 0: it isn't one of its descendants."""
+    depth = 0
+    while pid in parents and pid != os.getpid():
+        pid, depth = parents[pid], depth + 1
+    return depth if pid == os.getpid() else 0
+
+
+def repeatedly(what: Callable[[], None], pause: float, ended: threading.Event) -> threading.Thread:
+    def act() -> None:
+        while not ended.wait(pause):
+            what()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("ways", [("to",), ("from",)])
+def test_each_result_comes_once_though_connections_to_the_store_drop(
+    ways: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A request is lost, or its answer is: whoever made it makes it again."""
+    with tcp_server() as port:
+        proxy = DroppingProxy(port)
+        try:
+            with (
+                Session(store=url_of(proxy.port), folder=str(tmp_path)) as session,
+                Farm(examples.double, workers=3, tries=50, session=session) as farm,
+            ):
+                proxy.drops = at_random(5, 0.02, ways)
+                found = Counter(farm.map(range(2000), ordered=False))
+                proxy.drops = lambda way, data: None
+                assert farm.dead_letters() == []
+            assert found == Counter(2 * value for value in range(2000))
+            assert proxy.dropped > 3
+        finally:
+            proxy.close()
+
+
+CLIENT = """
+import sys
+from pathlib import Path
+import farm_examples as examples
+from shoal import Farm, Session
+
+store, platform, token, file = sys.argv[1:]
+with Session(store=store, platform=platform, token=token, lease=0.5) as session:
+    with Farm(examples.nap, workers=2, session=session) as farm:
+        farm.submit(0.0).result(60)
+        future = farm.submit(600)
+        while not farm.advance(0.01).busy:
+            continue
+        Path(file).write_text(farm.deployed.id)
+        future.result()
+"""
+
+
+def test_nothing_is_left_of_a_farm_whose_client_was_killed(
+    session: Session, tmp_path: Path
+) -> None:
+    gateway, file = session.platform, tmp_path / "farm"
+    assert isinstance(gateway, LocalGateway)
+    command = [sys.executable, "-c", CLIENT, session.store.url, *gateway.address, str(file)]
+    here = Path(__file__).parent
+    environment = dict(os.environ) | {"PYTHONPATH": f"{here}:{here.parent}"}
+    with subprocess.Popen(command, env=environment) as client:
+        try:
+            assert eventually(lambda: file.exists() and file.read_text())
+        finally:
+            client.kill()
+    run = RunId(file.read_text())
+    assert eventually(lambda: not gateway.active(run))
+    connection = Connection(parse_url(session.store.url))
+    assert eventually(lambda: connection.call("KEYS", f"*{{{run}}}*") == [])
+    connection.close()
+
+
+def test_nothing_is_lost_and_nothing_comes_twice_while_workers_are_killed_and_change_in_number(
+    session: Session,
+) -> None:
+    chance = random.Random(4)
+    done: Counter[str] = Counter()
+
+    def kill_one() -> None:
+        found = sandboxes()
+        if found:
+            done["kills"] += 1
+            os.kill(chance.choice(found), signal.SIGKILL)
+
+    with Farm(
+        examples.nap_a_moment,
+        workers=(1, 8),
+        start=4,
+        autoscaler=None,
+        tries=20,
+        resources=Resources(memory_mb=128),
+        session=session,
+    ) as farm:
+
+        def change() -> None:
+            done["changes"] += farm.scale_by(chance.randint(-3, 3)) != 0
+
+        ended = threading.Event()
+        acting = [repeatedly(kill_one, 0.1, ended), repeatedly(change, 0.15, ended)]
+        try:
+            results = Counter(farm.map(range(TASKS), ordered=False))
+        finally:
+            ended.set()
+            for thread in acting:
+                thread.join()
+        dead = farm.dead_letters()
+        gateway = session.platform
+        assert isinstance(gateway, LocalGateway)
+
+        def settled() -> bool:
+            model, alive = farm.model, gateway.alive().get(farm.deployed.id, ())
+            return model.starting == model.leaving == 0 and len(alive) == model.workers
+
+        assert eventually(settled), (farm.model.history[-1], farm.model.starting, gateway.alive())
+    assert done["kills"] > 10
+    assert done["changes"] > 5
+    assert dead == []
+    assert results == Counter(range(TASKS))
