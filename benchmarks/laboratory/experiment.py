@@ -155,8 +155,8 @@ class Experiment:
     def _run_one(self, slot: int, order: dict[str, Any]) -> None:
         """Have a workflow run, and resumed until it has its result."""
         self.ledger.count("runs")
+        begun = time.monotonic()  # a fault then may be told of by a later try
         for tried in range(_TRIES):
-            begun = time.monotonic()
             said = self._attempt(slot, order)
             if self._concluded(slot, order, said, begun):
                 if tried and said is not None and said["outcome"] == "right":
