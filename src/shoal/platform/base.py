@@ -23,6 +23,9 @@ INLINE_NBYTES = 8 * 1024 * 1024
 INLINE_PART = 64 * 1024
 """A part up to this size travels in the invocation, a larger one through the store."""
 
+NOTHING = ""
+"""The inputs of a flexible worker that is given none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
@@ -49,7 +52,8 @@ class Invocation:
     part: str | None = None
     """The worker's part of the plan, in base64; None: it is in the store."""
     inputs: str | None = None
-    """Inputs of a flexible worker's first task, signed, in base64; the others are in the store."""
+    """Inputs of a flexible worker's first task, signed, in base64; the others are in the store.
+    None: the worker asks the store whether it is given any."""
     preload: tuple[str, ...] = ()
     """Installed packages that are worth importing once for all sandboxes."""
     common: str = ""

@@ -108,6 +108,11 @@ def signed_failure(task: str) -> str:
     return f"failure of {task!r}"
 
 
+def shared_part(content: str) -> str:
+    """The file in shared memory that has the part of all workers, by its content."""
+    return f"part of all:{content}"
+
+
 SIGNED_PART = "part of a plan"
 """What each worker's part of a plan is signed as; whose it is stands in it."""
 
