@@ -117,8 +117,8 @@ class CheckedFlexible(FlexibleMachine):
     def _check_left(self, effects: list[Effect]) -> None:
         marks = {(m.task, m.producer) for m in effects if isinstance(m, Mark) and m.held is None}
         assert marks == self._joins.marking.keys(), "leaves though a mark may be the last"
-        assert not (self._taken or self._kept)
-        assert not (self._memory.saving or self._joins.delayed)
+        left = [*self._taken, *self._kept, *self._memory.saving, *self._joins.delayed]
+        assert not left, "leaves though there is something to do"
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
