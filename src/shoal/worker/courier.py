@@ -44,6 +44,7 @@ from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode, encode
 from shoal.storage.keys import signed_announcement, signed_inputs, signed_mark, signed_output
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, TaskId, WorkerId
+from shoal.worker.background import in_background
 from shoal.worker.recorder import FETCH, SAVE, Recorder
 from shoal.worker.recovery import opened_outputs
 
@@ -152,19 +153,19 @@ class Courier:
         self._timer_count = 0
         self._woken = False
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="shoal-courier", daemon=True)
+        self._busy = False
+        """The thread in the background is doing something."""
 
     def start(self) -> None:
         """Begin to work in the background."""
-        self._thread.start()
+        in_background(self._run)
 
     def stop(self) -> None:
         """Do no more in the background."""
         with self._wake:
             self._stopped = True
-            self._wake.notify()
-        if self._thread.ident is not None:
-            self._thread.join()
+            self._wake.notify_all()
+            self._wake.wait_for(lambda: not self._busy)
 
     def save(self, task: TaskId) -> None:
         """Save an own output."""
@@ -527,24 +528,36 @@ class Courier:
 
     def _run(self) -> None:
         try:
-            while not self._stopped:
-                self._await_something()
+            while self._await_something():
                 for callback in self._due():
                     callback()
                 self.work()
         except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
             self._worker.give_up(error)
+        finally:
+            self._rest()
 
-    def _await_something(self) -> None:
+    def _rest(self) -> None:
+        with self._wake:
+            self._busy = False
+            self._wake.notify_all()
+
+    def _await_something(self) -> bool:
+        """Wait until there may be something to do; False if there will be no more."""
+        self._rest()
         with self._wake:
             timeout = _PROGRESS_SECONDS
             if self._timers:
                 timeout = min(timeout, max(0.0, self._timers[0][0] - time.monotonic()))
             woken = self._wake.wait_for(lambda: self._woken or self._stopped, timeout)
             self._woken = False
+            if self._stopped:
+                return False
+            self._busy = True
         silent = time.monotonic() - self._heard > self._invocation.lease / 3
         if silent or (not woken and self._worker.executed != self._told):
             self._orders.append(self._tell_progress)
+        return True
 
     def _tell_progress(self) -> None:
         if not self._left:
