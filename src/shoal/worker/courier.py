@@ -158,6 +158,7 @@ class Courier:
 
     def start(self) -> None:
         """Begin to work in the background."""
+        self._woken = False  # the timers so far are seen to anyway
         in_background(self._run)
 
     def stop(self) -> None:

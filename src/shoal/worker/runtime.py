@@ -183,11 +183,11 @@ class WorkerRuntime:
             for event in self._beginning():
                 self._tell(event)
             self.recorder.started(self._start, self._invocation.sent, self._clock.now())
-            self._courier.start()
             if self._part.waits:
                 self._listen()
             else:
                 self._courier.after(_LISTEN_SECONDS, self._listen)
+            self._courier.start()
             self._run_slots()
             self._courier.stop()
             self._courier.settle()
