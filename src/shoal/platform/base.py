@@ -9,7 +9,7 @@ import json
 import re
 import reprlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from shoal.errors import GatewayRefused, UsageError
@@ -110,7 +110,11 @@ class Invocation:
 
     def to_json(self) -> str:
         """As it travels."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(self.to_dict(), separators=(",", ":"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {name: getattr(self, name) for name in _TYPES}
 
     @staticmethod
     def from_json(text: str | bytes) -> Invocation:
