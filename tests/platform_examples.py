@@ -81,6 +81,7 @@ def gateway(
     idle_seconds: float = 60.0,
     entry: str = ENTRY,
     housing: Housing = HOUSING,
+    latency: float = 0.0,
 ) -> Iterator[LocalGateway]:
     """A gateway that ends with the test."""
     made = LocalGateway(
@@ -89,6 +90,7 @@ def gateway(
         capacity=capacity,
         idle_seconds=idle_seconds,
         housing=housing,
+        latency=latency,
     )
     try:
         yield made

@@ -41,6 +41,7 @@ from shoal.metadata.history import FiledRun, RunRecord
 from shoal.planning.preview import Preview
 from shoal.platform.base import (
     INLINE_PART,
+    NOTHING,
     Invocation,
     LogLine,
     Platform,
@@ -50,7 +51,7 @@ from shoal.platform.base import (
 from shoal.storage.base import Letter, Opening, Store
 from shoal.storage.cache import CachePlace
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode
-from shoal.storage.keys import CLIENT, signed_output
+from shoal.storage.keys import CLIENT, shared_part, signed_output
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, RunId, TaskId, WorkerId
 from shoal.unfinished import Unfinished
@@ -280,6 +281,8 @@ class Run:
         )
         if packed.common is not None:
             kind = kind_of(packed.parts[0].resources)
+            if self.shared:
+                self.shared.write(shared_part(packed.name), packed.common)
             return replace(opening, common=packed.common, kind=kind)
         kinds = {part.worker: kind_of(part.resources) for part in packed.parts}
         return replace(opening, parts=packed.packages, kinds=kinds)
@@ -307,6 +310,7 @@ class Run:
             folder=environment.folder,
             shared=self.shared.path if self.shared else None,
             part=inline,
+            inputs=NOTHING if part.flexible else None,
             preload=environment.preload,
             common=packed.name,
             invoker=environment.invoker,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from time import sleep
 
 import pytest
 from store_examples import BINARY, LARGE, Connect, flat, keys_of, t, u, w0, w1, w2
 
 from shoal.errors import RunOver
-from shoal.storage.base import Completion, MarkRequest, Opening, Ready, Refused, Store
+from shoal.storage.base import Completion, Letter, MarkRequest, Opening, Ready, Refused, Store
 from shoal.storage.resp import Connection
 from shoal.types import RunId, TaskId, WorkerId
 
@@ -148,6 +150,84 @@ def test_nothing_is_left_though_nobody_names_the_workers(
     on_server.complete(run, w0, 1, Completion(saves, marking("x#0").marks, executed=1))
     on_server.close(run, [])
     assert keys_of(server, run) == set()
+
+
+# Leaving, and entering, together with something else.
+
+
+def leaving(*producers: str) -> Completion:
+    """A worker whose marks are all that it has to do tells the client that it leaves."""
+    marks = [MarkRequest(t, None, THREE, b"", producer) for producer in producers]
+    letters = [Letter("output", "s"), Letter("finished", w0, (b"record",))]
+    return Completion((), marks, letters, finished=True)
+
+
+def kinds(store: Store, run: RunId) -> list[str]:
+    return [letter.kind for letter in store.receive(run, "client", "", 0)]
+
+
+def expiring(store: Store, run: RunId) -> None:
+    """A run whose workers count as lost as soon as somebody looks."""
+    store.open(run, Opening((), common=[b"common"], lease=0.001))
+    store.enter(run, w0, 1)
+
+
+def test_who_is_given_no_task_leaves_with_its_marks(store: Store, run: RunId) -> None:
+    expiring(store, run)
+    assert store.complete(run, w0, 1, leaving("x#0", "ü#1")) == []
+    assert kinds(store, run) == ["output", "finished"]
+    sleep(0.01)
+    assert store.tend(run) == []
+
+
+def test_who_is_given_a_task_stays_and_nobody_is_told_that_it_leaves(
+    store: Store, run: RunId
+) -> None:
+    expiring(store, run)
+    assert ready(store.complete(run, w0, 1, leaving(*THREE))) == [(t, [b""] * 3)]
+    assert kinds(store, run) == ["output"]
+    sleep(0.01)
+    assert [claim.worker for claim in store.tend(run)] == [w0]
+
+
+def test_who_is_refused_a_mark_stays_too(store: Store, run: RunId) -> None:
+    expiring(store, run)
+    asked = replace(asking("x#0"), letters=leaving().letters, finished=True)
+    assert store.complete(run, w0, 1, asked) == [Refused(t, "x#0")]
+    assert kinds(store, run) == ["output"]
+    sleep(0.01)
+    assert [claim.worker for claim in store.tend(run)] == [w0]
+
+
+def test_a_worker_enters_with_what_it_first_tells(store: Store, run: RunId) -> None:
+    store.open(run, replace(PACKAGE, started=[w0]))
+    assert store.complete(run, w0, 1, replace(marking("x#0"), entering=True)) == []
+    with pytest.raises(RunOver):
+        store.enter(run, w0, 1)
+    assert store.complete(run, w0, 1, marking("ü#1")) == []
+
+
+def test_of_a_start_that_is_repeated_only_the_first_has_an_effect(store: Store, run: RunId) -> None:
+    store.open(run, replace(PACKAGE, started=[w0, w1]))
+    store.enter(run, w0, 1)
+    store.complete(run, w1, 1, replace(marking("x#0", b"1"), entering=True))
+    saves = [("a", [b"a"]), ("A", [b"A" * LARGE])]
+    for worker in (w0, w1):
+        late = Completion(saves, marking("x#0", b"2").marks, leaving().letters, entering=True)
+        with pytest.raises(RunOver):
+            store.complete(run, worker, 1, late)
+    assert store.fetch(run, ["a", "A"]) == [None, None]
+    assert kinds(store, run) == []
+    store.complete(run, w1, 1, marking("ü#1"))
+    assert ready(store.complete(run, w1, 1, marking("x#10"))) == [(t, [b"1", b"", b""])]
+
+
+def test_a_start_that_was_given_up_enters_no_more(store: Store, run: RunId) -> None:
+    store.open(run, replace(PACKAGE, started=[w0]))
+    assert store.restart(run, w0, 1, "killed") is not None
+    with pytest.raises(RunOver):
+        store.complete(run, w0, 1, replace(marking("x#0"), entering=True))
+    assert store.complete(run, w0, 2, replace(marking("x#0"), entering=True)) == []
 
 
 # Outputs that stay with their worker.

@@ -10,7 +10,7 @@ from execution_examples import ONE_SLOT, workflow_of
 from execution_strategies import SECONDS, SIZES
 from hypothesis import strategies as st
 
-from shoal.execution.effects import Effect, HandIn, Invoke, Mark
+from shoal.execution.effects import Effect, HandIn, Invoke, Leave, Mark
 from shoal.execution.events import Event, Fetched, Saved
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.plan import Placement, Plan
@@ -105,12 +105,20 @@ class CheckedFlexible(FlexibleMachine):
                 assert effect.task in self.stored, "handed in before it is saved"
             elif isinstance(effect, Invoke):
                 self._check_invoked(effect)
+            elif isinstance(effect, Leave):
+                self._check_left(effects)
         self.check()
         return effects
 
     def _check_invoked(self, invoke: Invoke) -> None:
         rest = set(self._upstream[invoke.task]).difference(invoke.inline)
         assert not rest & self._memory.nbytes.keys() - self.stored, "an output is lost"
+
+    def _check_left(self, effects: list[Effect]) -> None:
+        marks = {(m.task, m.producer) for m in effects if isinstance(m, Mark) and m.held is None}
+        assert marks == self._joins.marking.keys(), "leaves though a mark may be the last"
+        left = [*self._taken, *self._kept, *self._memory.saving, *self._joins.delayed]
+        assert not left, "leaves though there is something to do"
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""

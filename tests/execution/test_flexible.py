@@ -38,6 +38,7 @@ from shoal.execution.effects import (
     Forget,
     HandIn,
     Invoke,
+    Leave,
     Mark,
     Save,
     SetTimer,
@@ -119,7 +120,7 @@ def test_a_worker_with_two_slots_becomes_two_branches() -> None:
 def test_whoever_sets_the_last_mark_goes_on_with_the_fan_in() -> None:
     machine = flexible_machine({"a": "", "b": "", "c": "ab"}, "a")
     machine.handle(Arrived(a))
-    assert machine.handle(Executed(a, SMALL)) == [mark(c, a, b)]
+    assert machine.handle(Executed(a, SMALL)) == [mark(c, a, b), Leave()]
     assert machine.handle(Marked(c, a, claimed=True, held=(a, b))) == [Execute(c)]
     assert machine.handle(Executed(c, 1)) == [HandIn(c, saved=False), Forget((c, a, b)), Finish()]
 
@@ -131,11 +132,31 @@ def test_whoever_sets_another_mark_stops() -> None:
     assert machine.handle(Marked(c, a, claimed=False)) == [Forget((a,)), Finish()]
 
 
+def test_nobody_leaves_with_a_mark_while_another_may_still_be_the_last() -> None:
+    machine = flexible_machine({"a": "", "b": "a", "c": "", "d": "ac", "e": "bc"}, "a")
+    machine.handle(Arrived(a))
+    assert machine.handle(Executed(a, 1)) == [Execute(b), mark(d, a, c)]
+    assert machine.handle(Executed(b, 1)) == [mark(e, b, c)]
+    assert machine.handle(Marked(d, a, claimed=True, held=(a, c))) == [Execute(d)]
+
+
+def test_nobody_leaves_with_a_mark_who_is_still_to_save() -> None:
+    machine = flexible_machine(
+        {"a": "", "b": "a", "c": "a", "d": "", "e": "bd", "f": "cd"}, "a", resources=TWO_SLOTS
+    )
+    machine.handle(Arrived(a))
+    machine.handle(Executed(a, 1))
+    assert machine.handle(Executed(c, LARGE)) == [Save(c)]
+    assert machine.handle(Executed(b, 1)) == [mark(e, b, d), Forget((a,))]
+    assert machine.handle(Marked(e, b, claimed=False)) == [Forget((b,))]
+    assert machine.handle(Saved(c)) == [mark(TaskId("f"), c, d, saved=True), Leave()]
+
+
 def test_a_large_output_is_saved_before_a_fan_in_is_marked() -> None:
     machine = flexible_machine({"a": "", "b": "", "c": "ab"}, "a")
     machine.handle(Arrived(a))
     assert machine.handle(Executed(a, LARGE)) == [Save(a)]
-    assert machine.handle(Saved(a)) == [mark(c, a, b, saved=True)]
+    assert machine.handle(Saved(a)) == [mark(c, a, b, saved=True), Leave()]
     assert machine.handle(Marked(c, a, claimed=False)) == [Forget((a,)), Finish()]
 
 
@@ -159,7 +180,7 @@ def test_a_fan_in_that_is_claimed_while_the_slot_is_taken_gets_a_new_worker() ->
 def test_of_two_claimed_fan_ins_one_gets_a_new_worker() -> None:
     machine = flexible_machine({"a": "", "b": "", "c": "ab", "d": "ab"}, "a")
     machine.handle(Arrived(a))
-    assert machine.handle(Executed(a, 1)) == [mark(c, a, b), mark(d, a, b)]
+    assert machine.handle(Executed(a, 1)) == [mark(c, a, b), mark(d, a, b), Leave()]
     assert machine.handle(Marked(c, a, claimed=True, held=(a, b))) == [Execute(c)]
     assert machine.handle(Marked(d, a, claimed=True, held=(a, b))) == [Invoke(d, (a, b))]
 

@@ -13,7 +13,17 @@ from flexible_examples import flexible_machine, flexible_plan, made_flexible, po
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.execution.effects import Execute, Fetch, Finish, Forget, Invoke, Mark, Save, SetTimer
+from shoal.execution.effects import (
+    Execute,
+    Fetch,
+    Finish,
+    Forget,
+    Invoke,
+    Leave,
+    Mark,
+    Save,
+    SetTimer,
+)
 from shoal.execution.events import Arrived, Executed, Marked, Saved, TimerFired
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Plan
@@ -178,7 +188,7 @@ def test_an_output_is_held_until_nothing_else_is_to_do_and_then_written() -> Non
     assert machine.handle(refused) == []
     assert ASK in machine.handle(Executed(c, 1))
     assert machine.handle(refused) == [Save(a)]
-    assert machine.handle(Saved(a)) == [Mark(d, None, (a, b), (), (a,), a)]
+    assert machine.handle(Saved(a)) == [Mark(d, None, (a, b), (), (a,), a), Leave()]
     assert machine.handle(Marked(d, a, claimed=False))[-1] == Finish()
 
 

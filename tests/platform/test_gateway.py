@@ -16,7 +16,7 @@ import pytest
 
 from observing import PATIENCE, branch_of, eventually, exists, outside, parent
 from platform_entries import TASK
-from platform_examples import Caller, gateway
+from platform_examples import Caller, gateway, served
 from shoal.errors import GatewayRefused
 from shoal.platform.gateway import LocalGateway, _Sandbox
 from shoal.platform.sandbox import PAGE, RunningTasks
@@ -74,6 +74,12 @@ def test_status_counts_sandboxes_and_invocations(local: LocalGateway, caller: Ca
     assert (status["busy"], status["idle"], status["queued"], status["runs"]) == (0, 2, 0, [])
     assert status["invocations"] == {"cold": 2, "warm": 1, "died": 0, "out_of_memory": 0}
     assert status["busy_seconds"] > 0
+
+
+def test_a_round_trip_to_the_gateway_is_delayed_once(tmp_path: Path) -> None:
+    with gateway(tmp_path, latency=3600.0) as slow, served(slow) as platform:
+        caller = Caller(platform, tmp_path)
+        assert caller.carry_out(caller.job())
 
 
 def test_idle_sandboxes_end_by_themselves(tmp_path: Path) -> None:

@@ -117,6 +117,14 @@ class Abort:
 
 
 @dataclass(slots=True)
+class Leave:
+    """Leave with the marks just asked for, unless one is the last: nothing else is to be done.
+
+    Each is answered by `Marked` all the same; `Finish` follows if none was the last.
+    """
+
+
+@dataclass(slots=True)
 class Finish:
     """Leave: every task of this worker is executed and released, or the run is to end."""
 
@@ -134,5 +142,6 @@ Effect = (
     | WarmUp
     | Park
     | Abort
+    | Leave
     | Finish
 )

@@ -13,7 +13,8 @@
 5. Policies may have a ready task wait here for a slot instead of for a worker of its own. What
    becomes ready through a task goes before those. Many workers are invoked by the fan-out invoker.
 6. Each Fetch, Execute, Save and Mark is answered by exactly one event. The worker finishes when
-   nothing runs, waits, moves or is marked. It waits for another worker only if a forecast says so.
+   nothing runs, waits, moves or is marked. If all that is left are marks that it asks for at once,
+   it leaves with them, unless one is the last. It waits for others only if a forecast says so.
 7. A worker that was lost begins again with its first task: it fetches what is saved instead of
    executing it, and leaves tasks alone that it had invoked workers for; should their inputs have
    been lost with a machine's memory, it saves them again. Whoever repeats a task whose mark was
@@ -37,6 +38,8 @@ from shoal.execution.effects import (
     Forget,
     HandIn,
     Invoke,
+    Leave,
+    Mark,
     Save,
     SetTimer,
 )
@@ -137,7 +140,19 @@ class FlexibleMachine:
         if not (self.finished or self._taken or moving) and self._begun:
             self.finished = True
             effects.append(Finish())
+        elif moving and not self.finished and self._only_marks(effects):
+            effects.append(Leave())
         return effects
+
+    def _only_marks(self, effects: list[Effect]) -> bool:
+        """Whether there is nothing to do but marks that are asked for right now.
+
+        What is held isn't done with, whether its mark is set or refused.
+        """
+        joins = self._joins
+        if self._taken or self._memory.saving or joins.delayed or any(joins.marking.values()):
+            return False
+        return sum([type(effect) is Mark for effect in effects]) == len(joins.marking)
 
     def _go_on(self, effects: list[Effect], unneeded: list[TaskId]) -> None:
         """Begin what waits for a slot; with nothing to do, see to what is held."""

@@ -32,6 +32,7 @@ from shoal.execution.effects import (
     Forget,
     HandIn,
     Invoke,
+    Leave,
     Mark,
     Park,
     Save,
@@ -119,6 +120,12 @@ class _Worker:
     refused: int = 0
     """The latest epoch that was lost: the store takes nothing more of it."""
     executed: tuple[TaskId, ...] = ()
+    asked: set[tuple[TaskId, str | None]] = field(default_factory=set)
+    """Marks of a flexible worker that the store hasn't got yet."""
+    leaving: bool = False
+    """It leaves with those, unless one is the last."""
+    left: bool = False
+    """It has: the store expects no more of it."""
 
 
 class Simulation:
@@ -242,7 +249,11 @@ class Simulation:
         epoch = worker.epoch
 
         def restart() -> None:
-            if worker.epoch == epoch:
+            if worker.epoch != epoch:
+                return
+            if worker.left:
+                self._unfinished -= 1
+            else:
                 worker.refused = epoch
                 self._start(worker)
 
@@ -281,6 +292,7 @@ class Simulation:
             return
         worker.entered, worker.sandbox = epoch, sandbox
         worker.moving = worker.saving = 0.0
+        worker.asked, worker.leaving = set(), False
         recovered = self._recovered(worker) if worker.lost else None
         if worker.part.flexible:
             worker.machine = FlexibleMachine(worker.part, self.plan.workflow.upstream)
@@ -367,6 +379,8 @@ class Simulation:
                 )
             case Abort(task):
                 raise WorkflowError(f"The simulated task {task!r} failed.")
+            case Leave():
+                worker.leaving = True
             case Finish():
                 self._unfinished -= 1
                 self._leave(worker, worker.sandbox)
@@ -497,6 +511,7 @@ class Simulation:
             if last:
                 given = {o: value for values, _ in done.values() for o, value in values.items()}
             if owner is None:
+                self._leave_with(worker, mark, last)
                 refused = mark.held is not None and not last
                 event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given), refused)
                 delay = min(self._repeats())
@@ -508,8 +523,16 @@ class Simulation:
                     self._after(delay, lambda: self._deliver(owner, mark.task, given))
             return None
 
+        if owner is None:
+            worker.asked.add((mark.task, mark.producer))
         waiting = max(0.0, worker.moving - self._clock.now())
         self._ask(waiting + self._costs.coordination(), marked)
+
+    def _leave_with(self, worker: _Worker, mark: Mark, last: bool) -> None:
+        """The store has a mark; who leaves with it does so unless it is the last."""
+        worker.asked.discard((mark.task, mark.producer))
+        worker.leaving = worker.leaving and not last
+        worker.left = worker.left or (worker.leaving and not worker.asked)
 
     def _mark_free(
         self,

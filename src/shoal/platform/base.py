@@ -9,7 +9,7 @@ import json
 import re
 import reprlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from shoal.errors import GatewayRefused, UsageError
@@ -22,6 +22,9 @@ INLINE_NBYTES = 8 * 1024 * 1024
 """Inputs up to this size travel with an invocation to a gateway."""
 INLINE_PART = 64 * 1024
 """A part up to this size travels in the invocation, a larger one through the store."""
+
+NOTHING = ""
+"""The inputs of a flexible worker that is given none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Invocation:
     part: str | None = None
     """The worker's part of the plan, in base64; None: it is in the store."""
     inputs: str | None = None
-    """Inputs of a flexible worker's first task, signed, in base64; the others are in the store."""
+    """Inputs of a flexible worker's first task, signed, in base64; the others are in the store.
+    None: the worker asks the store whether it is given any."""
     preload: tuple[str, ...] = ()
     """Installed packages that are worth importing once for all sandboxes."""
     common: str = ""
@@ -108,7 +112,11 @@ class Invocation:
 
     def to_json(self) -> str:
         """As it travels."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(self.to_dict(), separators=(",", ":"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {name: getattr(self, name) for name in _TYPES}
 
     @staticmethod
     def from_json(text: str | bytes) -> Invocation:

@@ -24,7 +24,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.clock import RealClock
@@ -106,7 +106,7 @@ class LocalGateway:
             logs: Where user code's output is kept.
             capacity: How many sandboxes there may be at once.
             idle_seconds: After how long an idle sandbox is removed.
-            latency: Seconds added to each invocation, for experiments.
+            latency: Seconds added to each invocation from this process, for experiments.
             function_seconds: After how long a worker is killed, as other platforms do.
             housing: What sandboxes get of the machine.
         """
@@ -139,7 +139,7 @@ class LocalGateway:
         self._selector.register(self._wake, selectors.EVENT_READ, self._on_wake)
         self._zygotes = Zygotes(entry, self._selector, housing)
         self._zygotes.start(1)
-        self._tender = Tender(self.alive, self.invoke, self.cancel)
+        self._tender = Tender(self.alive, self.take, self.cancel)
         self.invoker = Invoker(self.invoke)
         """Its own: a gateway needs none beside it."""
         self._thread = threading.Thread(target=self._listen, name="shoal-gateway", daemon=True)
@@ -149,6 +149,10 @@ class LocalGateway:
         """Start workers, at once or when there is room."""
         if self._latency:
             threading.Event().wait(self._latency)
+        self.take(invocations)
+
+    def take(self, invocations: Sequence[Invocation]) -> None:
+        """Start workers, for who isn't in this process, and has waited for the round trip."""
         with self._lock:
             self._check_open()
             if len(self._queue) + len(invocations) > _MOST_WAITING:
@@ -337,7 +341,7 @@ class LocalGateway:
         token = run_token(token, job.run, job.session)
         if self._housing.own_folder:
             job = replace(job, folder="")
-        frame = {"invocation": asdict(job), "gateway": url, "token": token, "start": start}
+        frame = {"invocation": job.to_dict(), "gateway": url, "token": token, "start": start}
         try:
             send_frame(sandbox.control, json.dumps(frame, separators=(",", ":")).encode())
         except OSError:

@@ -254,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not all(scope.covers(job.run, job.session) for job in jobs):
             return _forbidden()
         if count is None:
-            gateway.invoke(jobs)
+            gateway.take(jobs)
         else:
             gateway.prewarm(jobs[0], count)
         return 202, {}

@@ -13,7 +13,6 @@ import ssl
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
@@ -80,15 +79,15 @@ class HttpPlatform:
 
     def invoke(self, invocations: Sequence[Invocation]) -> None:
         """Start workers."""
-        self._request("POST", "/job", [asdict(invocation) for invocation in invocations])
+        self._request("POST", "/job", [invocation.to_dict() for invocation in invocations])
 
     def fan_out(self, like: Invocation, workers: Sequence[WorkerId]) -> None:
         """Have the fan-out invoker start workers."""
-        self._invoker._request("POST", "/fanout", [asdict(like), list(workers)])
+        self._invoker._request("POST", "/fanout", [like.to_dict(), list(workers)])
 
     def prewarm(self, invocation: Invocation, count: int) -> None:
         """Have sandboxes ready."""
-        self._request("POST", "/warmup", [count, asdict(invocation)])
+        self._request("POST", "/warmup", [count, invocation.to_dict()])
 
     def cancel(self, run: RunId) -> None:
         """Stop the run's workers."""

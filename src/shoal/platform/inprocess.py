@@ -12,7 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.clock import RealClock
@@ -67,7 +67,7 @@ class InProcessPlatform:
         while self._queue and (acquired := self._acquired(self._queue[0])) is not None:
             sandbox, start = acquired
             sandbox.job = job = self._queue.popleft()
-            frame = {"invocation": asdict(job), "gateway": "", "token": "", "start": start}
+            frame = {"invocation": job.to_dict(), "gateway": "", "token": "", "start": start}
             sandbox.frames.put(frame)
 
     def _acquired(self, job: Invocation) -> tuple[_Sandbox, str] | None:

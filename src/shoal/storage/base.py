@@ -2,8 +2,9 @@
 
 1. A run exists from `open` to `close`; after that the store refuses what is said of it (`RunOver`),
    so that nothing of a run can come back. Every key also has a time to live: that of the run.
-2. A worker's start has an epoch. What an older epoch sends is refused, unless it has a twin. Every
-   operation may be repeated by who isn't sure that it was carried out: the answer is the same.
+2. A worker's start has an epoch. What an older epoch sends is refused, unless it has a twin; so is
+   what a repetition of the start sends that wasn't the first to enter. Every operation may be
+   repeated by who isn't sure that it was carried out: the answer is the same.
 3. Within one `complete`, outputs are saved before they are announced and tasks are marked.
 4. Marks are idempotent: a set of those who have done their share, not a counter.
 5. A mailbox keeps its messages until the run ends: reading takes nothing out.
@@ -90,7 +91,10 @@ class Completion:
     starts: Sequence[tuple[WorkerId, bytes]] = ()
     """Flexible workers to be started, and what they are given; who was already isn't again."""
     finished: bool = False
-    """The worker leaves for good."""
+    """The worker leaves for good, and the last letter says so; unless it is given a task by one of
+    the marks, or one is refused: then it stays, and that letter isn't sent."""
+    entering: bool = False
+    """This start of the worker hasn't entered, and does so with this."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,11 @@ def signed_value(task: str, stage: int) -> str:
     return f"value of task {task!r} before stage {stage}"
 
 
+def shared_part(content: str) -> str:
+    """The file in shared memory that has the part of all workers, by its content."""
+    return f"part of all:{content}"
+
+
 SIGNED_PART = "part of a plan"
 """What each worker's part of a plan is signed as; whose it is stands in it."""
 

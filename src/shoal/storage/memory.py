@@ -60,6 +60,11 @@ def _flat(blob: Blob) -> bytes:
     return b"".join(blob)
 
 
+def _stays(answers: Sequence[Answer]) -> bool:
+    """Whether a worker has something to do that has said that it has nothing."""
+    return any(isinstance(answer, Ready | Refused) for answer in answers)
+
+
 class MemoryStore:
     """A store that lives and dies with its process."""
 
@@ -104,9 +109,7 @@ class MemoryStore:
             if state.common is not None and epoch == 1:
                 state.epochs.setdefault(worker, 1)
             self._run(run, worker, epoch)
-            if (worker, epoch) in state.entered:
-                raise RunOver(f"Start {epoch} of worker {worker} in run {run} is under way.")
-            state.entered.add((worker, epoch))
+            self._enter(state, run, worker, epoch)
             state.leases[worker] = time.monotonic() + state.lease
             clean = epoch == 1 or state.parked_at.get(worker) == epoch - 1
             return Entry(
@@ -115,6 +118,11 @@ class MemoryStore:
                 state.given.get(worker),
                 None if clean else self._leftovers(state, worker),
             )
+
+    def _enter(self, state: _Run, run: RunId, worker: WorkerId, epoch: int) -> None:
+        if (worker, epoch) in state.entered:
+            raise RunOver(f"Start {epoch} of worker {worker} in run {run} is under way.")
+        state.entered.add((worker, epoch))
 
     def _leftovers(self, state: _Run, worker: WorkerId) -> Leftovers:
         handed_in = [each for each in state.mailboxes.get(CLIENT, []) if each.kind == "output"]
@@ -132,6 +140,8 @@ class MemoryStore:
         answers: list[Answer] = []
         with self._changed:
             state = self._run(run, worker, epoch)
+            if completion.entering:
+                self._enter(state, run, worker, epoch)
             for name, blob in completion.saves:
                 state.outputs[name] = _flat(blob)
             for found in completion.announcements:
@@ -147,7 +157,9 @@ class MemoryStore:
                 if mark.owner not in state.claimed:
                     state.claimed.add(mark.owner)
                     answers.append(self._claim(state, mark.owner))
-            for letter in completion.letters:
+            leaves = completion.finished and not _stays(answers)
+            withheld = completion.finished and not leaves
+            for letter in completion.letters[: -1 if withheld else None]:
                 self._append(state, CLIENT, letter)
             for started, given in completion.starts:
                 if started not in state.epochs:
@@ -155,13 +167,16 @@ class MemoryStore:
                     answers.append(self._claim(state, started))
             state.progress[worker, epoch] = completion.executed
             state.leases[worker] = time.monotonic() + state.lease
-            if completion.finished:
-                del state.leases[worker]
-                state.done.add(worker)
-                if state.twins.pop(worker, None) is not None:
-                    state.epochs[worker] = epoch
+            if leaves:
+                self._let_go(state, worker, epoch)
             self._changed.notify_all()
         return answers
+
+    def _let_go(self, state: _Run, worker: WorkerId, epoch: int) -> None:
+        del state.leases[worker]
+        state.done.add(worker)
+        if state.twins.pop(worker, None) is not None:
+            state.epochs[worker] = epoch
 
     def _mark(self, state: _Run, mark: MarkRequest, worker: WorkerId) -> tuple[bytes, ...] | None:
         """The payloads of all marks if that made the task ready."""

@@ -120,7 +120,7 @@ class RedisStore(ServerClient):
         args: list[Arg] = [
             *(keys.mailbox(run, ""), keys.large_output(run, "")),
             *(worker, epoch, completion.executed),
-            *(secrets.token_hex(8), int(completion.finished)),
+            *(secrets.token_hex(8), int(completion.finished), int(completion.entering)),
         ]
         small: list[tuple[str, Blob]] = []
         for name, blob in completion.saves:

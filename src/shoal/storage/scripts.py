@@ -49,21 +49,28 @@ _COMPLETE = (
 -- KEYS: state, marks, outputs, progress, the client's mailbox, names of large outputs, leases, what
 -- flexible workers are given, then the staged outputs.
 -- ARGV[1] and ARGV[2] say how the keys of mailboxes and of large outputs begin; ARGV[6] is another
--- each time that this isn't a repetition, and ARGV[7] is 1 if the worker leaves.
+-- each time that this isn't a repetition, ARGV[7] is 1 if the worker leaves, unless it is given a
+-- task or refused a mark, and ARGV[8] is 1 if its start hasn't entered before.
 -- A mark without an owner has the number of its producer instead of all producers' names, and how
 -- many outputs that stay with the worker are to be marked instead, and their numbers.
 -- The first to write is a command that a full memory refuses: after any other all are let through.
 local mailboxes, larges, worker, epoch, executed = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local token, finished = ARGV[6], ARGV[7]
+local token, finished, entering = ARGV[6], ARGV[7], ARGV[8]
 local gone = over(worker, epoch)
 local before = redis.call('HGET', KEYS[1], 'answer:' .. worker)
 local repeated = before and string.sub(before, 1, #token) == token
+local entered = 'entered:' .. worker .. ':' .. epoch
+if entering == '1' and not (gone or repeated)
+    and redis.call('HSETNX', KEYS[1], entered, token) == 0
+    and redis.call('HGET', KEYS[1], entered) ~= token then
+  gone = 'this repetition of a start of worker ' .. worker
+end
 if gone or repeated then
   for i = 9, #KEYS do redis.call('UNLINK', KEYS[i]) end
   if repeated then return cmsgpack.unpack(string.sub(before, #token + 1)) end
   return redis.error_reply('RUNOVER ' .. gone .. ' is over')
 end
-local at = 8
+local at = 9
 local function take()
   local value = ARGV[at]
   at = at + 1
@@ -161,13 +168,15 @@ for _ = 1, tonumber(take()) do
   end
 end
 redis.call('PEXPIRE', KEYS[2], ttl)
-for _ = 1, tonumber(take()) do
+local leaves = finished == '1' and #owned + #refused == 0
+local letters = tonumber(take())
+for n = 1, letters do
   local letter = {'kind', take(), 'name', take()}
   for i = 1, tonumber(take()) do
     letter[#letter + 1] = i
     letter[#letter + 1] = take()
   end
-  append(KEYS[5], unpack(letter))
+  if n < letters or finished == '0' or leaves then append(KEYS[5], unpack(letter)) end
 end
 for _ = 1, tonumber(take()) do
   local started, given = take(), take()
@@ -179,7 +188,7 @@ for _ = 1, tonumber(take()) do
 end
 redis.call('HSET', KEYS[4], worker .. '\\n' .. epoch, executed)
 redis.call('PEXPIRE', KEYS[4], ttl)
-if finished == '1' then
+if leaves then
   only(worker, epoch)
   redis.call('HDEL', KEYS[7], worker)
   redis.call('HSET', KEYS[1], 'done:' .. worker, 1)

@@ -6,6 +6,8 @@
    marks, so an output counts as saved as soon as it stands in line. Workers that it gives the
    right to start are invoked after it.
 3. Large outputs for this machine go through shared memory, and nothing of them to the store.
+4. A worker that hasn't entered does so with its first round trip; until then it changes nothing
+   that others see, for its start may be a repetition.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from shoal.errors import PlatformError, StoreError, Tampered
 from shoal.execution.effects import Mark
 from shoal.execution.events import Event, Fetched, Marked, Saved
 from shoal.execution.plan import Part
-from shoal.platform.base import Invocation, Platform
+from shoal.platform.base import NOTHING, Invocation, Platform
 from shoal.storage.base import (
     Announcement,
     Claim,
@@ -42,6 +44,7 @@ from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode, encode
 from shoal.storage.keys import signed_announcement, signed_inputs, signed_mark, signed_output
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, TaskId, WorkerId
+from shoal.worker.background import in_background
 from shoal.worker.recorder import FETCH, SAVE, Recorder
 from shoal.worker.recovery import opened_outputs
 
@@ -105,6 +108,8 @@ class Courier:
         shared: SharedFolder | None,
         worker: Worker,
         given: Buffer | None = None,
+        *,
+        entered: bool = True,
     ) -> None:
         self._invocation = invocation
         self._part = part
@@ -113,6 +118,7 @@ class Courier:
         self._shared = shared
         self._worker = worker
         self._given = given
+        self._entered = entered
         self._key = bytes.fromhex(invocation.key)
         self._clock = RealClock()
         self._room = part.resources.memory_mb * 1024 * 1024 // 2
@@ -126,11 +132,15 @@ class Courier:
         self._letters: list[Letter] = []
         self._starts: dict[WorkerId, bytes] = {}
         """Flexible workers to be started with the next round trip, and what they are given."""
-        self._crowd: set[WorkerId] = set()
-        """Those of them that the fan-out invoker starts."""
+        self._crowd: dict[WorkerId, bool] = {}
+        """Those of them that the fan-out invoker starts, and whether they are given anything."""
         self._invoked: list[TaskId] = []
         """The first tasks of all flexible workers that this one has started."""
         self._parking: _Parking | None = None
+        self._leaving = False
+        """The next round trip is the last, unless the store gives the worker a task."""
+        self._left = False
+        """It was: the client has the timeline."""
         self._finishing = False
         self._done = False
         self._told = 0
@@ -143,19 +153,20 @@ class Courier:
         self._timer_count = 0
         self._woken = False
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="shoal-courier", daemon=True)
+        self._busy = False
+        """The thread in the background is doing something."""
 
     def start(self) -> None:
         """Begin to work in the background."""
-        self._thread.start()
+        self._woken = False  # the timers so far are seen to anyway
+        in_background(self._run)
 
     def stop(self) -> None:
         """Do no more in the background."""
         with self._wake:
             self._stopped = True
-            self._wake.notify()
-        if self._thread.ident is not None:
-            self._thread.join()
+            self._wake.notify_all()
+            self._wake.wait_for(lambda: not self._busy)
 
     def save(self, task: TaskId) -> None:
         """Save an own output."""
@@ -199,7 +210,7 @@ class Courier:
             blob = encode((plain, _joined(pickled)), self._key, signed_inputs(task))
             self._starts[WorkerId(task)] = b"".join(blob)
             if many:
-                self._crowd.add(WorkerId(task))
+                self._crowd[WorkerId(task)] = bool(plain or pickled)
 
         self._orders.append(order)
 
@@ -253,8 +264,19 @@ class Courier:
         """Hand the timeline in with the last round trip; whether everything is done."""
 
         def order() -> None:
-            self._finishing = True
+            self._finishing = not self._left
             self._done = done
+
+        self._orders.append(order)
+
+    def leave(self) -> None:
+        """Hand the timeline in with the next round trip, unless the store gives the worker a task.
+
+        A timeline can't tell of outputs that are saved by the same trip: then it goes later.
+        """
+
+        def order() -> None:
+            self._leaving = not self._sending
 
         self._orders.append(order)
 
@@ -314,6 +336,10 @@ class Courier:
             kind = "finished" if self._finishing else "parked"
             record = self._worker.recorder.taken(self._clock.now())
             self._letters.append(Letter(kind, self._part.worker, (record, *self._told_of())))
+        leaving, self._leaving = self._leaving and not self._finishing, False
+        if leaving:
+            record = self._worker.recorder.record(self._clock.now())
+            self._letters.append(Letter("finished", self._part.worker, (record, *self._told_of())))
         if self._saves or self._marks or self._announcements or self._letters or self._starts:
             completion = Completion(
                 self._saves,
@@ -322,7 +348,7 @@ class Courier:
                 self._worker.executed,
                 self._announcements,
                 list(self._starts.items()),
-                self._done,
+                self._done or leaving,
             )
             self._saves, self._marks, self._letters, self._announcements = [], [], [], []
             self._starts = {}
@@ -348,13 +374,19 @@ class Courier:
         self._told = completion.executed
         self._heard = time.monotonic()
         invocation = self._invocation
+        if not self._entered:
+            completion = replace(completion, entering=True)
         answers = self._store.complete(
             invocation.run, self._part.worker, invocation.epoch, completion
         )
+        self._entered = True
+        stays = any([isinstance(answer, Ready | Refused) for answer in answers])
+        self._left = completion.finished and not stays
         claims = [answer for answer in answers if isinstance(answer, Claim)]
-        crowd, self._crowd = self._crowd, set()
+        crowd, self._crowd = self._crowd, {}
         if crowd:
-            self._start_crowd([claim for claim in claims if claim.worker in crowd])
+            own = [claim for claim in claims if claim.worker in crowd]
+            self._start_crowd(own, given=any([crowd[claim.worker] for claim in own]))
             claims = [claim for claim in claims if claim.worker not in crowd]
         if claims:
             self._start_all(claims, dict(completion.starts))
@@ -374,11 +406,13 @@ class Courier:
         except PlatformError as error:  # who tends the run will start them
             log.warning("workers could not be started: %s", error)
 
-    def _start_crowd(self, claims: list[Claim]) -> None:
+    def _start_crowd(self, claims: list[Claim], *, given: bool) -> None:
         """Have the fan-out invoker start workers; what they are given they find in the store."""
         if not claims:
             return
         like = self._invocation_of(claims[0], {})
+        if not given:
+            like = replace(like, inputs=NOTHING)
         try:
             self._platform.fan_out(like, [claim.worker for claim in claims])
         except PlatformError as error:
@@ -404,6 +438,8 @@ class Courier:
         blob = self._worker.blob(task)
         nbytes = blob_nbytes(blob)
         if self._shared and worthwhile(blob) and nbytes <= self._room:
+            if not self._entered:
+                self._tell_progress()
             if self._shared.write(task, blob):
                 self._room -= nbytes
                 self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
@@ -486,34 +522,47 @@ class Courier:
         """The inputs of a flexible worker's first task that came with its invocation."""
         inputs = self._invocation.inputs
         data = self._given if inputs is None else b64decode(inputs)
-        if data is None:
+        if not data:
             return {}
         plain, pickled = decode(data, self._key, signed_inputs(self._invocation.worker))
         return {**plain, **opened_outputs(pickled, self._key)}
 
     def _run(self) -> None:
         try:
-            while not self._stopped:
-                self._await_something()
+            while self._await_something():
                 for callback in self._due():
                     callback()
                 self.work()
         except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
             self._worker.give_up(error)
+        finally:
+            self._rest()
 
-    def _await_something(self) -> None:
+    def _rest(self) -> None:
+        with self._wake:
+            self._busy = False
+            self._wake.notify_all()
+
+    def _await_something(self) -> bool:
+        """Wait until there may be something to do; False if there will be no more."""
+        self._rest()
         with self._wake:
             timeout = _PROGRESS_SECONDS
             if self._timers:
                 timeout = min(timeout, max(0.0, self._timers[0][0] - time.monotonic()))
             woken = self._wake.wait_for(lambda: self._woken or self._stopped, timeout)
             self._woken = False
+            if self._stopped:
+                return False
+            self._busy = True
         silent = time.monotonic() - self._heard > self._invocation.lease / 3
         if silent or (not woken and self._worker.executed != self._told):
             self._orders.append(self._tell_progress)
+        return True
 
     def _tell_progress(self) -> None:
-        self._complete(Completion(executed=self._worker.executed))
+        if not self._left:
+            self._complete(Completion(executed=self._worker.executed))
 
     def _due(self) -> Sequence[Callable[[], None]]:
         due = []

@@ -1,4 +1,10 @@
-"""The entry point: what a sandbox does with a job."""
+"""The entry point: what a sandbox does with a job.
+
+A worker enters the run first. A flexible one that has all it needs to begin (its part, in the
+sandbox or in shared memory, and what it is given) enters with what it first tells the store: should
+its start be a repetition, it computes for nothing, and is refused then. One that was long on its
+way enters first, for its lease may be nearly over.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +14,15 @@ import sys
 from base64 import b64decode
 from typing import Any
 
+from shoal.clock import RealClock
 from shoal.errors import RunOver
 from shoal.platform.base import Invocation
 from shoal.platform.http import HttpPlatform
-from shoal.storage.base import Store
+from shoal.storage.base import Entry, Store
+from shoal.storage.codec import Buffer
+from shoal.storage.keys import shared_part
 from shoal.storage.sharded import open_store
+from shoal.storage.shared import SharedFolder
 from shoal.types import RunId, TaskId
 from shoal.worker import farming
 from shoal.worker.package import Unpacked, unpack
@@ -59,20 +69,39 @@ def run_worker(
     """Enter the run and do the worker's part; a start that is over does nothing."""
     known = (invocation.run, invocation.common)
     unpacked = _packages.get(known) if invocation.common else None
-    wanted = unpacked is None and invocation.part is None
-    try:
-        entry = store.enter(invocation.run, invocation.worker, invocation.epoch, part=wanted)
-    except RunOver:
-        return True
+    data = _sent_part(invocation) if unpacked is None else None
+    wanted = unpacked is None and data is None
+    entry: Entry | None = None
+    if wanted or not _begins_at_once(invocation):
+        try:
+            entry = store.enter(invocation.run, invocation.worker, invocation.epoch, part=wanted)
+        except RunOver:
+            return True
     if unpacked is None:
-        data = b64decode(invocation.part) if invocation.part is not None else entry.part
-        unpacked = unpack(data, bytes.fromhex(invocation.key), invocation.worker)
+        found = entry.part if entry is not None and wanted else data
+        unpacked = unpack(found, bytes.fromhex(invocation.key), invocation.worker)
     if unpacked.part.flexible:
         _packages.clear()  # one run's at a time
         _packages[known] = unpacked
         unpacked = unpacked.begun_with(TaskId(invocation.worker))
     runtime = WorkerRuntime(invocation, unpacked, entry, store, platform, running, start=start)
     return runtime.run()
+
+
+def _sent_part(invocation: Invocation) -> Buffer | None:
+    """A worker's part, if it came with the invocation or is in the machine's shared memory."""
+    if invocation.part is not None:
+        return b64decode(invocation.part)
+    if invocation.shared is None or not invocation.common:
+        return None
+    return SharedFolder(invocation.shared).read(shared_part(invocation.common))
+
+
+def _begins_at_once(invocation: Invocation) -> bool:
+    """Whether a worker that has its part needs nothing else from the store to begin."""
+    under_way = RealClock().now() - invocation.sent
+    first = bool(invocation.common) and invocation.epoch == 1
+    return first and invocation.inputs is not None and under_way < invocation.lease / 3
 
 
 def move_to(invocation: Invocation) -> None:

@@ -49,9 +49,13 @@ class Recorder:
             moved = Moved(saved, fetched)
             self._shards[server] = self._shards.get(server, Moved()).and_then(moved)
 
+    def record(self, now: float) -> bytes:
+        """The rows of a start that may end, as they are handed in."""
+        rows = [*self.rows, (_LEAVE, -1, now, now, 0.0, 0)]
+        return encode_record(self._worker, rows, self._shards)
+
     def taken(self, now: float) -> bytes:
-        """The rows of a start that ends, as they are handed in."""
-        self.rows.append((_LEAVE, -1, now, now, 0.0, 0))
-        rows, self.rows = self.rows, []
-        shards, self._shards = self._shards, {}
-        return encode_record(self._worker, rows, shards)
+        """The same, for a start that ends for certain, or goes on as if it had begun anew."""
+        record = self.record(now)
+        self.rows, self._shards = [], {}
+        return record

@@ -34,6 +34,7 @@ from shoal.execution.effects import (
     Forget,
     HandIn,
     Invoke,
+    Leave,
     Mark,
     Park,
     Save,
@@ -110,18 +111,19 @@ class WorkerRuntime:
         self,
         invocation: Invocation,
         unpacked: Unpacked,
-        entry: Entry,
+        entry: Entry | None,
         store: Store,
         platform: Platform,
         running: Running,
         *,
         start: str = "cold",
     ) -> None:
+        """Begin a start; without an entry it enters with what it first tells the store."""
         self._invocation = invocation
         self._unpacked = unpacked
         self._store = store
         self._running = running
-        self._entry = entry
+        self._entry = entry or Entry(None, None)
         self._key = bytes.fromhex(invocation.key)
         self._clock = RealClock()
         self._part = part = unpacked.part
@@ -164,7 +166,16 @@ class WorkerRuntime:
         self._cache = TaskCache(invocation.cache_place, unpacked, invocation.latency)
         shared = SharedFolder(invocation.shared) if invocation.shared else None
         self._shared = shared
-        self._courier = Courier(invocation, part, store, platform, shared, self, entry.given)
+        self._courier = Courier(
+            invocation,
+            part,
+            store,
+            platform,
+            shared,
+            self,
+            self._entry.given,
+            entered=entry is not None,
+        )
 
     def run(self) -> bool:
         """Do everything there is to do; whether this process can run another worker."""
@@ -172,11 +183,11 @@ class WorkerRuntime:
             for event in self._beginning():
                 self._tell(event)
             self.recorder.started(self._start, self._invocation.sent, self._clock.now())
-            self._courier.start()
             if self._part.waits:
                 self._listen()
             else:
                 self._courier.after(_LISTEN_SECONDS, self._listen)
+            self._courier.start()
             self._run_slots()
             self._courier.stop()
             self._courier.settle()
@@ -465,6 +476,8 @@ class WorkerRuntime:
             case Abort(task):
                 courier.post(Letter("failed", task, self._failures[task]))
                 self._finish(done=False)
+            case Leave():
+                courier.leave()
             case Finish():
                 self._finish(done=not self._stopping)
             case Execute() | Forget():
