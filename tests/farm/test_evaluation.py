@@ -50,7 +50,7 @@ def test_a_policy_is_trained_and_compared_from_the_command_line(
 ) -> None:
     policy = tmp_path / "policy.npz"
     train = ["farm", "train", "sarsa", str(policy), "--workloads", "poisson"]
-    assert main([*train, "--episodes", "50", "--sweeps", "0"]) == 0
+    assert main([*train, "--episodes", "50", "--tries", "0"]) == 0
     names = f"fixed-12,{policy}"
     compare = ["farm", "evaluate", names, "--workloads", "poisson", "--orders", "fifo"]
     figures = tmp_path / "figures"

@@ -45,7 +45,7 @@ def test_no_stream_of_training_is_held_out_or_evaluated() -> None:
 def test_polishing_never_makes_it_worse_on_the_held_out_streams() -> None:
     policy = Sarsa({"table": np.zeros(TABLE)}, {"phase_clock": True})
     training = Training(workloads=("poisson",), held_out=4, target=0.9)
-    better = polished(training, policy, sweeps=1)
+    better = polished(training, policy, tries=10)
     assert judgement(training, better) > judgement(training, policy)
 
 
