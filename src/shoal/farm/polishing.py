@@ -4,14 +4,14 @@
    a learned table is ragged. Each of its rows becomes a *band*: below it workers are added, above
    it they leave, within it nothing changes. The band that fits the learned row best is taken.
 2. A direct search then moves the bands of neighbouring rows by one worker, or makes them alike; a
-   move stays if the policy is judged better on the same streams. These are training streams.
+   move stays if the policy is judged better on the same streams, which are training streams. At
+   first one that is judged a little worse may stay too, so that the search gets out of dead ends.
 3. Held-out streams that no table was chosen by say in the end whether the result is better.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from math import inf
 from random import Random
 from typing import Any
 
@@ -26,8 +26,9 @@ from shoal.farm.training import HELD_OUT_SEEDS, TRAINING_SEEDS, Report, Training
 _STREAMS = 32
 _FEW = 8
 """Streams of each workload that a move is tried on; and those that drop it if it does badly."""
-_BADLY = 0.1
-"""In mean workers."""
+_BADLY = 0.05
+_LENIENT = 0.2
+"""In mean workers: what a move may do worse on the few, and, falling to none, what it may cost."""
 _RUNS = (1, 1, 2, 4, 8)
 """How many neighbouring places along the table are moved together."""
 _MOVES = ((1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1), None)
@@ -66,17 +67,22 @@ def polished(
     table = np.zeros(policy.table.shape, np.float32)
     _write(table, bands)
     trial = Sarsa({"table": table}, policy.about | {"polished": tries})
-    best, best_few = judgement(training, trial, many), judgement(training, trial, few)
+    now, now_few = judgement(training, trial, many), judgement(training, trial, few)
+    best, best_bands = now, bands
     for number in range(1, tries + 1):
+        lenient = _LENIENT * (1 - number / tries)
         moved = _moved(rng, bands)
         _write(table, moved)
-        quick = judgement(training, trial, few)
-        judged = judgement(training, trial, many) if quick > best_few - _BADLY else -inf
-        if judged > best:
-            best, best_few, bands = judged, quick, moved
+        quick = now_few if moved == bands else judgement(training, trial, few)
+        if quick != now_few and quick >= now_few - _BADLY - lenient:
+            judged = judgement(training, trial, many)
+            if judged > now - lenient * rng.random():
+                now, now_few, bands = judged, quick, moved
+            if judged > best:
+                best, best_bands = judged, moved
         if report is not None:
             report(number, best)
-    _write(table, bands)
+    _write(table, best_bands)
     fresh = range(HELD_OUT_SEEDS + training.held_out, HELD_OUT_SEEDS + 3 * training.held_out)
     better = judgement(training, trial, fresh) > judgement(training, policy, fresh)
     return trial if better else policy
