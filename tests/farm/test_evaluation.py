@@ -60,6 +60,18 @@ def test_a_policy_is_trained_and_compared_from_the_command_line(
     assert len(list(figures.glob("*.svg"))) == 2
 
 
+def test_a_trained_table_is_polished_further_if_its_clock_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = str(tmp_path / "first.npz"), str(tmp_path / "second.npz")
+    train = ["farm", "train", "sarsa"]
+    short = ["--workloads", "poisson", "--episodes", "50"]
+    assert main([*train, first, *short, "--tries", "0"]) == 0
+    assert main([*train, second, *short, "--tries", "2", "--start", first]) == 0
+    assert main([*train, second, *short, "--no-clock", "--start", first]) == 2
+    assert "another phase clock" in capsys.readouterr().err
+
+
 def test_a_policy_s_file_has_its_ending(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["farm", "train", "sarsa", "policy.txt"]) == 2
     assert ".npz" in capsys.readouterr().err

@@ -46,6 +46,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
                        help="what a change weighs in a judgement, in workers")  # fmt: skip
     train.add_argument("--tries", type=int, default=500,
                        help="moves tried to polish sarsa's table (default: 500)")  # fmt: skip
+    train.add_argument("--start", metavar="FILE",
+                       help="polish this file's table, don't train one")  # fmt: skip
     train.add_argument("--seed", type=int, default=0)
     compare = actions.add_parser(
         "evaluate",
@@ -111,8 +113,17 @@ def _trained(args: argparse.Namespace, training: Training, bar: ProgressBar) -> 
     from shoal.farm.polishing import polished
     from shoal.farm.sarsa import train_sarsa
 
-    trained = train_sarsa(training, show)
+    trained = _started(args.start, training) if args.start else train_sarsa(training, show)
     return polished(training, trained, args.tries)
+
+
+def _started(path: str, training: Training) -> Sarsa:
+    from shoal.farm.learned import Sarsa
+
+    policy = Sarsa.load(path)
+    if policy.about.get("phase_clock", True) != training.phase_clock:
+        raise UsageError(f"{path} was trained with another phase clock: give or leave --no-clock.")
+    return policy
 
 
 def _evaluate(args: argparse.Namespace) -> None:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from random import Random
 from typing import Any
 
@@ -66,7 +67,7 @@ def polished(
     bands = _fitted_bands(policy, _met(training, policy, few))
     table = np.zeros(policy.table.shape, np.float32)
     _write(table, bands)
-    trial = Sarsa({"table": table}, policy.about | {"polished": tries})
+    trial = Sarsa({"table": table}, policy.about | asdict(training) | {"polished": tries})
     now, now_few = judgement(training, trial, many), judgement(training, trial, few)
     best, best_bands = now, bands
     for number in range(1, tries + 1):
