@@ -38,7 +38,7 @@ def test_the_longest_response_asks_for_more_than_the_mean() -> None:
 
 def test_staffing_follows_the_load_and_its_square_root() -> None:
     # The load is 5 * 1.5 = 7.5, its square root 2.7.
-    assert SquareRootStaffing(margin=0.0).decide(QUIET._replace(workers=1)) == 6
+    assert SquareRootStaffing(margin=0.0).decide(QUIET._replace(workers=1)) == 7
     assert SquareRootStaffing(margin=2.0).decide(QUIET._replace(workers=1)) == 12
 
 
@@ -48,6 +48,24 @@ def test_staffing_goes_up_at_once_and_down_with_patience() -> None:
     assert staffing.decide(IDLE) == 0
     assert staffing.decide(IDLE) < 0
     assert staffing.decide(QUIET._replace(arrival_rate=20.0)) > 0
+
+
+def test_staffing_adds_workers_for_those_that_wait() -> None:
+    staffing = SquareRootStaffing(margin=0.0, backlog=0.5)
+    assert staffing.decide(QUIET._replace(workers=8, waiting=6)) == 3
+
+
+def test_staffing_can_take_the_load_from_the_tasks_in_the_farm() -> None:
+    staffing = SquareRootStaffing(margin=0.0, backlog=0.0, inside=1.0)
+    assert staffing.decide(QUIET._replace(workers=8, busy=8, waiting=4)) == 4
+
+
+def test_staffing_that_has_left_its_floor_holds_on() -> None:
+    staffing = SquareRootStaffing(floor=9, patience=1, hold=3)
+    assert staffing.decide(IDLE._replace(workers=9)) == 0
+    assert [staffing.decide(IDLE._replace(workers=11)) for _ in range(3)] == [0, 0, -2]
+    staffing.decide(IDLE._replace(workers=9))
+    assert staffing.decide(IDLE._replace(workers=11)) == 0
 
 
 def test_staffing_keeps_its_floor() -> None:
@@ -64,7 +82,7 @@ def test_staffing_forgets_a_stream_when_it_is_reset() -> None:
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(UsageError, match="floor and patience"):
+    with pytest.raises(UsageError, match="floor and "):
         SquareRootStaffing(floor=0)
 
 

@@ -50,7 +50,7 @@ def test_a_policy_is_trained_and_compared_from_the_command_line(
 ) -> None:
     policy = tmp_path / "policy.npz"
     train = ["farm", "train", "sarsa", str(policy), "--workloads", "poisson"]
-    assert main([*train, "--episodes", "50", "--sweeps", "0"]) == 0
+    assert main([*train, "--episodes", "50", "--tries", "0"]) == 0
     names = f"fixed-12,{policy}"
     compare = ["farm", "evaluate", names, "--workloads", "poisson", "--orders", "fifo"]
     figures = tmp_path / "figures"
@@ -58,6 +58,18 @@ def test_a_policy_is_trained_and_compared_from_the_command_line(
     out = capsys.readouterr().out
     assert "poisson, fifo, with phase clock; 2 streams" in out
     assert len(list(figures.glob("*.svg"))) == 2
+
+
+def test_a_trained_table_is_polished_further_if_its_clock_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = str(tmp_path / "first.npz"), str(tmp_path / "second.npz")
+    train = ["farm", "train", "sarsa"]
+    short = ["--workloads", "poisson", "--episodes", "50"]
+    assert main([*train, first, *short, "--tries", "0"]) == 0
+    assert main([*train, second, *short, "--tries", "2", "--start", first]) == 0
+    assert main([*train, second, *short, "--no-clock", "--start", first]) == 2
+    assert "another phase clock" in capsys.readouterr().err
 
 
 def test_a_policy_s_file_has_its_ending(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -45,8 +47,23 @@ def test_no_stream_of_training_is_held_out_or_evaluated() -> None:
 def test_polishing_never_makes_it_worse_on_the_held_out_streams() -> None:
     policy = Sarsa({"table": np.zeros(TABLE)}, {"phase_clock": True})
     training = Training(workloads=("poisson",), held_out=4, target=0.9)
-    better = polished(training, policy, sweeps=1)
+    better = polished(training, policy, tries=10)
     assert judgement(training, better) > judgement(training, policy)
+
+
+def test_polishing_is_the_same_for_the_same_seed() -> None:
+    policy = Sarsa({"table": np.zeros(TABLE)}, {"phase_clock": True})
+    training = Training(workloads=("poisson",), held_out=2, target=0.9)
+    first, second = (polished(training, policy, tries=5) for _ in range(2))
+    assert np.array_equal(first.table, second.table)
+
+
+def test_the_price_of_an_action_decides_between_equal_services() -> None:
+    free, dear = (replace(SHORT, target=0.5, action_price=price) for price in (0.0, 1.0))
+    still, moving = Fixed(12), Fixed(11)
+    assert judgement(free, moving) > judgement(free, still)
+    assert judgement(dear, moving) == pytest.approx(judgement(free, moving) - 1.0)
+    assert judgement(dear, still) == pytest.approx(judgement(free, still))
 
 
 def test_a_phase_is_judged_by_its_own_tasks_and_bounds() -> None:

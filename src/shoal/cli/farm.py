@@ -43,8 +43,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
                        help="the reward's price of a worker for a step")  # fmt: skip
     train.add_argument("--change-price", type=float, metavar="W",
                        help="the reward's price of a change by one")  # fmt: skip
-    train.add_argument("--sweeps", type=int, default=3,
-                       help="how often sarsa's table is polished (default: 3)")  # fmt: skip
+    train.add_argument("--action-price", type=float, metavar="W", default=0.1,
+                       help="what a change weighs in a judgement, in workers")  # fmt: skip
+    train.add_argument("--tries", type=int, default=500,
+                       help="moves tried to polish sarsa's table (default: 500)")  # fmt: skip
+    train.add_argument("--start", metavar="FILE",
+                       help="polish this file's table, don't train one")  # fmt: skip
     train.add_argument("--seed", type=int, default=0)
     compare = actions.add_parser(
         "evaluate",
@@ -83,6 +87,7 @@ def _train(args: argparse.Namespace) -> None:
         order=args.order,
         phase_clock=not args.no_clock,
         target=args.target / 100,
+        action_price=args.action_price,
         episodes=args.episodes,
         patience=args.patience,
         seed=args.seed,
@@ -112,7 +117,17 @@ def _trained(args: argparse.Namespace, training: Training, bar: ProgressBar) -> 
     from shoal.farm.polishing import polished
     from shoal.farm.sarsa import train_sarsa
 
-    return polished(training, train_sarsa(training, show), args.sweeps)
+    trained = _started(args.start, training) if args.start else train_sarsa(training, show)
+    return polished(training, trained, args.tries)
+
+
+def _started(path: str, training: Training) -> Sarsa:
+    from shoal.farm.learned import Sarsa
+
+    policy = Sarsa.load(path)
+    if policy.about.get("phase_clock", True) != training.phase_clock:
+        raise UsageError(f"{path} was trained with another phase clock: give or leave --no-clock.")
+    return policy
 
 
 def _evaluate(args: argparse.Namespace) -> None:

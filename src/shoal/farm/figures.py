@@ -7,6 +7,7 @@ ones their means; a band is a standard deviation to each side of the mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from colorsys import hls_to_rgb
 from html import escape
 from math import floor, log10
 from statistics import fmean, stdev
@@ -172,4 +173,6 @@ def _page(title: str, names: Sequence[str], panels: Sequence[str]) -> str:
 
 
 def _colour(index: int) -> str:
-    return f"hsl({_HUES[index % len(_HUES)]} 65% 45%)"
+    """In the notation that every viewer knows, not only browsers."""
+    parts = hls_to_rgb(_HUES[index % len(_HUES)] / 360, 0.45, 0.65)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)

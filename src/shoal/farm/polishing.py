@@ -3,15 +3,17 @@
 1. Late tasks are rare, so the values of neighbouring actions differ by less than their noise, and
    a learned table is ragged. Each of its rows becomes a *band*: below it workers are added, above
    it they leave, within it nothing changes. The band that fits the learned row best is taken.
-2. The bands are then moved by one worker, together and one by one, and stay moved if the policy
-   is judged better on the same streams. These are training streams.
+2. A direct search then moves the bands of neighbouring rows by one worker, or makes them alike; a
+   move stays if the policy is judged better on the same streams, which are training streams. At
+   first one that is judged a little worse may stay too, so that the search gets out of dead ends.
 3. Held-out streams that no table was chosen by say in the end whether the result is better.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import asdict
+from random import Random
 from typing import Any
 
 from shoal.farm.arrays import NDArray, np
@@ -25,16 +27,18 @@ from shoal.farm.training import HELD_OUT_SEEDS, TRAINING_SEEDS, Report, Training
 _STREAMS = 32
 _FEW = 8
 """Streams of each workload that a move is tried on; and those that drop it if it does badly."""
-_BADLY = 0.1
-_GAIN = 0.002
-"""What a move must bring, in mean workers."""
-_RUN = 6
-"""Neighbouring rows that are moved together."""
-_MOVES = ((1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1))
-"""Of a band's lower and upper end."""
+_BADLY = 0.05
+_LENIENT = 0.2
+"""In mean workers: what a move may do worse on the few, and, falling to none, what it may cost."""
+_RUNS = (1, 1, 2, 4, 8)
+"""How many neighbouring places along the table are moved together."""
+_MOVES = ((1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1), None)
+"""Of a band's lower and upper end; or none, and the band becomes that of a neighbour."""
 
 Row = tuple[int, ...]
 """A cell but for the number of workers."""
+Band = tuple[int, int]
+Bands = dict[Row, Band]
 
 
 class _Watched(Sarsa):
@@ -53,38 +57,33 @@ class _Watched(Sarsa):
 
 
 def polished(
-    training: Training, policy: Sarsa, sweeps: int = 3, report: Report | None = None
+    training: Training, policy: Sarsa, tries: int = 500, report: Report | None = None
 ) -> Sarsa:
     """The policy as bands, moved to where they do best; or itself, if that isn't better."""
-    if sweeps == 0:
+    if tries == 0:
         return policy
+    rng = Random(training.seed)
     few, many = (range(TRAINING_SEEDS, TRAINING_SEEDS + count) for count in (_FEW, _STREAMS))
-    met = _met(training, policy, few)
-    rows = Counter[Row]()
-    for cell, count in met.items():
-        rows[cell[:-1]] += count
+    bands = _fitted_bands(policy, _met(training, policy, few))
     table = np.zeros(policy.table.shape, np.float32)
-    bands = {row: _fitted(policy.table[row], row, met) for row in rows}
     _write(table, bands)
-    trial = Sarsa({"table": table}, policy.about | {"polished": sweeps})
-    best, best_few = judgement(training, trial, many), judgement(training, trial, few)
-    for _ in range(sweeps):
-        before = best
-        for group in _groups(rows):
-            for move in _MOVES:
-                moved = {row: _moved(bands[row], *move) for row in group}
-                _write(table, moved)
-                quick = judgement(training, trial, few)
-                if quick > best_few - _BADLY:
-                    judged = judgement(training, trial, many)
-                    if judged > best + _GAIN:
-                        best, best_few = judged, quick
-                        bands |= moved
-                _write(table, {row: bands[row] for row in group})
-            if report is not None:
-                report(sweeps, best)
-        if best == before:
-            break
+    trial = Sarsa({"table": table}, policy.about | asdict(training) | {"polished": tries})
+    now, now_few = judgement(training, trial, many), judgement(training, trial, few)
+    best, best_bands = now, bands
+    for number in range(1, tries + 1):
+        lenient = _LENIENT * (1 - number / tries)
+        moved = _moved(rng, bands)
+        _write(table, moved)
+        quick = now_few if moved == bands else judgement(training, trial, few)
+        if quick != now_few and quick >= now_few - _BADLY - lenient:
+            judged = judgement(training, trial, many)
+            if judged > now - lenient * rng.random():
+                now, now_few, bands = judged, quick, moved
+            if judged > best:
+                best, best_bands = judged, moved
+        if report is not None:
+            report(number, best)
+    _write(table, best_bands)
     fresh = range(HELD_OUT_SEEDS + training.held_out, HELD_OUT_SEEDS + 3 * training.held_out)
     better = judgement(training, trial, fresh) > judgement(training, policy, fresh)
     return trial if better else policy
@@ -101,38 +100,58 @@ def _met(training: Training, policy: Sarsa, seeds: range) -> Counter[Row]:
     return watched.met
 
 
-def _fitted(learned: NDArray[Any], row: Row, met: Counter[Row]) -> tuple[int, int]:
+def _fitted_bands(policy: Sarsa, met: Counter[Row]) -> Bands:
+    """A band for each row that the policy can meet; one that it didn't meet is like the last."""
+    progress, rates, waiting = TABLE[:3]
+    clock = policy.about.get("phase_clock", True)
+    places = [(at, 0) for at in range(progress)] if clock else [(0, at) for at in range(rates)]
+    bands: Bands = {}
+    band = (0, TABLE[-2] - 1)
+    for row in ((*place, tasks) for place in places for tasks in range(waiting)):
+        weights = np.array([met[(*row, workers)] for workers in range(TABLE[-2])])
+        if weights.any():
+            band = _fitted(policy.table[row], weights)
+        bands[row] = band
+    return bands
+
+
+def _fitted(learned: NDArray[Any], weights: NDArray[Any]) -> Band:
     """The band that decides most like the learned row, where the policy really is."""
     chosen = np.argmax(learned, axis=1)
-    weights = np.array([met[(*row, workers)] for workers in range(len(chosen))])
 
-    def disagreement(band: tuple[int, int]) -> float:
+    def disagreement(band: Band) -> float:
         return float(weights[np.argmax(_banded(*band), axis=1) != chosen].sum())
 
-    return min(_bands(len(chosen)), key=lambda band: (disagreement(band), band[1] - band[0]))
+    count = len(chosen)
+    bands = ((low, high) for low in range(count) for high in range(low, count))
+    return min(bands, key=lambda band: (disagreement(band), band[1] - band[0]))
 
 
-def _groups(rows: Counter[Row]) -> Iterator[tuple[Row, ...]]:
-    """The rows that are moved together: all, neighbours, then each by itself."""
-    ordered = sorted(rows)
-    yield tuple(ordered)
-    for start in range(0, len(ordered) - _RUN + 1, _RUN // 2):
-        yield tuple(ordered[start : start + _RUN])
-    for row, _ in rows.most_common():
-        yield (row,)
+def _moved(rng: Random, bands: Bands) -> Bands:
+    """The bands with those of a run of neighbours moved, or made like the one beside the run."""
+    waiting = TABLE[2]
+    rows = list(bands)
+    start, length = rng.randrange(len(rows) // waiting), rng.choice(_RUNS)
+    columns = rng.choice([(at,) for at in range(waiting)] + [tuple(range(waiting))])
+    move, beside = rng.choice(_MOVES), rng.choice((start - 1, start + length))
+    moved = dict(bands)
+    for place in range(start, min(start + length, len(rows) // waiting)):
+        for column in columns:
+            row = rows[place * waiting + column]
+            if move is not None:
+                moved[row] = _shifted(bands[row], *move)
+            elif 0 <= beside < len(rows) // waiting:
+                moved[row] = bands[rows[beside * waiting + column]]
+    return moved
 
 
-def _bands(count: int) -> Iterator[tuple[int, int]]:
-    return ((low, high) for low in range(count) for high in range(low, count))
-
-
-def _moved(band: tuple[int, int], by_low: int, by_high: int) -> tuple[int, int]:
+def _shifted(band: Band, by_low: int, by_high: int) -> Band:
     """The band moved, within the table and never upside down."""
     low = min(max(band[0] + by_low, 0), TABLE[-2] - 1)
     return low, min(max(band[1] + by_high, low), TABLE[-2] - 1)
 
 
-def _write(table: NDArray[Any], bands: dict[Row, tuple[int, int]]) -> None:
+def _write(table: NDArray[Any], bands: Bands) -> None:
     for row, band in bands.items():
         table[row] = _banded(*band)
 

@@ -29,8 +29,7 @@ TRAINING_SEEDS = 0
 HELD_OUT_SEEDS = 1_000_000
 """Where each range of seeds begins; `evaluation.EVALUATION_SEEDS` begins the third."""
 _SHORTFALL = 1000.0
-_CHANGE = 0.1
-"""In mean workers: what service below the target weighs in a judgement, and what a change does."""
+"""In mean workers: what service below the target weighs in a judgement."""
 _STREAMS = 300
 """How many streams of each workload training goes through before it meets them again."""
 
@@ -59,6 +58,8 @@ class Training:
     phase_clock: bool = True
     target: float = 0.994
     """The service below which a policy is judged by its service, above it by its workers."""
+    action_price: float = 0.1
+    """In mean workers: what a change of the number of workers weighs in a judgement."""
     episodes: int = 3000
     patience: int = 1500
     """Training ends when no better policy was found for so many episodes."""
@@ -106,7 +107,8 @@ def judgement(training: Training, policy: Autoscaler, seeds: range | None = None
     total = 0.0
     for workload in training.workloads:
         service, workers, actions = _fared(training, policy, workload, seeds)
-        total -= _SHORTFALL * max(0.0, training.target - service) + workers + _CHANGE * actions
+        total -= _SHORTFALL * max(0.0, training.target - service)
+        total -= workers + training.action_price * actions
     return total / len(training.workloads)
 
 
