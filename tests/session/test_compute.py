@@ -679,3 +679,13 @@ def test_a_session_s_processes_end_with_it(private_folder: Path, session: Sessio
         assert processes_mentioning(str(private_folder)).keys() - before
     left = processes_mentioning(str(private_folder)).keys() - before
     assert not left
+
+
+@task
+def hashed(text: str) -> int:
+    return hash(text)
+
+
+def test_strings_hash_alike_on_the_workers_of_all_gateways() -> None:
+    with Session(progress=False) as one, Session(progress=False) as other:
+        assert one.compute(hashed("word")) == other.compute(hashed("word"))

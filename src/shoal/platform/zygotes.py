@@ -23,6 +23,8 @@ from shoal.platform.housing import Housing, hidden_folder
 from shoal.types import Resources
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_HASHES = {"PYTHONHASHSEED": "0"}
+"""Strings hash alike on all workers, as those expect who share data out by hashes."""
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; "
     "from shoal.platform.zygote import main; main({fd}, {entry!r}, {hidden!r}, {isolated})"
@@ -96,7 +98,7 @@ class ZygoteProcess(Branch):
             stdin=subprocess.DEVNULL,
             pass_fds=(inside.fileno(),),
             start_new_session=True,
-            env={name: str(slots) for name in _THREADS} | housing.environment(os.environ),
+            env=_HASHES | dict.fromkeys(_THREADS, str(slots)) | housing.environment(os.environ),
         )
         inside.close()
 
