@@ -26,6 +26,8 @@ def private_folder() -> Iterator[Path]:
         for variable, name in (("XDG_DATA_HOME", "data"), ("XDG_RUNTIME_DIR", "run")):
             (folder / name).mkdir(mode=0o700)
             patch.setenv(variable, str(folder / name))
+        # What other tests have imported would slow down every first start.
+        patch.setattr("shoal.session._PRELOADABLE", ("numpy",))
         yield folder
         default_engine.close()
     eventually(lambda: not processes_mentioning(str(folder)))
