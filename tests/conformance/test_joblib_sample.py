@@ -15,7 +15,7 @@ CONFORMANCE = Path(__file__).with_name("joblib_conformance.py")
 
 def test_a_sample_of_joblibs_own_tests_passes() -> None:
     done = subprocess.run(
-        [sys.executable, CONFORMANCE, "--one-in", "12"],
+        [sys.executable, CONFORMANCE, "--one-in", "24"],
         capture_output=True,
         text=True,
         timeout=110,
