@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.errors import StoreRefused, StoreUnavailable
+from shoal.errors import StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage import keys
 from shoal.storage.base import Completion, Letter, Opening
 from shoal.storage.cacheshards import server_cache
-from shoal.storage.cluster import slot_of
+from shoal.storage.cluster import ClusterConnection, slot_of
 from shoal.storage.keys import CLIENT
 from shoal.storage.resp import Connection, parse_url
 from shoal.storage.sharded import ShardedStore, open_store
@@ -104,6 +104,19 @@ def test_nodes_that_were_learnt_of_stand_in_for_the_one_that_was_named(
 def test_server_that_stands_alone_is_told_from_a_cluster(tcp_port: int) -> None:
     with pytest.raises(StoreRefused, match=r"is no cluster.*Use redis://"):
         open_store(url_in(tcp_port))
+
+
+def test_connection_that_was_ended_reaches_no_further_node(ports: list[int]) -> None:
+    connection = ClusterConnection([parse_url(url_of(ports[0]))])
+    connection.hang_up()
+    for port in ports:
+        key = next(key for n in range(1000) if _is_at(connection, key := f"shoal:{{{n}}}", port))
+        with pytest.raises(StoreInterrupted):
+            connection.call("GET", key)
+
+
+def _is_at(connection: ClusterConnection, key: str, port: int) -> bool:
+    return connection.owner(key).port == port
 
 
 def test_cluster_that_nobody_answers_for_is_told_at_once() -> None:

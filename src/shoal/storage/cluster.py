@@ -59,6 +59,7 @@ class ClusterConnection(Connection):
         """Learn from the first node that answers which one has which slots."""
         self._pause = latency
         self._connected: dict[Address, Connection] = {}
+        self._interrupted = False
         self._expected: deque[Connection] = deque()
         """Whose replies are still to be read."""
         self._begins: list[int] = []
@@ -101,19 +102,24 @@ class ClusterConnection(Connection):
         connection = self._connected.get(address)
         if connection is None:
             connection = self._connected[address] = Connection(address)
+            if self._interrupted:  # by somebody who didn't see the new connection
+                connection.close()
+                raise StoreInterrupted(f"The connection to the cluster at {address} was ended.")
         return connection
 
     def node(self, key: str) -> Connection:
         """The connection to the node that has a key; without a key, to any."""
-        if not key:
-            return self._to(self.address)
+        return self._to(self.owner(key) if key else self.address)
+
+    def owner(self, key: str) -> Address:
+        """The node that has a key."""
         slot = slot_of(key)
         at = bisect_right(self._begins, slot) - 1
         if at < 0 or slot > self._owners[at][0]:
             raise StoreInterrupted(
                 f"No node of the cluster at {self.address} has slot {slot}: it isn't complete."
             )
-        return self._to(self._owners[at][1])
+        return self._owners[at][1]
 
     @property
     def nodes(self) -> Sequence[Connection]:
@@ -131,7 +137,8 @@ class ClusterConnection(Connection):
             connection.close()
 
     def interrupt(self) -> None:
-        """End whoever waits for a reply, who closes it."""
+        """End whoever waits for a reply, who closes it, or is about to ask."""
+        self._interrupted = True
         for connection in list(self._connected.values()):
             connection.interrupt()
 
