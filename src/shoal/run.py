@@ -13,7 +13,6 @@ import json
 import secrets
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -34,22 +33,19 @@ from shoal.errors import (
     StoreRefused,
     UsageError,
 )
-from shoal.execution.plan import Part, Plan
+from shoal.execution.plan import Plan
 from shoal.execution.timeline import Moved, Timeline, decode_records, encode_record
+from shoal.launching import first_invocations, opening_of
 from shoal.losses import loss_error
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.planning.preview import Preview
 from shoal.platform.base import (
-    INLINE_PART,
-    NOTHING,
     Invocation,
     LogLine,
     Platform,
-    kind_of,
     this_host,
 )
 from shoal.storage.base import Letter, Opening, Store
-from shoal.storage.cache import CachePlace
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode
 from shoal.storage.keys import CLIENT, shared_part, signed_output
 from shoal.storage.shared import SharedFolder, worthwhile
@@ -106,19 +102,10 @@ class Environment:
 
     store: Store
     platform: Platform
-    session: str
-    path: tuple[str, ...]
-    folder: str
-    preload: tuple[str, ...]
-    latency: float
-    invoker: str | None
-    """Where the fan-out invoker is, if it isn't the platform's own."""
-    lease: float
-    """Seconds without a sign of life after which a worker counts as lost."""
+    like: Invocation
+    """What all invocations have in common."""
     restarts: int
     """How often a worker is started anew that ended in the same task, or vanished."""
-    cache: CachePlace | None
-    """Where tasks that ask for it keep their outputs across runs."""
     file: Callable[[Run, str], None]
     """Keeps an ended run; called with its outcome."""
     straggling: float | None
@@ -236,7 +223,16 @@ class Run:
             self._forgotten = self.tries > 1
             self.shared = SharedFolder.create(self.id, environment.retired())
         try:
-            first = [self._invocation(part, packed) for part in _first(packed)]
+            like = replace(
+                environment.like,
+                run=self.id,
+                key=self._key.hex(),
+                shared=self.shared.path if self.shared else None,
+                detached=int(self._detached),
+                sent=self._clock.now(),
+                started=self.started,
+            )
+            first = first_invocations(packed, like)
             self._attendance = Attendance(
                 self.plan, self.preview, environment.store, environment.platform, first[0]
             )
@@ -268,61 +264,21 @@ class Run:
             ) from error
         return self._attendance.starts(claims)
 
-    def _opening(self, packed: Packed) -> Opening:
-        constants: dict[str, Blob] = {}
-        for name, blob in packed.constants.items():
+    def _kept(self, constants: Mapping[str, Blob]) -> dict[str, Blob]:
+        """Those of the large constants that the store is to have."""
+        kept: dict[str, Blob] = {}
+        for name, blob in constants.items():
             if not (self.shared and worthwhile(blob) and self.shared.write(name, blob)):
-                constants[name] = blob
+                kept[name] = blob
                 self._count(name, Moved(saved=blob_nbytes(blob)))
-        first = [part.worker for part in _first(packed)]
+        return kept
+
+    def _opening(self, packed: Packed) -> Opening:
+        if self.shared and packed.common is not None:
+            self.shared.write(shared_part(packed.name), packed.common)
         environment = self._environment
-        opening = Opening(
-            first, outputs=constants, lease=environment.lease, restarts=environment.restarts
-        )
-        if packed.common is not None:
-            kind = kind_of(packed.parts[0].resources)
-            if self.shared:
-                self.shared.write(shared_part(packed.name), packed.common)
-            return replace(opening, common=packed.common, kind=kind)
-        kinds = {part.worker: kind_of(part.resources) for part in packed.parts}
-        return replace(opening, parts=packed.packages, kinds=kinds)
-
-    def _travels(self, part: Part, packed: Packed) -> bool:
-        """Whether a part goes with the invocation, which saves the worker the store's reply."""
-        if part.flexible:
-            return False
-        return part.rooted and blob_nbytes(packed.packages[part.worker]) <= INLINE_PART
-
-    def _invocation(self, part: Part, packed: Packed) -> Invocation:
-        environment, inline = self._environment, None
-        if self._travels(part, packed):
-            inline = b64encode(b"".join(packed.packages[part.worker])).decode()
-        return Invocation(
-            run=self.id,
-            worker=part.worker,
-            epoch=1,
-            memory_mb=part.resources.memory_mb,
-            cpus=part.resources.cpu_share,
-            store=environment.store.url,
-            key=self._key.hex(),
-            session=environment.session,
-            path=environment.path,
-            folder=environment.folder,
-            shared=self.shared.path if self.shared else None,
-            part=inline,
-            inputs=NOTHING if part.flexible else None,
-            preload=environment.preload,
-            common=packed.name,
-            invoker=environment.invoker,
-            detached=int(self._detached),
-            latency=environment.latency,
-            lease=environment.lease,
-            sent=self._clock.now(),
-            started=self.started,
-            cache=environment.cache.where if environment.cache else None,
-            cache_key=environment.cache.key.hex() if environment.cache else "",
-            cache_nbytes=environment.cache.nbytes if environment.cache else 0,
-        )
+        lease, restarts = environment.like.lease, environment.restarts
+        return opening_of(packed, self._kept(packed.constants), lease, restarts)
 
     def watch(self) -> None:
         """Wait until the run has ended, and see to it that nothing is left of it."""
@@ -368,7 +324,7 @@ class Run:
                 self._take(letter, missing)
             if self._display is not None and missing:
                 self._display.show(self._environment.store.progress(self.id))
-            if time.monotonic() - tended > self._environment.lease / 3:
+            if time.monotonic() - tended > self._environment.like.lease / 3:
                 tended = time.monotonic()
                 self._attendance.tend()
             now = time.monotonic()
@@ -376,12 +332,12 @@ class Run:
                 self._attendance.start_twice(self._environment.straggling, now)
             if letters:
                 heard = looked = now
-            elif now - looked > self._environment.lease:
+            elif now - looked > self._environment.like.lease:
                 looked = now
                 before, executed = executed, self._environment.store.progress(self.id)
                 if executed != before or self._attendance.at_work():
                     heard = now
-                elif now - heard > max(_STUCK * self._environment.lease, _STUCK_SECONDS):
+                elif now - heard > max(_STUCK * self._environment.like.lease, _STUCK_SECONDS):
                     self._environment.store.post(self.id, Letter("stuck", ""))  # unless it can't
                     raise RunStuck(self.id, now - heard, self._attendance.awaited(missing))
         self.makespan = self._clock.now() - self.started
@@ -605,12 +561,3 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.name}: {self._state}>"
-
-
-def _first(packed: Packed) -> list[Part]:
-    """What the workers need that have something to do before anyone else has done anything."""
-    if packed.common is None:
-        return [part for part in packed.parts if part.rooted]
-    (part,) = packed.parts
-    roots = [t for t, sources in zip(part.tasks, part.upstream, strict=True) if not sources]
-    return [part.begun_with(task) for task in roots]

@@ -13,8 +13,8 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 from shoal.connecting import cache_place, open_history, remote_platform
@@ -40,6 +40,7 @@ from shoal.platform.tokens import new_token
 from shoal.run import Display, Environment, Run
 from shoal.settings import NAMES, Settings, resolve
 from shoal.storage.base import Store
+from shoal.storage.cache import CachePlace
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.places import place_of
 from shoal.storage.resp import with_patience
@@ -58,6 +59,8 @@ WORKER_ENTRY = "shoal.worker.entry:handle"
 _PRELOADABLE = ("numpy", "scipy", "pandas", "PIL", "dask.array", "dask.bag", "dask.dataframe")
 """Packages that take long to import and bear being forked."""
 
+_GLANCE = 0.1
+"""Seconds between two looks at whether somebody is still there to answer."""
 _MOST_KEPT = 5
 """Runs that aren't finished, of which what is finished is kept."""
 
@@ -313,17 +316,10 @@ class Session:
         return Environment(
             store=self.store,
             platform=self.platform,
-            session=self._id,
-            path=import_path(),
-            folder=os.getcwd(),
-            preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
-            latency=settings.latency,
-            invoker=settings.invoker,
-            lease=settings.lease,
+            like=self._like(settings, cache_place(workflow, settings)),
             restarts=settings.restarts,
             keep=settings.keep_seconds,
             straggling=settings.straggling,
-            cache=cache_place(workflow, settings),
             file=self._filing(learn) if settings.history else lambda run, outcome: None,
             ended=self._keep,
             retired=self._take_retired,
@@ -334,23 +330,31 @@ class Session:
         """Where a farm of this session is at work."""
         self._check_open()
         settings, (run, key) = self.settings, new_run()
-        like = Invocation(
-            run=run,
+        store = place_of(self.store.url, run)
+        like = replace(self._like(settings), run=run, store=store, key=key.hex(), farm=1)
+        return Place(self.platform, like, settings.restarts, settings.function_seconds)
+
+    def _like(self, settings: Settings, cache: CachePlace | None = None) -> Invocation:
+        """What all invocations of this session have in common."""
+        return Invocation(
+            run=RunId(""),
             worker=WorkerId(""),
             epoch=1,
             memory_mb=settings.memory_mb,
             cpus=Resources(settings.memory_mb, settings.cpus).cpu_share,
-            store=place_of(self.store.url, run),
-            key=key.hex(),
+            store=self.store.url,
+            key="",
             session=self._id,
             path=import_path(),
             folder=os.getcwd(),
             preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
-            farm=1,
+            invoker=settings.invoker,
             latency=settings.latency,
             lease=settings.lease,
+            cache=cache.where if cache else None,
+            cache_key=cache.key.hex() if cache else "",
+            cache_nbytes=cache.nbytes if cache else 0,
         )
-        return Place(self.platform, like, settings.restarts, settings.function_seconds)
 
     def plan(self, *outputs: Output[Any], **options: Any) -> Preview:
         """What running the workflow of some outputs is predicted to do; nothing runs.
@@ -495,10 +499,12 @@ class Session:
 
     def settle(self) -> None:
         """Wait until ended runs are filed and cleaned up after."""
-        if self._afterworker is not None:
+        worker = self._afterworker
+        if worker is not None:
             done = threading.Event()
             self._afterwards.put(done.set)
-            done.wait()
+            while worker.is_alive() and not done.wait(_GLANCE):
+                pass  # a session that is closed meanwhile does no more
 
     def close(self) -> None:
         """Cancel what is under way and end what this session started."""
@@ -534,12 +540,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

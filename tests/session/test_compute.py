@@ -423,6 +423,15 @@ def test_runs_are_kept_in_history(session: Session) -> None:
     assert failed.outcome.startswith("task 'broken#0' failed on worker w0: ZeroDivisionError")
 
 
+def test_settling_a_closed_session_returns() -> None:
+    with Session() as session:
+        session.compute(add(1))
+    thread = threading.Thread(target=session.settle, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
 def test_runs_are_not_kept_if_nobody_wants_them(session: Session) -> None:
     session.compute(add(1), name="not kept", history=False)
     session.settle()
