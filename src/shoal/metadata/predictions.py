@@ -327,9 +327,9 @@ class _Group:
         )
 
     def _sort(self) -> None:
-        if not self._sorted:
-            for rows in (self._all, *self._of.values()):
-                rows.sort(key=_order)
+        if not self._sorted:  # into new lists: another thread may be reading these
+            self._all = sorted(self._all, key=_order)
+            self._of = {resources: sorted(rows, key=_order) for resources, rows in self._of.items()}
             self._sorted = True
 
 
