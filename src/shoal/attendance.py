@@ -9,18 +9,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shoal.clock import RealClock
-from shoal.errors import GatewayUnavailable, RunOver, StoreUnavailable
+from shoal.errors import RunOver, StoreUnavailable
 from shoal.execution.plan import Plan
 from shoal.planning.preview import Preview
 from shoal.platform.base import Invocation, Platform
+from shoal.platform.patience import Patience
 from shoal.storage.base import Claim, Letter, Store
 from shoal.types import TaskId, WorkerId
 
@@ -28,8 +27,6 @@ _GLANCE = 0.1
 """Seconds between two looks at what is executing."""
 _STRAGGLER = 1.0
 """Seconds that a task takes at least before it is started a second time."""
-_PATIENCE = 60.0
-"""Seconds that a platform may be away when workers are to be started anew."""
 
 
 class Attendance:
@@ -52,8 +49,7 @@ class Attendance:
         self._glanced = 0.0
         self._losses: Counter[TaskId] = Counter()
         """How often workers have ended in a task that has tries left."""
-        self._unheard: float | None = None
-        """Since when the platform hasn't been reached."""
+        self._patience = Patience()
 
     def starts(self, claims: Sequence[Claim]) -> list[Invocation]:
         """The invocations that start these workers."""
@@ -62,7 +58,7 @@ class Attendance:
 
     def at_work(self) -> bool:
         """Whether a task is executing; of a platform that is away that is believed, for a while."""
-        with self._patient():
+        with self._patience.bearing():
             return bool(self._platform.running(self._run))
         return True
 
@@ -73,7 +69,7 @@ class Attendance:
         self._glanced = now
         tasks = list(self._plan.workflow.calls)
         numbers: Sequence[int] = ()
-        with self._patient():
+        with self._patience.bearing():
             numbers = self._platform.running(self._run)
         running = [tasks[number] for number in numbers if number >= 0]
         self._since = {task: self._since.get(task, now) for task in running}
@@ -86,7 +82,7 @@ class Attendance:
                 claim = self._store.twin(self._run, worker)
                 if claim is not None:
                     again = self.starts([claim])[0]
-                    with self._patient():
+                    with self._patience.bearing():
                         self._platform.invoke([replace(again, beside=1)])
 
     def awaited(self, missing: set[TaskId]) -> str:
@@ -117,20 +113,8 @@ class Attendance:
 
     def _start_anew(self, claims: Sequence[Claim]) -> None:
         """Have workers started; those that can't be now count as lost, and will be again."""
-        with self._patient():
+        with self._patience.bearing():
             self._platform.invoke(self.starts(claims))
-
-    @contextlib.contextmanager
-    def _patient(self) -> Iterator[None]:
-        """Bear with a platform that is away, for a while."""
-        try:
-            yield
-            self._unheard = None
-        except GatewayUnavailable:
-            now = time.monotonic()
-            if self._unheard is not None and now - self._unheard > _PATIENCE:
-                raise
-            self._unheard = self._unheard or now
 
     def retried(self, letter: Letter) -> bool:
         """Start a worker anew that ended in a task which has tries left."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import farm_examples as examples
@@ -18,6 +18,8 @@ import pytest
 from dropping_proxy import DroppingProxy, at_random
 from observing import eventually, parent
 from shoal import Farm, Resources
+from shoal.errors import GatewayUnavailable
+from shoal.platform.base import Invocation
 from shoal.platform.gateway import LocalGateway
 from shoal.session import Session
 from shoal.storage.resp import Connection, parse_url
@@ -57,6 +59,24 @@ def repeatedly(what: Callable[[], None], pause: float, ended: threading.Event) -
     thread = threading.Thread(target=act)
     thread.start()
     return thread
+
+
+def test_farm_bears_with_a_platform_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        Session(workers=2, lease=0.5) as session,
+        Farm(abs, workers=(1, 3), session=session) as farm,
+    ):
+        reached, refusals = session.platform.invoke, iter(range(2))
+
+        def invoke(invocations: Sequence[Invocation]) -> None:
+            if next(refusals, None) is not None:
+                raise GatewayUnavailable("nobody answers")
+            reached(invocations)
+
+        monkeypatch.setattr(session.platform, "invoke", invoke)
+        assert farm.scale_by(2) == 2
+        assert eventually(lambda: farm.deployed.crew.present == 3)
+        assert list(farm.map(range(-100, 0), ordered=True)) == list(range(100, 0, -1))
 
 
 @pytest.mark.parametrize("ways", [("to",), ("from",)])

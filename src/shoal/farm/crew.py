@@ -4,7 +4,8 @@
    other and no task is completed between, something is wrong that another one won't mend.
 2. A worker that leaves without having been asked to, because its platform would end it, is
    replaced too.
-3. What is due falls at times of its own: the farm is renewed and lost workers are looked for thrice
+3. A platform that is away is borne with for a while: who couldn't be started counts as lost.
+4. What is due falls at times of its own: the farm is renewed and lost workers are looked for thrice
    in a lease; each autoscaler decides as often as its stage says.
 """
 
@@ -22,6 +23,7 @@ from shoal.errors import PlatformError, StoreUnavailable
 from shoal.farm.model import Observation
 from shoal.farm.stage import Stage
 from shoal.platform.base import Invocation, Platform, kind_of
+from shoal.platform.patience import Patience
 from shoal.storage.base import Letter
 from shoal.storage.queues import FarmStore
 from shoal.types import WorkerId
@@ -67,6 +69,7 @@ class Crew:
         self._clock = RealClock()
         self._lock = threading.Lock()
         self._hired = self._losses = 0
+        self._patience = Patience()
         self._renewal = 0.0
         self._steps = [stage.spec.every for stage in stages]
         """When each stage's autoscaler decides next."""
@@ -92,7 +95,8 @@ class Crew:
         stage = self._stages[number]
         allowed = stage.ask(workers)
         if allowed > 0:
-            self.hire(stage, allowed)
+            with self._patience.bearing():
+                self.hire(stage, allowed)
         elif allowed < 0:
             self._store.dismiss(self._run, number, -allowed)
         return allowed
@@ -119,7 +123,8 @@ class Crew:
         """A worker is gone; if it wasn't asked to be, another one comes, unless nobody should."""
         stage = self.stage_of(worker)
         if not stage.left(worker) and replaced:
-            self.hire(stage, 1)
+            with self._patience.bearing():
+                self.hire(stage, 1)
 
     def lost(self, letter: Letter) -> None:
         """The platform has given up a worker."""
@@ -164,4 +169,6 @@ class Crew:
         with contextlib.suppress(StoreUnavailable):
             claims, now = self._store.tend(self._run), self._clock.now()
             if claims:
-                self._place.platform.invoke([self._place.like.of(claim, now) for claim in claims])
+                with self._patience.bearing():
+                    starts = [self._place.like.of(claim, now) for claim in claims]
+                    self._place.platform.invoke(starts)
