@@ -1,13 +1,13 @@
-"""Chaos: random workflows on a real gateway and store while both, workers and clients are hurt.
+"""Chaos: random workflows and farms on a real gateway and store while all of them are hurt.
 
-For `--minutes`, `--clients` clients run random workflows one after the other, with every planner,
-on one `shoal gateway` and one durable Valkey server, while sandboxes are killed and paused,
-zygotes, clients, the gateway and the store are killed (the last two are started again), connections
-to the store are cut, and its memory is full for a second. Some runs are detached: their client
-leaves, and attaches later. One more client runs on the embedded default. Told every 30 s are runs,
-faults, right results, root-caused errors, hangs and leftovers; the exit code is 1 unless all is
-clean. The seed decides workflows and faults, but not when a process is where: a second time may go
-another way.
+For `--minutes`, `--clients` clients run random workflows, with every planner, and farms, one after
+the other, on one `shoal gateway` and one durable Valkey server, while sandboxes are killed and
+paused, zygotes, clients, the gateway and the store are killed (the last two are started again),
+connections to the store are cut, and its memory is full for a second. Some runs are detached: their
+client leaves, and attaches later. One more client runs on the embedded default. Told every 30 s are
+runs, faults, right results, root-caused errors, hangs and leftovers; the exit code is 1 unless all
+is clean. The seed decides workflows and faults, but not when a process is where: a second time may
+go another way.
 
 Everything is started in a temporary folder and ended with the experiment.
 """

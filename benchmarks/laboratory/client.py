@@ -1,5 +1,7 @@
 """A client of the laboratory: a process that runs what each line of its input asks for.
 
+That is a workflow, or a farm that a stream goes through.
+
 It answers with lines of JSON: the run's name once it is under way, then how it ended. When its
 input ends, it closes its session and ends.
 """
@@ -10,15 +12,18 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import shoal.run
-from laboratory.workflows import drawn, number_of
-from shoal import Session
+from laboratory.workflows import FARM, drawn, number_of, step, stream
+from shoal import Farm, Resources, Session
 from shoal.errors import GatewayUnavailable, ShoalError, StoreUnavailable
 from shoal.run import Run
 from shoal.workflow import Output
 
+_EVERY = 0.5
+"""Seconds between two decisions on how many workers a farm has."""
 _here = shoal.run.this_host
 
 
@@ -27,10 +32,13 @@ def say(**facts: Any) -> None:
 
 
 def carry_out(session: Session, order: dict[str, Any]) -> None:
-    """Run a workflow, and say how it ended."""
+    """Run a workflow or a farm, and say how it ended."""
     if "finish" in order:  # what nobody knows of but the file of a client that was killed
         session.resume(order["finish"]).values()
         say(outcome="right")
+        return
+    if order["shape"] == FARM:
+        compare(*farmed(session, order["seed"]))
         return
     outputs, expected = drawn(order["shape"], order["seed"])
     # Without a folder in shared memory, large outputs are staged in the store.
@@ -42,8 +50,29 @@ def carry_out(session: Session, order: dict[str, Any]) -> None:
     else:
         run = session.submit(*outputs, **options)
         say(run=run.id)
-    found = [number_of(value) for value in run.values()]
+    compare(run.values(), expected)
+
+
+def compare(values: Sequence[Any], expected: list[int]) -> None:
+    """Say whether all is as it must be."""
+    found = [number_of(value) for value in values]
     say(outcome="right" if found == expected else f"wrong: {found} instead of {expected}")
+
+
+def farmed(session: Session, seed: int) -> tuple[list[Any], list[int]]:
+    """What comes out of a farm whose pool changes all the while, and what must."""
+    given, expected = stream(seed)
+    resources = Resources(session.settings.memory_mb, session.settings.cpus)
+    with Farm(
+        step,
+        workers=(1, 4),
+        resources=resources,
+        every=_EVERY,
+        tries=session.settings.restarts,
+        session=session,
+    ) as farm:
+        say(run=farm.deployed.id)
+        return list(farm.map(given)), expected
 
 
 class NotAttached(Exception):

@@ -3,7 +3,8 @@
 1. It goes in phases. At the end of each, faults stop, runs end, a last quiet run of each client
    must give its result, and then nothing may be left: no keys, no processes, no folders.
 2. A run whose client was killed is resumed, or if it is a detached one attached to. One client more
-   runs on the embedded default: of its runs nothing is left when it is killed.
+   runs on the embedded default: of its runs nothing is left when it is killed. Nothing is left of a
+   farm, either, whose client was killed.
 3. Every wait has an end; a run without one is a hang, and its state is told.
 """
 
@@ -38,7 +39,7 @@ from laboratory.state import (
     shared_folders,
     zombies,
 )
-from laboratory.workflows import SHAPES
+from laboratory.workflows import FARM, SHAPES
 from shoal.errors import ShoalError
 
 PLANNERS = ("auto", "uniform", "nonuniform", "wukong", "spread")
@@ -142,12 +143,12 @@ class Experiment:
         with self._lock:
             chance = self._chance
             return {
-                "shape": (shape := chance.choice(list(SHAPES))),
+                "shape": (shape := chance.choice([*SHAPES, FARM])),
                 "name": shape,
                 "planner": chance.choice(PLANNERS),
                 "seed": chance.randrange(2**32),
                 "shared": chance.random() < 0.6,
-                "detach": chance.random() < 0.3 and detach,
+                "detach": chance.random() < 0.3 and detach and shape != FARM,
                 "away": chance.uniform(0.0, _AWAY),
                 "resume": None,
             }
@@ -193,9 +194,10 @@ class Experiment:
         if said is None:
             self._replace(slot)
             order["killed"] = True
-            if not known:
+            lost = not known or order["shape"] == FARM
+            if lost:
                 self.ledger.count("missed")
-            return not known
+            return lost
         if said["outcome"] == "right":
             self.ledger.count("right")
         elif said["outcome"] == "hang":

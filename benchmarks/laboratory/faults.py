@@ -82,7 +82,7 @@ class Injector:
                 stop.wait(self._chance.uniform(0.5, 1.5) * _PACE)
                 self._wake(time.monotonic())
                 (kind,) = self._chance.choices(self._kinds, weights)
-                if self._faults[kind]():
+                if self._faults[kind]():  # those that last tell of themselves
                     self._ledger.injected(kind)
         finally:
             self._wake(float("inf"))
@@ -131,17 +131,16 @@ class Injector:
         return bool(busy)
 
     def _restart_gateway(self) -> bool:
-        self._ledger.injected("gateway")  # before anybody notices
-        self._gateway.kill()
-        time.sleep(self._chance.uniform(0.0, 0.5))
-        self._gateway.start()
-        return False
+        return self._started_again("gateway", self._gateway)
 
     def _restart_store(self) -> bool:
-        self._ledger.injected("restart")  # before anybody notices
-        self._store.kill()
-        time.sleep(self._chance.uniform(0.0, 0.5))
-        self._store.start()
+        return self._started_again("restart", self._store)
+
+    def _started_again(self, kind: str, what: GatewayProcess | StoreProcess) -> bool:
+        with self._ledger.lasting(kind):
+            what.kill()
+            time.sleep(self._chance.uniform(0.0, 0.5))
+            what.start()
         return False
 
     def _drop_connections(self) -> bool:
@@ -157,10 +156,10 @@ class Injector:
         return hurt
 
     def _fill_memory(self) -> bool:
-        self._ledger.injected("memory")  # before anybody notices
-        self._store.ask("CONFIG", "SET", "maxmemory", "1")
-        time.sleep(_FULL_SECONDS)
-        self._store.ask("CONFIG", "SET", "maxmemory", "0")
+        with self._ledger.lasting("memory"):
+            self._store.ask("CONFIG", "SET", "maxmemory", "1")
+            time.sleep(_FULL_SECONDS)
+            self._store.ask("CONFIG", "SET", "maxmemory", "0")
         return False
 
 

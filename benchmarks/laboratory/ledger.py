@@ -7,9 +7,11 @@ Everything else that isn't a right result is a defect.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 EXPLAINS = {
@@ -31,14 +33,17 @@ class Ledger:
     resumed: int = 0
     """Of these, so many after an error, or after their client was killed."""
     missed: int = 0
-    """Runs whose client was killed before it could tell which run it is, or how it ended."""
+    """Runs whose client was killed before it could tell which run it is, or how it ended; and farms
+    whose client was killed."""
     hangs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     """Root-caused ones, by kind."""
     defects: list[str] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
-    _times: list[tuple[float, str]] = field(default_factory=list)
+    _ends: list[tuple[float, str]] = field(default_factory=list)
+    """When each fault was over."""
+    _lasting: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, what: str) -> None:
@@ -48,9 +53,21 @@ class Ledger:
 
     def injected(self, fault: str) -> None:
         """Somebody was hurt."""
+        with self.lasting(fault):
+            pass
+
+    @contextlib.contextmanager
+    def lasting(self, fault: str) -> Iterator[None]:
+        """Somebody is hurt for a while, on a busy machine for longer than was meant."""
         with self._lock:
             self.faults[fault] += 1
-            self._times.append((time.monotonic(), fault))
+            self._lasting[fault] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._lasting[fault] -= 1
+                self._ends.append((time.monotonic(), fault))
 
     def explains(self, kind: str, begun: float, *, under_way: bool) -> bool:
         """Whether a fault explains that a run ended with an error, which then counts."""
@@ -58,7 +75,8 @@ class Ledger:
         if under_way and fault != "memory":
             return False
         with self._lock:
-            explained = any(when > since and each == fault for when, each in self._times)
+            explained = fault is not None and self._lasting[fault] > 0
+            explained |= any(when > since and each == fault for when, each in self._ends)
             self.errors[kind] += explained
         return explained
 

@@ -1,4 +1,4 @@
-"""Random workflows whose results are known in advance.
+"""Random workflows and streams whose results are known in advance.
 
 A task takes numbers and blocks of bytes that stand for numbers, sleeps or computes a little, and
 gives a number or such a block. A block that isn't exactly what was made is noticed by who takes it.
@@ -13,7 +13,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shoal.workflow import Output, Task
@@ -37,6 +37,11 @@ class Manner:
     """Thousands of bytes that it hashes, over and over."""
     words: int = 0
     """The length of the block that it gives; 0: a number."""
+
+    @property
+    def still(self) -> Manner:
+        """What gives the same without taking time."""
+        return replace(self, nap=0.0, rounds=0)
 
 
 def step(manner: Manner, *inputs: Value) -> Value:
@@ -71,21 +76,21 @@ class Sketch:
 
     def add(self, *inputs: int) -> int:
         """One more task, which takes the outputs of others; its place."""
-        manner = self._manner()
+        manner = manner_of(self.chance)
         sources = [self.made[place] for place in inputs]
         output = self._task(manner, *(output for output, _ in sources))
-        still = Manner(manner.salt, words=manner.words)
-        self.made.append((output, step(still, *(value for _, value in sources))))
+        self.made.append((output, step(manner.still, *(value for _, value in sources))))
         return len(self.made) - 1
 
-    def _manner(self) -> Manner:
-        chance = self.chance
-        return Manner(
-            salt=chance.randrange(_MODULUS),
-            nap=chance.choice((0.0, chance.uniform(0.0, 0.5))),
-            rounds=chance.choice((0, 0, chance.randrange(2000))),
-            words=chance.choice((0, 0, 0, 20, 9_000, chance.randrange(9_000, 100_000))),
-        )
+
+def manner_of(chance: random.Random) -> Manner:
+    """What some task does."""
+    return Manner(
+        salt=chance.randrange(_MODULUS),
+        nap=chance.choice((0.0, chance.uniform(0.0, 0.5))),
+        rounds=chance.choice((0, 0, chance.randrange(2000))),
+        words=chance.choice((0, 0, 0, 20, 9_000, chance.randrange(9_000, 100_000))),
+    )
 
 
 def chain(sketch: Sketch) -> None:
@@ -123,6 +128,8 @@ def layers(sketch: Sketch) -> None:
         known += [sketch.add(*chance.sample(known, chance.randint(1, 3))) for _ in range(count)]
 
 
+FARM = "farm"
+"""What a client is asked for that is no workflow."""
 SHAPES: dict[str, Callable[[Sketch], None]] = {
     "chain": chain,
     "fan": fan,
@@ -138,3 +145,10 @@ def drawn(shape: str, seed: int) -> tuple[list[Output[Any]], list[int]]:
     SHAPES[shape](sketch)
     last = sketch.made[-2:]
     return [output for output, _ in last], [number_of(value) for _, value in last]
+
+
+def stream(seed: int) -> tuple[list[Manner], list[int]]:
+    """What goes into a farm that calls `step`, and the numbers that must come out in that order."""
+    chance = random.Random(seed)
+    given = [manner_of(chance) for _ in range(chance.randint(10, 60))]
+    return given, [number_of(step(manner.still)) for manner in given]
