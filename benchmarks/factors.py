@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,10 +19,10 @@ from statistics import median
 from typing import Any
 
 from arguments import new_file, positive
-from machine import cpu_name, memory_gb, version_of
 
 from shoal import Session, WukongPlanner
 from shoal.clock import RealClock
+from shoal.experiments import machine
 from shoal.experiments.centralised.scheduler import DESIGNS, CentralScheduler, Design
 from shoal.experiments.fan_out import fan_out
 from shoal.experiments.tree_reduction import tree_reduction
@@ -150,8 +149,7 @@ def main() -> int:
     parser.add_argument("--json", type=new_file, metavar="FILE", help="write every single time")
     options = parser.parse_args()
     found = measure(options)
-    print(f"{cpu_name()}, {os.cpu_count()} cores, {memory_gb():.0f} GB, Python "
-          f"{sys.version.split()[0]}, shoal {version_of('shoal')}")  # fmt: skip
+    print(machine.described())
     print(f"TR of {options.numbers} numbers, fan-out of {options.width}, {options.latency:g} ms "
           f"latency, {options.sandboxes} sandboxes, medians of {options.repeats}\n")  # fmt: skip
     print(table(found))

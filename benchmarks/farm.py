@@ -18,8 +18,9 @@ import time
 from importlib.util import find_spec
 
 from arguments import names_of, new_file, positive
-from machine import cpu_name, version_of
 from stream_engines import ENGINES
+
+from shoal.experiments import machine
 
 _LIMIT = 600
 """Seconds that an engine may take."""
@@ -42,13 +43,13 @@ def main() -> None:
     if missing:
         parser.exit(2, f"{', '.join(sorted(missing))}: pip install 'shoal[bench]'\n")
     load = os.getloadavg()[0]
-    print(f"{cpu_name()}, {os.cpu_count()} cores, load before the start {load:.2f}")
+    print(f"{machine.described()}, load before the start {load:.2f}")
     print(f"{args.tasks} tasks and {args.singles} single ones a turn, {args.turns} turns")
     found = {name: _in_own_process(name, args) for name in args.engines}
     print(f"{'':8}{'tasks/s':>10}{'p50 ms':>10}{'p95 ms':>10}")
     for name, figures in found.items():
         print(f"{name:8}{figures['rate']:10.0f}{figures['p50']:10.2f}{figures['p95']:10.2f}"
-              f"  {version_of(ENGINES[name].packages[0])}")  # fmt: skip
+              f"  {machine.version_of(ENGINES[name].packages[0])}")  # fmt: skip
     if args.file:
         args.file.write_text(json.dumps({"load": load, "engines": found}, indent=1) + "\n")
 

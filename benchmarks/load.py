@@ -29,11 +29,11 @@ from pathlib import Path
 from statistics import median
 
 from arguments import positive
-from machine import cpu_name, memory_gb, version_of
 from processes import adopt_orphans, descendants, end_all
 
 from shoal import Session
 from shoal.errors import ShoalError
+from shoal.experiments import machine
 from shoal.experiments.tree_reduction import tree_reduction
 from shoal.platform.http import HttpPlatform
 from shoal.storage.embedded import server_binary
@@ -276,8 +276,7 @@ def measure(options: argparse.Namespace) -> bool:
     adopt_orphans()
     for variable in [name for name in os.environ if name.startswith("SHOAL_")]:
         del os.environ[variable]
-    print(f"{os.cpu_count()} x {cpu_name()}, {memory_gb():.0f} GB, Python "
-          f"{sys.version.split()[0]}, shoal {version_of('shoal')}")  # fmt: skip
+    print(machine.described())
     well = True
     with tempfile.TemporaryDirectory() as folder:
         for variable in ("XDG_DATA_HOME", "XDG_RUNTIME_DIR"):

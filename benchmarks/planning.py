@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
 import tempfile
@@ -22,11 +21,10 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from machine import cpu_name, memory_gb, version_of
-
 from shoal import AutoPlanner, NonUniformPlanner, UniformPlanner, task
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.simulator import simulate
+from shoal.experiments import machine
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.samples import distilled
@@ -221,8 +219,7 @@ def main() -> int:
             sizes[case] = (len(workflow), sum(map(len, workflow.upstream.values())))
             measure(bench, history, case, workflow)
         history.close()
-    print(f"{cpu_name()}, {os.cpu_count()} cores, {memory_gb():.0f} GB, Python "
-          f"{sys.version.split()[0]}, shoal {version_of('shoal')}")  # fmt: skip
+    print(machine.described())
     print(f"{WORKERS} workers, {RUNS} runs of history, median of {options.repeats} "
           "(of one from 1,000 tasks on for planners that search); planning limit from 10,000 "
           "tasks on: 5 s\n")  # fmt: skip

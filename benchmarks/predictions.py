@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -21,10 +20,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from machine import cpu_name, memory_gb, version_of
-
 from shoal import Session
 from shoal.execution.simulator import simulate
+from shoal.experiments import machine
 from shoal.experiments.image_transformation import image_transformation
 from shoal.experiments.matrix_multiplication import matrix_multiplication
 from shoal.experiments.text_analysis import generate_text, text_analysis
@@ -133,8 +131,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
     options = parser.parse_args()
     found = measure(options)
-    print(f"{cpu_name()}, {os.cpu_count()} cores, {memory_gb():.0f} GB, Python "
-          f"{sys.version.split()[0]}, shoal {version_of('shoal')}")  # fmt: skip
+    print(machine.described())
     print(f"{options.workers} workers, {options.history} runs of history, {options.repeats} "
           f"measured, {'cold' if options.cold else 'warm'} starts\n")  # fmt: skip
     print(table(found))

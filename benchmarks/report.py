@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from engines import ENGINES
-from machine import cpu_name, memory_gb, version_of
 from targets import TARGETS
+
+from shoal.experiments.machine import cpu_name, memory_gb, version_of
 
 PEERS = tuple(name for name in ENGINES if name != "shoal")
 

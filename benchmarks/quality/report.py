@@ -11,10 +11,9 @@ from math import exp, log, nan
 from pathlib import Path
 from statistics import mean, median
 
-from machine import cpu_name, version_of
-
 from quality.contest import Case, Contestant, Score
 from quality.small import SmallCase
+from shoal.experiments.machine import cpu_name, version_of
 
 TOLERANCE = 1e-6
 """Makespans that differ by less, relatively, are the same."""

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from shoal.engine import default_engine
@@ -68,12 +67,7 @@ class Stream(ABC):
         )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         deployed, self._deployed = self.deployed, None
         deployed.close(cancel=kind is not None)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from shoal.farm.model import Deadline, FarmModel, Limits, Observation
@@ -82,15 +81,10 @@ class SleepingFarm:
         self._feeder.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stopped.set()
         self._feeder.join()
-        self._farm.__exit__(kind, error, trace)
+        self._farm.__exit__(kind)
 
     def _feed(self) -> None:
         for arrival, seconds in zip(

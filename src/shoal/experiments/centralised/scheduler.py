@@ -24,7 +24,6 @@ import time
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from shoal.clock import RealClock
@@ -134,12 +133,7 @@ class CentralScheduler:
     def __enter__(self) -> CentralScheduler:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -1,4 +1,6 @@
-"""What a benchmark ran on."""
+"""What an experiment or a benchmark ran on."""
+
+from __future__ import annotations
 
 import os
 import platform
@@ -27,3 +29,11 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "of unknown version"
+
+
+def described() -> str:
+    """The machine and the software, in a line."""
+    return (
+        f"{cpu_name()}, {os.cpu_count()} cores, {memory_gb():.0f} GB, {platform.system()} "
+        f"{platform.release()}, Python {platform.python_version()}, shoal {version_of('shoal')}"
+    )
