@@ -52,7 +52,7 @@ layers: $(VENV)/.dev
 	$(BIN)/lint-imports
 
 tests: $(VENV)/.dev
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 3 --dist loadfile
 
 quick: $(VENV)/.dev  ## only the tests that need no server and no processes
 	$(BIN)/pytest -m "not real"

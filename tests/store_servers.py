@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
+import os
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from observing import eventually
@@ -21,11 +23,27 @@ from shoal.storage.resp import Connection, parse_url
 PASSWORD = "open sesame"
 
 
+def free_port() -> int:
+    """A port that nobody else is given: neither another process of the tests, nor a client."""
+    while True:
+        port = next(_ports)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
+
+
+_AT_ONCE, _FIRST, _SHARE = 4, 12_000, 4_000
+_number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _AT_ONCE
+_ports = itertools.cycle(range(_FIRST + _number * _SHARE, _FIRST + (_number + 1) * _SHARE))
+"""This process's share of the ports below those that systems give to clients."""
+
+
 @contextmanager
 def tcp_server(*options: str) -> Iterator[int]:
     """The port of a server on loopback that ends with the block, also if that is killed."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     command = [str(server_binary()), "--port", str(port), "--bind", "127.0.0.1", "--dir", "/"]
     command += ["--requirepass", PASSWORD, "--save", "", "--appendonly", "no", *options]
     with tempfile.NamedTemporaryFile() as held:
@@ -54,7 +72,12 @@ def cluster_server(folder: Path, count: int = 3) -> Iterator[list[int]]:
 
 def form_cluster(urls: list[str]) -> None:
     """Give nodes their slots, and have them know each other."""
-    nodes = [Connection(parse_url(url)) for url in urls]
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(closing(Connection(parse_url(url)))) for url in urls]
+        _form(nodes)
+
+
+def _form(nodes: list[Connection]) -> None:
     ends = [16384 * number // len(nodes) for number in range(len(nodes) + 1)]
     for number, node in enumerate(nodes):
         node.call("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
@@ -71,8 +94,6 @@ def form_cluster(urls: list[str]) -> None:
         )
 
     assert eventually(agreed)
-    for node in nodes:
-        node.close()
 
 
 def url_of(port: int, db: int = 0) -> str:
@@ -91,9 +112,7 @@ def reachable(url: str) -> bool:
 
 def cluster_options(config: Path) -> list[str]:
     """What makes a server a node of a cluster that has yet to be formed."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        bus = free.getsockname()[1]
-    named = ["--cluster-config-file", str(config), "--cluster-port", str(bus)]
+    named = ["--cluster-config-file", str(config), "--cluster-port", str(free_port())]
     return ["--cluster-enabled", "yes", *named]
 
 
@@ -101,8 +120,7 @@ class Server:
     """A server that can be killed and started again."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         where = f"--port {self.port} --bind 127.0.0.1 --dir {folder} --loglevel warning"
         self._command = [str(server_binary()), *where.split(" "), "--save", "", *options]
         self._process: subprocess.Popen[bytes] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from shoal.cli.main import main
 from shoal.platform.housing import hidden_folder
 from shoal.storage.embedded import EmbeddedServer
 from shoal.workflow import Output
+from store_servers import free_port
 
 pytestmark = pytest.mark.real
 
@@ -37,8 +37,7 @@ class Gateway:
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.start()
 
     @property
