@@ -29,7 +29,7 @@ class Receivers:
         self._hung_up: dict[str, None] = {}
 
     def take(self, mailbox: str) -> Connection | None:
-        """A connection to wait on; None if somebody has hung up."""
+        """A connection to wait on; None if somebody has hung up, on all mailboxes or on this."""
         if self.hung_up(mailbox):
             return None
         with self._lock:
@@ -40,10 +40,10 @@ class Receivers:
         if connection is None:
             connection = self._connect()
         with self._lock:
-            if mailbox not in self._hung_up:
+            if mailbox not in self._hung_up and not self._closed:
                 self._waiting[connection] = mailbox
                 return connection
-            del self._hung_up[mailbox]
+            self._hung_up.pop(mailbox, None)
         connection.close()
         return None
 
