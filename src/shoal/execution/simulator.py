@@ -1,23 +1,20 @@
 """`simulate`: a plan carried out on the virtual clock by the very machines that workers run.
 
 Each effect is answered after its predicted cost. A worker saves and fetches one thing at a time,
-beside its executions; but its only slot sees to saves before it goes on. Sandboxes come from a
-`WarmPool` with the gateway's rules: one that is warmed up is idle from the request on, and who gets
-it early waits until it is up. Given `perform`, values flow along too, through the same saving,
-fetching and forgetting as in a real run, so that a test can compare them with a sequential
-evaluation. Who invokes workers does so one after the other; the fan-out invoker hands on to others
-like it. Given `faults`, workers and invocations are lost, and start again a lease later with what
-the store has of them; what a lost start still had on its way counts until then. And the store
-restarts: what it was asked for has happened, but nobody was told, and asks again.
+beside its executions; but its only slot sees to saves before it goes on. Given `perform`, values
+flow along too, through the same saving, fetching and forgetting as in a real run, so that a test
+can compare them with a sequential evaluation. Who invokes workers does so one after the other; the
+fan-out invoker hands on to others like it. Given `faults`, workers and invocations are lost, and
+start again a lease later with what the store has of them; what a lost start still had on its way
+counts until then. And the store restarts: what it was asked for has happened, but nobody was told,
+and asks again.
 """
 
 from __future__ import annotations
 
 import gc
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from shoal.clock import VirtualClock
 from shoal.errors import WorkflowError
@@ -54,9 +51,12 @@ from shoal.execution.events import (
 )
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
-from shoal.execution.plan import Part, Plan
+from shoal.execution.plan import Plan
 from shoal.execution.policies import invoked_after
 from shoal.execution.pool import WarmPool
+from shoal.execution.simulated_platform import Invocation, SimulatedPlatform, Start
+from shoal.execution.simulated_store import SimulatedStore
+from shoal.execution.simulated_worker import Faults, Worker
 from shoal.execution.timeline import Span, Timeline
 from shoal.types import Resources, TaskId, WorkerId
 
@@ -68,64 +68,6 @@ _Reply = Callable[[], None]
 
 _AGAIN = 0.1
 """Seconds after which the store is asked once more, for what wasn't there yet or unanswered."""
-
-
-class Faults(Protocol):
-    """What goes wrong in a simulated run."""
-
-    lease: float
-    """Seconds after which a worker that was lost is started again."""
-
-    def crashes(self, worker: WorkerId) -> bool:
-        """Whether a worker is lost, just before it is told of an event."""
-        ...
-
-    def invocations(self, worker: WorkerId) -> int:
-        """How often an invocation is carried out: once, never, or repeatedly."""
-        ...
-
-    def interrupts(self) -> bool:
-        """Whether the store restarts just before it answers."""
-        ...
-
-
-@dataclass
-class _Worker:
-    part: Part
-    epoch: int = 0
-    machine: WorkerMachine | FlexibleMachine | None = None
-    """None: not started, or parked."""
-    first: WorkerMachine | None = None
-    """The one of an earlier start."""
-    parking: bool = False
-    """It asked the store to let it leave, and reads no mail until that answers."""
-    sandbox: int = 0
-    moving: float = 0.0
-    """Until when it is busy saving and fetching."""
-    saving: float = 0.0
-    """Until when it is busy saving, which the only slot does before it goes on."""
-    invoking: float = 0.0
-    """Until when it is busy invoking others."""
-    values: dict[TaskId, Any] = field(default_factory=dict)
-    mailbox: list[Arrived | Announced] = field(default_factory=list)
-    given: list[dict[TaskId, Any]] = field(default_factory=list)
-    """The values that came with each message of the mailbox."""
-    read: int = 0
-    started: bool = False
-    """Somebody has claimed its start."""
-    entered: int = 0
-    """The latest epoch that has begun: an invocation that is repeated does nothing."""
-    lost: bool = False
-    """A start was lost since it last parked."""
-    refused: int = 0
-    """The latest epoch that was lost: the store takes nothing more of it."""
-    executed: tuple[TaskId, ...] = ()
-    asked: set[tuple[TaskId, str | None]] = field(default_factory=set)
-    """Marks of a flexible worker that the store hasn't got yet."""
-    leaving: bool = False
-    """It leaves with those, unless one is the last."""
-    left: bool = False
-    """It has: the store expects no more of it."""
 
 
 class Simulation:
@@ -152,34 +94,21 @@ class Simulation:
             faults: What goes wrong.
         """
         self.plan = plan
-        self.results: dict[TaskId, Any] = {}
         self.performed: list[tuple[TaskId, WorkerId]] = []
         """Each execution, copies too, in order."""
-        self.warmed: list[Resources] = []
-        """Each sandbox that was started by a warm-up, in order."""
         self._costs = costs
-        self._pool = pool
         self._perform = perform
         self._repeats = repeats
         self._faults = faults
         self._clock = VirtualClock()
+        self._store = SimulatedStore()
+        self._platform = SimulatedPlatform(pool, costs, self._clock)
         self._constants = costs.constants
         named = {task: tuple(sizes) for task, sizes in self._constants.items()}
         parts = plan.parts(named)
         self._common = parts[0]
         """In a flexible plan, the part of all workers."""
-        self._workers = {} if plan.flexible else {part.worker: _Worker(part) for part in parts}
-        self._queue: deque[tuple[WorkerId, int]] = deque()
-        """Invocations: workers and their epochs."""
-        self._up: dict[int, float] = {}
-        """When each sandbox that is being warmed up could have a worker's first event."""
-        self._marks: dict[TaskId, dict[str, tuple[dict[TaskId, Any], WorkerId]]] = {}
-        """For each task and producer, the values that came with the mark, and who set it."""
-        self._last: dict[TaskId, str] = {}
-        """Of tasks that the plan gives to nobody: whose mark was the last."""
-        self._held: dict[TaskId, set[str]] = {}
-        """Of the same tasks: whose outputs are only in the memory of who set the last mark."""
-        self._saved: dict[TaskId, Any] = {}
+        self._workers = {} if plan.flexible else {part.worker: Worker(part) for part in parts}
         self._nbytes: dict[TaskId, int] = {}
         for sizes in self._constants.values():
             self._nbytes.update(sizes)
@@ -187,6 +116,16 @@ class Simulation:
         self._makespan = 0.0
         self._unfinished = len(self._workers)
         self._missing_sinks = set(plan.workflow.sinks)
+
+    @property
+    def results(self) -> Mapping[TaskId, Any]:
+        """The sinks' outputs, given `perform`."""
+        return self._store.results
+
+    @property
+    def warmed(self) -> Sequence[Resources]:
+        """Each sandbox that was started by a warm-up, in order."""
+        return self._platform.warmed
 
     def run(self) -> Timeline:
         """Carry the plan out."""
@@ -217,33 +156,40 @@ class Simulation:
         """Start a flexible worker with a task and some of its inputs, once."""
         if WorkerId(task) in self._workers:
             return
-        worker = _Worker(self._common.begun_with(task), given=[given])
+        worker = Worker(self._common.begun_with(task), given=[given])
         self._workers[worker.part.worker] = worker
         self._unfinished += 1
         self._start(worker)
 
-    def _start(self, worker: _Worker) -> None:
+    def _start(self, worker: Worker) -> None:
         worker.started = True
         worker.epoch += 1
-        name, count = worker.part.worker, 1
+        count = 1
         if self._faults is not None:
-            count = self._faults.invocations(name)
+            count = self._faults.invocations(worker.part.worker)
             if not count:
                 self._restart_later(worker)
-        self._queue.extend([(name, worker.epoch)] * count)
-        self._serve_queue()
+        epoch = worker.epoch
 
-    def _lose(self, worker: _Worker) -> None:
+        def began(start: Start) -> None:
+            kind = "warm start" if start.warm else "cold start"
+            self._span(kind, worker, None, start.seconds)
+            self._after(start.seconds, lambda: self._begin(worker, epoch, start.sandbox))
+
+        first = self._is_first(worker)
+        self._platform.invoke(Invocation(worker.part.resources, first, began), count)
+
+    def _lose(self, worker: Worker) -> None:
         """The worker's process is gone, with all that it had in memory."""
         worker.machine = None
         worker.parking = False
         worker.values = {}
-        self._pool.remove(worker.sandbox)
+        self._platform.remove(worker.sandbox)
         self._span("leave", worker, None, 0.0)
         self._restart_later(worker)
-        self._serve_queue()
+        self._platform.serve()
 
-    def _restart_later(self, worker: _Worker) -> None:
+    def _restart_later(self, worker: Worker) -> None:
         assert self._faults is not None
         worker.lost = True
         epoch = worker.epoch
@@ -259,36 +205,15 @@ class Simulation:
 
         self._after(self._faults.lease, restart)
 
-    def _serve_queue(self) -> None:
-        while self._queue:
-            name, epoch = self._queue[0]
-            worker = self._workers[name]
-            now = self._clock.now()
-            self._pool.expire(now)
-            acquired = self._pool.acquire(worker.part.resources, now)
-            if acquired is None:
-                return
-            self._queue.popleft()
-            warm = acquired.start == "warm"
-            seconds = self._costs.startup(
-                worker.part.resources, warm=warm, first=self._is_first(worker)
-            )
-            seconds = max(seconds, self._up.pop(acquired.sandbox, 0.0) - now)
-            kind = "warm start" if warm else "cold start"
-            self._span(kind, worker, None, seconds)
-            sandbox = acquired.sandbox
-            self._after(seconds, lambda w=worker, e=epoch, s=sandbox: self._begin(w, e, s))  # type: ignore[misc]
-
-    def _is_first(self, worker: _Worker) -> bool:
+    def _is_first(self, worker: Worker) -> bool:
         """Whether the client starts the worker, with the run."""
         if worker.part.flexible:
             return not self.plan.workflow.upstream[TaskId(worker.part.worker)]
         return worker.epoch == 1 and worker.part.rooted
 
-    def _begin(self, worker: _Worker, epoch: int, sandbox: int) -> None:
+    def _begin(self, worker: Worker, epoch: int, sandbox: int) -> None:
         if epoch != worker.epoch or worker.entered == epoch:
-            self._pool.release(sandbox, self._clock.now())
-            self._serve_queue()
+            self._platform.release(sandbox)
             return
         worker.entered, worker.sandbox = epoch, sandbox
         worker.moving = worker.saving = 0.0
@@ -310,34 +235,19 @@ class Simulation:
         self._tell(worker, Started(worker.executed, recovered), epoch)
         self._read_mail(worker)
 
-    def _recovered(self, worker: _Worker) -> Recovered:
+    def _recovered(self, worker: Worker) -> Recovered:
         """What the store has of a worker that was lost."""
-        me = worker.part.worker
-        worker.values = {}
-        marked: set[TaskId] = set()
-        for target, done in self._marks.items():
-            if me in done and done[me][1] == me:
-                marked.add(target)
-                worker.values.update(done[me][0])
-        return Recovered(
-            frozenset(self._saved),
-            tuple(worker.values),
-            frozenset(marked),
-            frozenset(self.results),
-            frozenset(self._workers),
-        )
+        started = frozenset(self._workers)
+        recovered, worker.values = self._store.recovered(worker.part.worker, started)
+        return recovered
 
-    def _read_mail(self, worker: _Worker) -> None:
-        while self._reads(worker) and worker.read < len(worker.mailbox):
+    def _read_mail(self, worker: Worker) -> None:
+        while worker.reads and worker.read < len(worker.mailbox):
             worker.values.update(worker.given[worker.read])
             worker.read += 1
             self._tell(worker, worker.mailbox[worker.read - 1])
 
-    def _reads(self, worker: _Worker) -> bool:
-        machine = worker.machine
-        return machine is not None and not machine.finished and not worker.parking
-
-    def _tell(self, worker: _Worker, event: Event, epoch: int | None = None) -> None:
+    def _tell(self, worker: Worker, event: Event, epoch: int | None = None) -> None:
         if worker.machine is None or (epoch is not None and epoch != worker.epoch):
             return
         faults = self._faults
@@ -347,13 +257,13 @@ class Simulation:
         crowd: list[tuple[TaskId, dict[TaskId, Any]]] = []
         for effect in worker.machine.handle(event, self._clock.now()):
             if type(effect) is Invoke and effect.many:
-                crowd.append((effect.task, _taken(worker, effect.inline)))
+                crowd.append((effect.task, worker.taken(effect.inline)))
             else:
                 self._carry_out(worker, effect)
         if crowd:
             self._invoke_crowd(worker, crowd)
 
-    def _carry_out(self, worker: _Worker, effect: Effect) -> None:
+    def _carry_out(self, worker: Worker, effect: Effect) -> None:
         match effect:
             case Execute(task):
                 self._execute(worker, task)
@@ -361,7 +271,7 @@ class Simulation:
                 self._fetch(worker, outputs)
             case Save(task):
                 value = worker.values.get(task)
-                self._move("save", worker, (task,), lambda: self._save(worker, task, value))
+                self._move("save", worker, (task,), lambda: self._save(task, value))
                 worker.saving = worker.moving
             case Mark() | Invoke() | Announce() | HandIn() | WarmUp():
                 self._send(worker, effect)
@@ -387,12 +297,12 @@ class Simulation:
             case _:
                 assert_never(effect)
 
-    def _send(self, worker: _Worker, effect: Mark | Invoke | Announce | HandIn | WarmUp) -> None:
+    def _send(self, worker: Worker, effect: Mark | Invoke | Announce | HandIn | WarmUp) -> None:
         match effect:
             case Mark():
                 self._mark(worker, effect)
             case Invoke(task, inline):
-                given, now = _taken(worker, inline), self._clock.now()
+                given, now = worker.taken(inline), self._clock.now()
                 worker.invoking = max(now, worker.moving, worker.invoking)
                 worker.invoking += self._costs.invocation()
                 self._after(worker.invoking - now, lambda: self._invoke(task, given))
@@ -401,7 +311,9 @@ class Simulation:
             case HandIn(task, saved):
                 self._hand_in(worker, task, saved=saved)
             case WarmUp(resources, count):
-                self._after(self._costs.coordination(), lambda: self._warm_up(resources, count))
+                self._after(
+                    self._costs.coordination(), lambda: self._platform.warm_up(resources, count)
+                )
 
     def _ask(self, seconds: float, operation: Callable[[], _Reply | None]) -> None:
         """Have the store do something after a while; `operation` returns how it is answered."""
@@ -419,7 +331,7 @@ class Simulation:
         return self._faults is not None and self._faults.interrupts()
 
     def _invoke_crowd(
-        self, worker: _Worker, crowd: Sequence[tuple[TaskId, dict[TaskId, Any]]]
+        self, worker: Worker, crowd: Sequence[tuple[TaskId, dict[TaskId, Any]]]
     ) -> None:
         """Have the fan-out invoker start workers."""
         waiting = max(0.0, worker.moving - self._clock.now())
@@ -428,11 +340,11 @@ class Simulation:
         for (task, given), after in zip(crowd, delays, strict=True):
             self._after(waiting + hop + after, lambda t=task, g=given: self._invoke(t, g))  # type: ignore[misc]
 
-    def _answer(self, worker: _Worker, seconds: float, callback: Callable[[], Event]) -> None:
+    def _answer(self, worker: Worker, seconds: float, callback: Callable[[], Event]) -> None:
         epoch = worker.epoch
         self._after(seconds, lambda: self._tell(worker, callback(), epoch))
 
-    def _execute(self, worker: _Worker, task: TaskId) -> None:
+    def _execute(self, worker: Worker, task: TaskId) -> None:
         sources = self.plan.workflow.upstream[task]
         input_nbytes = sum([self._nbytes[source] for source in sources])
         constants = self._constants.get(task)
@@ -459,23 +371,23 @@ class Simulation:
 
         self._answer(worker, before + seconds, executed)
 
-    def _fetch(self, worker: _Worker, outputs: tuple[TaskId, ...]) -> None:
+    def _fetch(self, worker: Worker, outputs: tuple[TaskId, ...]) -> None:
         calls, epoch = self.plan.workflow.calls, worker.epoch
-        if any([o in calls and o not in self._saved for o in outputs]):
+        if any([o in calls and o not in self._store.saved for o in outputs]):
             self._after(_AGAIN, lambda: self._fetch_again(worker, outputs, epoch))
             return
         for output in outputs:
-            worker.values[output] = self._saved.get(output)
+            worker.values[output] = self._store.saved.get(output)
         self._move("fetch", worker, outputs, lambda: Fetched(outputs))
 
-    def _fetch_again(self, worker: _Worker, outputs: tuple[TaskId, ...], epoch: int) -> None:
+    def _fetch_again(self, worker: Worker, outputs: tuple[TaskId, ...], epoch: int) -> None:
         if worker.machine is not None and worker.epoch == epoch:
             self._fetch(worker, outputs)
 
     def _move(
         self,
         direction: Direction,
-        worker: _Worker,
+        worker: Worker,
         outputs: tuple[TaskId, ...],
         callback: Callable[[], Event],
     ) -> None:
@@ -489,27 +401,19 @@ class Simulation:
         worker.moving = start
         self._answer(worker, start - now, callback)
 
-    def _save(self, worker: _Worker, task: TaskId, value: Any) -> Event:
-        self._saved[task] = value
+    def _save(self, task: TaskId, value: Any) -> Event:
+        self._store.saved[task] = value
         return Saved(task)
 
-    def _mark(self, worker: _Worker, mark: Mark) -> None:
-        values = _taken(worker, mark.inline)
+    def _mark(self, worker: Worker, mark: Mark) -> None:
+        values = worker.taken(mark.inline)
         owner, me, epoch = mark.owner, worker.part.worker, worker.epoch
 
         def marked() -> _Reply | None:
             if epoch <= worker.refused:
                 return None
-            done = self._marks.setdefault(mark.task, {})
-            if owner is None:
-                last = self._mark_free(mark, done, values, me)
-            else:
-                before = len(done)
-                done.setdefault(mark.producer or me, (values, me))
-                last = before < len(mark.producers) == len(done)
-            given: dict[TaskId, Any] = {}
-            if last:
-                given = {o: value for values, _ in done.values() for o, value in values.items()}
+            found = self._store.mark(mark, values, me)
+            last, given = found is not None, found or {}
             if owner is None:
                 self._leave_with(worker, mark, last)
                 refused = mark.held is not None and not last
@@ -528,42 +432,14 @@ class Simulation:
         waiting = max(0.0, worker.moving - self._clock.now())
         self._ask(waiting + self._costs.coordination(), marked)
 
-    def _leave_with(self, worker: _Worker, mark: Mark, last: bool) -> None:
+    def _leave_with(self, worker: Worker, mark: Mark, last: bool) -> None:
         """The store has a mark; who leaves with it does so unless it is the last."""
         worker.asked.discard((mark.task, mark.producer))
         worker.leaving = worker.leaving and not last
         worker.left = worker.left or (worker.leaving and not worker.asked)
 
-    def _mark_free(
-        self,
-        mark: Mark,
-        done: dict[str, tuple[dict[TaskId, Any], WorkerId]],
-        values: dict[TaskId, Any],
-        me: WorkerId,
-    ) -> bool:
-        """Mark a task that the plan gives to nobody; whether it is the sender's (see `Store`)."""
-        task, producer = mark.task, str(mark.producer)
-        count, held = len(mark.producers), self._held.setdefault(task, set())
-        if mark.held is None:
-            if producer not in done:
-                done[producer] = (values, me)
-                if len(done) == count:
-                    self._last[task] = producer
-            elif producer in held:
-                held.remove(producer)
-                done[producer] = (values, me)
-            if self._last.get(task) == producer and held:
-                self._last[task] = min(held)
-            return self._last.get(task) == producer
-        fresh = [output for output in mark.held if output not in done]
-        if fresh and len(done) + len(fresh) == count:
-            done.update({output: ({}, me) for output in fresh})
-            held.update(fresh)
-            self._last[task] = producer
-        return self._last.get(task) in mark.held and held.issubset(mark.held)
-
     def _answer_mark(
-        self, worker: _Worker, event: Marked, given: dict[TaskId, Any], epoch: int
+        self, worker: Worker, event: Marked, given: dict[TaskId, Any], epoch: int
     ) -> None:
         if worker.machine is not None and worker.epoch == epoch:
             worker.values.update(given)
@@ -575,7 +451,7 @@ class Simulation:
         if worker.machine is None and not worker.started:
             self._start(worker)
 
-    def _announce(self, worker: _Worker, task: TaskId, owner: WorkerId) -> None:
+    def _announce(self, worker: Worker, task: TaskId, owner: WorkerId) -> None:
         def announced() -> None:
             for delay in self._repeats():
                 self._after(delay, lambda: self._put(self._workers[owner], Announced((task,)), {}))
@@ -583,28 +459,13 @@ class Simulation:
         waiting = max(0.0, worker.moving - self._clock.now())
         self._ask(waiting + self._costs.coordination(), announced)
 
-    def _put(self, worker: _Worker, message: Arrived | Announced, given: dict[TaskId, Any]) -> None:
+    def _put(self, worker: Worker, message: Arrived | Announced, given: dict[TaskId, Any]) -> None:
         worker.mailbox.append(message)
         worker.given.append(given)
         self._read_mail(worker)
 
-    def _warm_up(self, resources: Resources, count: int) -> None:
-        now = self._clock.now()
-        self._pool.expire(now)
-        ready: list[int] = []
-        for _ in range(count):
-            acquired = self._pool.acquire(resources, now)
-            if acquired is None:
-                break
-            if acquired.start == "cold":
-                self.warmed.append(resources)
-                self._up[acquired.sandbox] = now + self._costs.startup(resources, warm=False)
-            ready.append(acquired.sandbox)
-        for sandbox in ready:
-            self._pool.release(sandbox, now)
-
-    def _hand_in(self, worker: _Worker, task: TaskId, *, saved: bool) -> None:
-        value = self._saved[task] if saved else worker.values.get(task)
+    def _hand_in(self, worker: Worker, task: TaskId, *, saved: bool) -> None:
+        value = self._store.saved[task] if saved else worker.values.get(task)
         waiting = max(0.0, worker.moving - self._clock.now())
         seconds = waiting + self._costs.hand_in(self._nbytes[task], worker.part.resources)
         epoch = worker.epoch
@@ -612,14 +473,14 @@ class Simulation:
         def handed_in() -> None:
             if epoch <= worker.refused:
                 return
-            self.results[task] = value
+            self._store.results[task] = value
             self._missing_sinks.discard(task)
             if not self._missing_sinks:
                 self._makespan = max(self._makespan, self._clock.now())
 
         self._ask(seconds, handed_in)
 
-    def _park(self, worker: _Worker, executed: tuple[TaskId, ...], epoch: int, again: bool) -> None:
+    def _park(self, worker: Worker, executed: tuple[TaskId, ...], epoch: int, again: bool) -> None:
         if worker.machine is None or worker.epoch != epoch:
             return
         worker.parking = False
@@ -638,15 +499,14 @@ class Simulation:
         if again:
             self._start(worker)
 
-    def _leave(self, worker: _Worker, sandbox: int) -> None:
+    def _leave(self, worker: Worker, sandbox: int) -> None:
         self._span("leave", worker, None, 0.0)
-        self._pool.release(sandbox, self._clock.now())
-        self._serve_queue()
+        self._platform.release(sandbox)
 
     def _span(
         self,
         kind: str,
-        worker: _Worker,
+        worker: Worker,
         task: TaskId | None,
         seconds: float,
         nbytes: int = 0,
@@ -657,11 +517,6 @@ class Simulation:
         self._spans.append(
             Span(kind, worker.part.worker, task, start, start + seconds, 0.0, nbytes)
         )
-
-
-def _taken(worker: _Worker, outputs: Sequence[TaskId]) -> dict[TaskId, Any]:
-    """What travels of a worker's memory."""
-    return {output: worker.values.get(output) for output in outputs}
 
 
 def simulate(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> Timeline:

@@ -1,0 +1,83 @@
+"""`Worker`: a worker as the simulator keeps track of it; `Faults`: what befalls it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from shoal.execution.events import Announced, Arrived
+from shoal.execution.flexible import FlexibleMachine
+from shoal.execution.machine import WorkerMachine
+from shoal.execution.plan import Part
+from shoal.types import TaskId, WorkerId
+
+
+class Faults(Protocol):
+    """What goes wrong in a simulated run."""
+
+    lease: float
+    """Seconds after which a worker that was lost is started again."""
+
+    def crashes(self, worker: WorkerId) -> bool:
+        """Whether a worker is lost, just before it is told of an event."""
+        ...
+
+    def invocations(self, worker: WorkerId) -> int:
+        """How often an invocation is carried out: once, never, or repeatedly."""
+        ...
+
+    def interrupts(self) -> bool:
+        """Whether the store restarts just before it answers."""
+        ...
+
+
+@dataclass
+class Worker:
+    """One worker, through all of its starts."""
+
+    part: Part
+    epoch: int = 0
+    machine: WorkerMachine | FlexibleMachine | None = None
+    """None: not started, or parked."""
+    first: WorkerMachine | None = None
+    """The one of an earlier start."""
+    parking: bool = False
+    """It asked the store to let it leave, and reads no mail until that answers."""
+    sandbox: int = 0
+    moving: float = 0.0
+    """Until when it is busy saving and fetching."""
+    saving: float = 0.0
+    """Until when it is busy saving, which the only slot does before it goes on."""
+    invoking: float = 0.0
+    """Until when it is busy invoking others."""
+    values: dict[TaskId, Any] = field(default_factory=dict)
+    mailbox: list[Arrived | Announced] = field(default_factory=list)
+    given: list[dict[TaskId, Any]] = field(default_factory=list)
+    """The values that came with each message of the mailbox."""
+    read: int = 0
+    started: bool = False
+    """Somebody has claimed its start."""
+    entered: int = 0
+    """The latest epoch that has begun: an invocation that is repeated does nothing."""
+    lost: bool = False
+    """A start was lost since it last parked."""
+    refused: int = 0
+    """The latest epoch that was lost: the store takes nothing more of it."""
+    executed: tuple[TaskId, ...] = ()
+    asked: set[tuple[TaskId, str | None]] = field(default_factory=set)
+    """Marks of a flexible worker that the store hasn't got yet."""
+    leaving: bool = False
+    """It leaves with those, unless one is the last."""
+    left: bool = False
+    """It has: the store expects no more of it."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it looks at its mail."""
+        machine = self.machine
+        return machine is not None and not machine.finished and not self.parking
+
+    def taken(self, outputs: Sequence[TaskId]) -> dict[TaskId, Any]:
+        """What travels of its memory."""
+        return {output: self.values.get(output) for output in outputs}
