@@ -59,7 +59,7 @@ from shoal.execution.machine import INLINE_NBYTES, retry_pause
 from shoal.execution.plan import Placement
 from shoal.execution.policies import Policies
 from shoal.execution.pool import WarmPool
-from shoal.execution.simulator import Simulation
+from shoal.execution.simulator import Simulation, simulate
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 
 SMALL, LARGE = INLINE_NBYTES, INVOKED_NBYTES + 1
@@ -409,6 +409,11 @@ def test_large_outputs_are_fetched_once_by_whoever_goes_on() -> None:
     timeline = Simulation(plan, DrawnCosts([0.125, 0.5], [LARGE]), WarmPool()).run()
     assert len(timeline.of_kind("save")) == 15
     assert len(timeline.of_kind("fetch")) == 7
+
+
+def test_answer_to_the_last_mark_is_part_of_the_timeline() -> None:
+    timeline = simulate(flexible_plan(tree(8)), DrawnCosts([0.5], [1]))
+    assert [span.seconds for span in timeline.of_kind("deliver")] == [0.5] * 7
 
 
 def test_what_was_lost_of_the_inputs_of_an_invoked_worker_is_saved_again() -> None:

@@ -27,7 +27,7 @@ from shoal.execution.events import MailCame, Started
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import WarmPool
-from shoal.execution.simulator import Simulation, simulate
+from shoal.execution.simulator import Simulation, makespan_of, simulate
 from shoal.execution.timeline import Span, Timeline
 from shoal.types import Resources, TaskId, WorkerId
 
@@ -300,6 +300,28 @@ def test_each_effect_takes_its_predicted_time() -> None:
         ("leave", w1, None, 8.0, 8.0, 0),
     ]
     assert timeline.makespan == 9.0
+
+
+def test_message_to_a_worker_that_is_there_is_part_of_the_timeline() -> None:
+    """`c` waits for `a`, which w0 has itself, and for `b`; w2 is started for `d` by its message."""
+    plan = plan_of({"a": "", "b": "", "c": "ab", "d": "c"}, {"w0": "ac", "w1": "b", "w2": "d"})
+    timeline = simulate(plan, DrawnCosts((1.0,), (1,)))
+    assert [(s.worker, s.task, s.start, s.end) for s in timeline.of_kind("deliver")] == [
+        (w0, c, 3.0, 4.0)
+    ]
+
+
+@many
+@given(scenarios())
+def test_makespan_is_the_same_whether_the_run_is_recorded_or_not(scenario: Scenario) -> None:
+    def costs() -> DrawnCosts:
+        return DrawnCosts(scenario.seconds, scenario.sizes, scenario.constants())
+
+    def pool() -> WarmPool[Resources]:
+        return WarmPool(scenario.capacity, scenario.idle_seconds)
+
+    recorded = simulate(scenario.plan, costs(), pool())
+    assert makespan_of(scenario.plan, costs(), pool()) == recorded.makespan
 
 
 def test_chain_of_100_000_tasks_is_simulated_without_recursion() -> None:

@@ -45,6 +45,8 @@ class Worker:
     parking: bool = False
     """It asked the store to let it leave, and reads no mail until that answers."""
     sandbox: int = 0
+    began: float = 0.0
+    """When its latest start had its first event."""
     moving: float = 0.0
     """Until when it is busy saving and fetching."""
     saving: float = 0.0

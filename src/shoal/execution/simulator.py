@@ -82,6 +82,7 @@ class Simulation:
         perform: Perform | None = None,
         repeats: Callable[[], Sequence[float]] = lambda: (0.0,),
         faults: Faults | None = None,
+        recorded: bool = True,
     ) -> None:
         """Prepare a simulation.
 
@@ -92,6 +93,7 @@ class Simulation:
             perform: Runs a task for real, so that `results` are there afterwards.
             repeats: For each message, after which extra delays it arrives: once or more.
             faults: What goes wrong.
+            recorded: Whether the timeline has spans, and not the makespan alone.
         """
         self.plan = plan
         self.performed: list[tuple[TaskId, WorkerId]] = []
@@ -100,6 +102,7 @@ class Simulation:
         self._perform = perform
         self._repeats = repeats
         self._faults = faults
+        self._recorded = recorded
         self._clock = VirtualClock()
         self._store = SimulatedStore()
         self._platform = SimulatedPlatform(pool, costs, self._clock)
@@ -215,7 +218,7 @@ class Simulation:
         if epoch != worker.epoch or worker.entered == epoch:
             self._platform.release(sandbox)
             return
-        worker.entered, worker.sandbox = epoch, sandbox
+        worker.entered, worker.sandbox, worker.began = epoch, sandbox, self._clock.now()
         worker.moving = worker.saving = 0.0
         worker.asked, worker.leaving = set(), False
         recovered = self._recovered(worker) if worker.lost else None
@@ -408,6 +411,7 @@ class Simulation:
     def _mark(self, worker: Worker, mark: Mark) -> None:
         values = worker.taken(mark.inline)
         owner, me, epoch = mark.owner, worker.part.worker, worker.epoch
+        sent = max(self._clock.now(), worker.moving)
 
         def marked() -> _Reply | None:
             if epoch <= worker.refused:
@@ -420,17 +424,16 @@ class Simulation:
                 event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given), refused)
                 delay = min(self._repeats())
                 return lambda: self._after(
-                    delay, lambda: self._answer_mark(worker, event, given, epoch)
+                    delay, lambda: self._answer_mark(worker, event, given, epoch, sent)
                 )
             if last:
                 for delay in self._repeats():
-                    self._after(delay, lambda: self._deliver(owner, mark.task, given))
+                    self._after(delay, lambda: self._deliver(owner, mark.task, given, sent))
             return None
 
         if owner is None:
             worker.asked.add((mark.task, mark.producer))
-        waiting = max(0.0, worker.moving - self._clock.now())
-        self._ask(waiting + self._costs.coordination(), marked)
+        self._ask(sent - self._clock.now() + self._costs.coordination(), marked)
 
     def _leave_with(self, worker: Worker, mark: Mark, last: bool) -> None:
         """The store has a mark; who leaves with it does so unless it is the last."""
@@ -439,14 +442,25 @@ class Simulation:
         worker.left = worker.left or (worker.leaving and not worker.asked)
 
     def _answer_mark(
-        self, worker: Worker, event: Marked, given: dict[TaskId, Any], epoch: int
+        self, worker: Worker, event: Marked, given: dict[TaskId, Any], epoch: int, sent: float
     ) -> None:
         if worker.machine is not None and worker.epoch == epoch:
+            if event.claimed:
+                self._came(worker, event.task, sent)
             worker.values.update(given)
             self._tell(worker, event)
 
-    def _deliver(self, owner: WorkerId, task: TaskId, given: dict[TaskId, Any]) -> None:
+    def _came(self, worker: Worker, task: TaskId, sent: float) -> None:
+        """A message came; one that was sent before the worker began says nothing of its way."""
+        if worker.reads and sent > worker.began:
+            now = self._clock.now()
+            self._span("deliver", worker, task, now - sent, after=sent - now)
+
+    def _deliver(
+        self, owner: WorkerId, task: TaskId, given: dict[TaskId, Any], sent: float
+    ) -> None:
         worker = self._workers[owner]
+        self._came(worker, task, sent)
         self._put(worker, Arrived(task, tuple(given)), given)
         if worker.machine is None and not worker.started:
             self._start(worker)
@@ -513,6 +527,8 @@ class Simulation:
         *,
         after: float = 0.0,
     ) -> None:
+        if not self._recorded:
+            return
         start = self._clock.now() + after
         self._spans.append(
             Span(kind, worker.part.worker, task, start, start + seconds, 0.0, nbytes)
@@ -521,10 +537,20 @@ class Simulation:
 
 def simulate(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> Timeline:
     """The timeline that a plan is predicted to have."""
+    return _uncollected(Simulation(plan, costs, pool or WarmPool()))
+
+
+def makespan_of(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> float:
+    """The makespan that a plan is predicted to have, for those who don't look at the timeline."""
+    return _uncollected(Simulation(plan, costs, pool or WarmPool(), recorded=False)).makespan
+
+
+def _uncollected(simulation: Simulation) -> Timeline:
+    """Run without the garbage collector: it would look at everything, and find nothing."""
     collecting = gc.isenabled()
-    gc.disable()  # it would look at everything again and again, and find nothing
+    gc.disable()
     try:
-        return Simulation(plan, costs, pool or WarmPool()).run()
+        return simulation.run()
     finally:
         if collecting:
             gc.enable()

@@ -59,9 +59,16 @@ class Conditions:
         """The timeline that a plan is predicted to have."""
         from shoal.execution.simulator import simulate
 
-        if plan.limit != self.limit:
-            plan = replace(plan, limit=self.limit)
-        return simulate(plan, costs, self.pool())
+        return simulate(self._limited(plan), costs, self.pool())
+
+    def makespan(self, plan: Plan, costs: Costs) -> float:
+        """The makespan alone, which takes less time."""
+        from shoal.execution.simulator import makespan_of
+
+        return makespan_of(self._limited(plan), costs, self.pool())
+
+    def _limited(self, plan: Plan) -> Plan:
+        return plan if plan.limit == self.limit else replace(plan, limit=self.limit)
 
 
 def simulating_seconds(workflow: Workflow) -> float:

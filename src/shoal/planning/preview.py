@@ -124,7 +124,7 @@ class Preview:
             if seed >= _FEW and time.monotonic() > until:
                 break
             costs = self.conditions.predictions.sampled(seed)
-            found.append(self.conditions.simulate(self.plan, costs).makespan)
+            found.append(self.conditions.makespan(self.plan, costs))
         return sorted(found)
 
     @cached_property
