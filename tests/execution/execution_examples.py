@@ -113,12 +113,12 @@ class CheckedMachine(WorkerMachine):
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
         ready = {self._order[rank] for rank in self._ready}
-        stages = [self._executed, self._running, self._pausing, ready, set(self._missing)]
+        stages = [self._executed, self._running, self._retries.pausing, ready, set(self._missing)]
         assert sum(map(len, stages)) == len(set().union(*stages)), "a task in two stages"
         assert len(self._running) <= self._slots
         for count in (*self._lacks.values(), *self._uses.values(), *self._owes.values()):
             assert count >= 0
-        for task in (*self._running, *self._pausing, *ready):
+        for task in (*self._running, *self._retries.pausing, *ready):
             assert not self._lacks.get(task)
             assert self._held.issuperset(self._inputs[task])
         for output in self._held:
@@ -126,7 +126,7 @@ class CheckedMachine(WorkerMachine):
         assert self._held.isdisjoint(self._lacks.keys() - self._executed), "held before executed"
         assert self._withheld <= self._saving <= self._held
         self._check_copies()
-        assert not (self._parking and (self._running or self._ready or self._pausing))
+        assert not (self._parking and (self._running or self._ready or self._retries.pausing))
         if self.finished and not self._failed():
             self.check_nothing_left()
 

@@ -122,7 +122,7 @@ class CheckedFlexible(FlexibleMachine):
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        stages = [self._running, self._pausing, set(self._missing)]
+        stages = [self._running, self._retries.pausing, set(self._missing)]
         assert sum(map(len, stages)) == len(set().union(*stages)), "a task in two stages"
         if not self.finished:
             assert set().union(*stages) == self._taken.keys()
@@ -130,7 +130,7 @@ class CheckedFlexible(FlexibleMachine):
         assert not self._kept.keys() & self._taken.keys()
         assert not self._kept or len(self._taken) == self._slots, "a task waits for a free slot"
         memory, joins = self._memory, self._joins
-        for task in (*self._running, *self._pausing):
+        for task in (*self._running, *self._retries.pausing):
             assert memory.held.issuperset(self._inputs(task))
         for inputs in (*self._kept.values(), *joins.marking.values()):
             assert memory.held.issuperset(inputs)

@@ -55,10 +55,11 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.flexible import INVOKED_NBYTES
-from shoal.execution.machine import INLINE_NBYTES, retry_pause
+from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement
 from shoal.execution.policies import Policies
 from shoal.execution.pool import WarmPool
+from shoal.execution.retries import retry_pause
 from shoal.execution.simulator import Simulation, simulate
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 

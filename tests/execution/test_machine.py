@@ -25,7 +25,8 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.machine import INLINE_NBYTES, retry_pause
+from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.retries import retry_pause
 from shoal.execution.story import REMEMBERED
 from shoal.types import Resources, TaskId
 

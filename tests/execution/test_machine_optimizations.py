@@ -42,8 +42,9 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.machine import INLINE_NBYTES, retry_pause
+from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Prewarm
+from shoal.execution.retries import retry_pause
 from shoal.types import MB_PER_CPU, Resources, TaskId
 
 SMALL = INLINE_NBYTES

@@ -23,7 +23,8 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.machine import INLINE_NBYTES, retry_pause
+from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.retries import retry_pause
 
 SMALL = INLINE_NBYTES
 LARGE = INLINE_NBYTES + 1

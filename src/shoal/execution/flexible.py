@@ -56,9 +56,10 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.joins import HOLD, Joins, Moment
-from shoal.execution.machine import IN_TIME, INLINE_NBYTES, retry_pause
+from shoal.execution.machine import IN_TIME, INLINE_NBYTES
 from shoal.execution.memory import Memory
 from shoal.execution.plan import Part
+from shoal.execution.retries import Retries
 from shoal.execution.story import new_log, story_of, violation
 from shoal.types import TaskId, WorkerId
 
@@ -82,8 +83,7 @@ class FlexibleMachine:
         """Tasks that have a slot, and since when: they gather inputs, run, or wait for their next
         try."""
         self._running: set[TaskId] = set()
-        self._pausing: set[TaskId] = set()
-        """Tasks that wait for their next try."""
+        self._retries = Retries(part.retries)
         self._missing: dict[TaskId, int] = {}
         """How many inputs of a task are being fetched."""
         self._fetching: dict[TaskId, list[TaskId]] = {}
@@ -105,8 +105,6 @@ class FlexibleMachine:
         self._recalled: set[TaskId] = set()
         """Taken tasks whose outputs are fetched instead."""
         self._begun = False
-        self._tried: dict[TaskId, int] = {}
-        """How often taken tasks have failed."""
         self._log = new_log()
         self._handlers: dict[type, Callable[[Any, list[Effect], list[TaskId]], None]] = {
             Started: self._on_started,
@@ -394,14 +392,12 @@ class FlexibleMachine:
         if task not in self._running:
             raise self._violation(task, "failed, but not running")
         self._running.remove(task)
-        tried = self._tried.get(task, 0)
-        if tried >= self.part.retries.get(task, 0) or event.final:
-            self._save_all(effects)
-            effects.append(Abort(task))
+        pause = self._retries.failed(task, final=event.final)
+        if pause is not None:
+            effects.append(pause)
             return
-        self._tried[task] = tried + 1
-        self._pausing.add(task)
-        effects.append(SetTimer(f"retry {task}", retry_pause(task, tried)))
+        self._save_all(effects)
+        effects.append(Abort(task))
 
     def _on_timer(self, event: TimerFired, effects: list[Effect], unneeded: list[TaskId]) -> None:
         if event.timer == "limit":
@@ -412,9 +408,8 @@ class FlexibleMachine:
         if kind == HOLD:
             self._joins.fall_due(task, effects, unneeded)
             return
-        if task not in self._pausing:
+        if not self._retries.resumed(task):
             raise self._violation(task, "its timer fired, but it doesn't wait for its next try")
-        self._pausing.remove(task)
         self._execute(task, effects)
 
     def _leave(self, effects: list[Effect], unneeded: list[TaskId]) -> None:

@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
-from zlib import crc32
 
 from shoal.errors import ProtocolViolation
 from shoal.execution.copies import Copies
@@ -65,6 +64,8 @@ from shoal.execution.events import (
 from shoal.execution.plan import Copy, Part
 from shoal.execution.prewarming import TIMER as PREWARM
 from shoal.execution.prewarming import Prewarming
+from shoal.execution.retries import TIMER as RETRY
+from shoal.execution.retries import Retries
 from shoal.execution.story import new_log, story_of, violation
 from shoal.types import TaskId
 
@@ -73,15 +74,6 @@ INLINE_NBYTES = 8 * 1024
 
 IN_TIME = 0.7
 """Of the time that a function may take, after which a worker begins nothing more."""
-
-FIRST_RETRY = 0.1
-"""Seconds before the first retry; each further pause is twice as long, give or take a half."""
-
-
-def retry_pause(task: TaskId, tried: int) -> float:
-    """Seconds before a task is tried again; tasks that failed together aren't tried together."""
-    jitter = crc32(f"{task} {tried}".encode()) / 2**32
-    return FIRST_RETRY * 2.0**tried * (0.5 + jitter)
 
 
 class WorkerMachine:
@@ -114,9 +106,7 @@ class WorkerMachine:
         self._running: set[TaskId] = set()
         self._executed: set[TaskId] = set()
         self._arrived: set[TaskId] = set()
-        self._retries = dict(part.retries)
-        self._pausing: set[TaskId] = set()
-        """Tasks that wait for their next try."""
+        self._retries = Retries(part.retries)
         self._prewarming = Prewarming(part)
         self._copies = Copies(part)
         self._idle_since = 0
@@ -482,23 +472,20 @@ class WorkerMachine:
             if forgotten:
                 effects.append(Forget(tuple(forgotten)))
             return
-        left = self._retries.get(task, 0)
-        if not left or event.final:
-            self.finished = True
-            self._save_all(self.part.tasks, effects)
-            effects.append(Abort(task))
+        pause = self._retries.failed(task, final=event.final)
+        if pause is not None:
+            effects.append(pause)
             return
-        self._retries[task] = left - 1
-        self._pausing.add(task)
-        tried = self.part.retries[task] - left
-        effects.append(SetTimer(f"retry {task}", retry_pause(task, tried)))
+        self.finished = True
+        self._save_all(self.part.tasks, effects)
+        effects.append(Abort(task))
 
     def _on_timer(self, event: TimerFired, effects: list[Effect]) -> None:
         kind, _, name = event.timer.partition(" ")
         task = TaskId(name)
-        if kind == "retry" and task in self._pausing:
-            self._pausing.remove(task)
-            heappush(self._ready, self._rank[task])
+        if kind == RETRY:
+            if self._retries.resumed(task):
+                heappush(self._ready, self._rank[task])
         elif kind == PREWARM:
             self._prewarming.fire(name, effects)
         elif kind == "copy":
@@ -535,7 +522,8 @@ class WorkerMachine:
 
     @property
     def _idle(self) -> bool:
-        return not (self._running or self._ready or self._fetching or self._saving or self._pausing)
+        moving = self._fetching or self._saving
+        return not (self._running or self._ready or moving or self._retries.pausing)
 
     def _go_on(self, effects: list[Effect], now: float) -> None:
         """Fill free slots; then finish, park or linger if nothing is left to do."""
