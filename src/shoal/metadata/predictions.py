@@ -14,16 +14,14 @@
 
 from __future__ import annotations
 
-import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
-from math import exp, log, sqrt
-from statistics import median, stdev
 from typing import NamedTuple
 
 from shoal.execution.costs import Costs, Direction
+from shoal.metadata.draws import Choice, Draws, Value
 from shoal.metadata.samples import FIRST, Sample, Samples
 from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
@@ -43,17 +41,6 @@ PARALLEL_GAIN = 0.3
 """Exponent: what a task that uses several CPUs gains from more of them."""
 _FIXED_NBYTES = 64 * 1024
 """A transfer's fixed cost, as so many bytes."""
-_LEAST_FREEDOM = 3
-"""Degrees of freedom, for fewer would allow any pace."""
-
-
-class Value(NamedTuple):
-    """A cost, and which run it comes from."""
-
-    amount: float
-    run: int
-    """0 is the latest."""
-    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -130,7 +117,7 @@ class LearntPredictions:
         self._groups: dict[tuple[str, str], _Group] = {}
         self._own: dict[int, _Group] = {}
         """By task number, from runs of the same shape."""
-        self._paces = _Paces()
+        self._draws = Draws()
         self.needs: dict[str, int] = {}
         """Memory that tasks of some names have turned out to need, in MB."""
         self._cached: dict[tuple[str, str | int, int, Resources | None], list[Value]] = {}
@@ -149,14 +136,14 @@ class LearntPredictions:
         self._groups.setdefault(key, _Group(recent=recent)).add(run, sample)
         if sample.kind == "execute" and own:
             self._own.setdefault(sample.number, _Group(recent=True)).add(run, sample)
-            self._paces.add(run, sample)
+            self._draws.add(run, sample.name, sample.number, sample.resources, sample.seconds)
 
     def at(self, sla: SLA) -> Costs:
         """Each cost at a service level."""
         p = 50.0 if sla == "median" else sla.p
         known: dict[int, float] = {}
 
-        def choose(values: list[Value]) -> float:
+        def choose(values: list[Value], _: str) -> float:
             """Lists of values are kept, so that each is looked at once."""
             amount = known.get(id(values))
             if amount is None:
@@ -166,13 +153,18 @@ class LearntPredictions:
         return _CostsAt(self, choose, p)
 
     def sampled(self, seed: int) -> Costs:
-        """Costs as one run might have them: it has a pace, and each cost deviates from it."""
-        return _CostsAt(self, self._paces.drawn(random.Random(seed)), 50.0)
+        """Costs as one run might have them."""
+        return _CostsAt(self, self._draws.of_run(seed), 50.0)
 
     def executions(self, task: TaskId, nbytes: int, resources: Resources) -> list[Value]:
         """How long the task has taken, or would have."""
         name, number = self._calls[task].task.name, self._numbers[task]
         return self._values("execute", name, number, nbytes, resources)
+
+    def peers(self, task: TaskId, nbytes: int) -> str:
+        """The name of the tasks that deviate as this one does, if it has run often enough."""
+        own = self._own_group(self._numbers[task], nbytes)
+        return "" if own is None else self._calls[task].task.name
 
     def outputs(self, task: TaskId, nbytes: int) -> list[Value]:
         """How large the task's output has been, or would have."""
@@ -189,15 +181,20 @@ class LearntPredictions:
         """How long starts, messages and launches have taken."""
         return self._values(kind, name, -1, nbytes, resources)
 
+    def _own_group(self, number: int, nbytes: int) -> _Group | None:
+        own = self._own.get(number)
+        if own is not None and len(own) >= OF_ITS_OWN and own.has_near(nbytes):
+            return own
+        return None
+
     def _values(
         self, kind: str, name: str, number: int, nbytes: int, resources: Resources | None
     ) -> list[Value]:
         group = self._groups.get(("execute" if kind == "output" else kind, name))
         if group is None:
             return []
-        own = self._own.get(number)
-        if own is not None and len(own) >= OF_ITS_OWN and own.has_near(nbytes):
-            group = own
+        own = self._own_group(number, nbytes)
+        group = own or group
         key = (kind, number if group is own else name, nbytes, resources)
         values = self._cached.get(key)
         if values is None:
@@ -205,14 +202,10 @@ class LearntPredictions:
         return values
 
 
-_Choice = Callable[[list[Value]], float]
-"""Makes one figure of what a cost has been."""
-
-
 class _CostsAt:
     """One figure for each cost, made of what it has been."""
 
-    def __init__(self, predictions: LearntPredictions, choose: _Choice, p: float) -> None:
+    def __init__(self, predictions: LearntPredictions, choose: Choice, p: float) -> None:
         self.constants = predictions.constants
         self._predictions = predictions
         self._choose = choose
@@ -225,21 +218,21 @@ class _CostsAt:
 
     def launch(self) -> float:
         values = self._predictions.others("launch", self._constant_nbytes)
-        return self._choose(values) if values else self._defaults.launch()
+        return self._choose(values, "") if values else self._defaults.launch()
 
     def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         kind = "warm start" if warm else "cold start"
         for who in (FIRST, "") if first else ("", FIRST):
             values = self._predictions.others(kind, 0, resources, who)
             if values:
-                return self._choose(values)
+                return self._choose(values, "")
         return self._defaults.startup(resources, warm=warm)
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         values = self._predictions.transfers(direction, nbytes, resources)
         if not values:
             return self._defaults.transfer(direction, nbytes, resources)
-        return self._choose(values)
+        return self._choose(values, "")
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
         key = (task, input_nbytes, resources)
@@ -247,7 +240,7 @@ class _CostsAt:
         if seconds is None:
             values = self._predictions.executions(task, input_nbytes, resources)
             seconds = (
-                self._choose(values)
+                self._choose(values, self._predictions.peers(task, input_nbytes))
                 if values
                 else self._defaults.execution(task, input_nbytes, resources)
             )
@@ -269,14 +262,14 @@ class _CostsAt:
 
     def coordination(self) -> float:
         values = self._predictions.others("deliver")
-        return self._choose(values) if values else self._defaults.coordination()
+        return self._choose(values, "") if values else self._defaults.coordination()
 
     def invocation(self) -> float:
         return self._defaults.invocation()
 
     def hand_in(self, nbytes: int, resources: Resources) -> float:
         values = self._predictions.others("hand in", nbytes)
-        return self._choose(values) if values else self._defaults.hand_in(nbytes, resources)
+        return self._choose(values, "") if values else self._defaults.hand_in(nbytes, resources)
 
 
 class _Row(NamedTuple):
@@ -416,54 +409,6 @@ def _speed(resources: Resources, *, parallel: bool) -> float:
     if share <= 1:
         return share
     return float(share**PARALLEL_GAIN) if parallel else 1.0
-
-
-class _Paces:
-    """How fast whole runs were, against each other."""
-
-    def __init__(self) -> None:
-        self._of_task: dict[int, list[tuple[int, float]]] = {}
-        self._known: dict[int, float] | None = None
-
-    def add(self, run: int, sample: Sample) -> None:
-        self._of_task.setdefault(sample.number, []).append((run, sample.seconds))
-
-    def _paces(self) -> dict[int, float]:
-        if self._known is None:
-            ratios: dict[int, list[float]] = {}
-            for seen in self._of_task.values():
-                middle = median(seconds for _, seconds in seen)
-                if middle > 0:
-                    for run, seconds in seen:
-                        ratios.setdefault(run, []).append(seconds / middle)
-            self._known = {run: max(median(found), 1e-3) for run, found in ratios.items()}
-        return self._known
-
-    def _next(self, paces: list[float], rng: random.Random) -> float:
-        """The pace of a run to come.
-
-        Of a few runs none is likely to have been as slow as one in ten is. So the logarithm is
-        drawn from what these tell of the next: Student's distribution around their median.
-        """
-        count = len(paces)
-        if count < 2:
-            return paces[0] if paces else 1.0
-        logs = [log(pace) for pace in paces]
-        freedom = max(_LEAST_FREEDOM, count - 1)
-        student = rng.gauss(0.0, 1.0) / sqrt(rng.gammavariate(freedom / 2, 2.0) / freedom)
-        pace = exp(median(logs) + stdev(logs) * sqrt(1 + 1 / count) * student)
-        return min(max(pace, min(paces) / 2), 2 * max(paces))
-
-    def drawn(self, rng: random.Random) -> _Choice:
-        """Draws costs at the pace of one run."""
-        paces = self._paces()
-        pace = self._next(list(paces.values()), rng)
-
-        def choose(values: list[Value]) -> float:
-            (value,) = rng.choices(values, [value.weight for value in values])
-            return value.amount * pace / paces.get(value.run, 1.0)
-
-        return choose
 
 
 def percentile(values: Sequence[Value], p: float) -> float:

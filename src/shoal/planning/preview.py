@@ -134,11 +134,7 @@ class Preview:
 
     def _at_level(self, makespans: list[float]) -> float:
         p = 50.0 if self.sla == "median" else self.sla.p
-        position = (len(makespans) - 1) * p / 100
-        below = int(position)
-        above = min(below + 1, len(makespans) - 1)
-        low, high = makespans[below], makespans[above]
-        return low + (high - low) * (position - below)
+        return level_of(makespans, p)
 
     def predicted(self, seconds: float) -> float:
         """The makespan predicted at the service level, computed in about so many seconds.
@@ -253,6 +249,18 @@ class Preview:
             some = ", ".join(list(self.plan.placements)[:5])
             raise UsageError(f"The workflow has no task {task!r}; it has {some} and so on.")
         return _Explanation(self, name).text()
+
+
+def level_of(makespans: list[float], p: float) -> float:
+    """The makespan that one more draw stays within with a probability of `p` per cent.
+
+    As n draws in order leave n + 1 gaps for it, that isn't quite the percentile of the n.
+    """
+    position = min(max((len(makespans) + 1) * p / 100 - 1, 0.0), len(makespans) - 1.0)
+    below = int(position)
+    above = min(below + 1, len(makespans) - 1)
+    low, high = makespans[below], makespans[above]
+    return low + (high - low) * (position - below)
 
 
 class _Explanation:

@@ -1,0 +1,154 @@
+"""A makespan that is promised at a level is kept by about as many runs as the level says.
+
+The world is virtual and the same at all times: each run has a pace, each cost deviates, and one
+task in a hundred takes two to four times as long. A few runs of history are all that is known.
+"""
+
+from __future__ import annotations
+
+import random
+from math import exp
+from statistics import fmean
+from typing import Any
+
+import pytest
+from planning_examples import workflow
+
+from shoal import NonUniformPlanner, Percentile, Resources, UniformPlanner, WukongPlanner, task
+from shoal.execution.costs import Costs, Direction
+from shoal.execution.plan import Plan
+from shoal.execution.pool import WarmPool
+from shoal.execution.simulator import makespan_of, simulate
+from shoal.metadata.predictions import DefaultCosts, LearntPredictions
+from shoal.metadata.samples import Samples, distilled, undistilled
+from shoal.planning import preview as previewing
+from shoal.planning.base import Conditions, Planner
+from shoal.planning.preview import Preview
+from shoal.types import SLA, TaskId
+from shoal.workflow import Workflow
+
+WORLDS = 25
+"""Histories, each of other tasks."""
+RUNS = 10
+"""That each promise is held against."""
+LEVELS: dict[float, SLA] = {50: "median", 75: Percentile(75), 90: Percentile(90)}
+SMALL = Resources(2048)
+
+
+@task
+def load(*_: Any) -> None: ...
+
+
+@task
+def join(*_: Any) -> None: ...
+
+
+def tree() -> Workflow:
+    """8 loads, joined pairwise."""
+    level = [load() for _ in range(8)]
+    while len(level) > 1:
+        level = [join(*level[i : i + 2]) for i in range(0, len(level), 2)]
+    return workflow(level[0])
+
+
+class World(Costs):
+    """One run's costs."""
+
+    def __init__(self, world: int, run: str, noise: float) -> None:
+        self._rng = random.Random(f"{world} {run}")
+        self._world = world
+        self._noise = noise
+        self._pace = self._off(noise)
+
+    def _off(self, deviation: float) -> float:
+        return exp(self._rng.gauss(0.0, deviation))
+
+    def launch(self) -> float:
+        """33 ms."""
+        return 0.033 * self._off(0.2)
+
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+        """35 or 70 ms."""
+        return (0.035 if warm else 0.07) * self._off(0.25)
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        """A round trip, and 300 MB a second."""
+        return (0.03 + nbytes / 300e6) * self._off(0.15)
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """About half a second, other for each task."""
+        usual = random.Random(f"{self._world} {task}").uniform(0.4, 0.6)
+        late = self._rng.uniform(2.0, 4.0) if self._rng.random() < 0.01 else 1.0
+        return usual * late * self._pace * self._off(self._noise)
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        """Too large to travel with a mark."""
+        return 1_000_000
+
+    def coordination(self) -> float:
+        """A round trip."""
+        return 0.03 * self._off(0.15)
+
+
+def pool() -> WarmPool[Resources]:
+    return WarmPool(32, 7.0)
+
+
+def remembered(flow: Workflow, plan: Plan, world: int, run: str, noise: float) -> Samples:
+    """What a run of a plan teaches."""
+    timeline = simulate(plan, World(world, run, noise), pool())
+    workers = plan.workers or plan.workers_of(timeline.workers)
+    return undistilled(distilled(flow, workers, timeline, {}))
+
+
+def kept(planner: Planner, history: int, noise: float) -> dict[float, list[bool]]:
+    """Whether runs were no longer than promised, by level."""
+    flow = tree()
+    found: dict[float, list[bool]] = {p: [] for p in LEVELS}
+    for world in range(WORLDS):
+        plan = planner.plan(flow, Conditions(DefaultCosts(), 4, SMALL, pool=pool))
+        runs = [remembered(flow, plan, world, f"past {n}", noise) for n in range(history)]
+        known = Conditions(LearntPredictions(flow, runs, DefaultCosts()), 4, SMALL, pool=pool)
+        plan = planner.plan(flow, known)
+        took = [makespan_of(plan, World(world, f"to come {n}", noise), pool()) for n in range(RUNS)]
+        makespans = Preview(plan, known).makespans
+        for p, sla in LEVELS.items():
+            preview = Preview(plan, known, sla)
+            preview.makespans = makespans
+            found[p] += [seconds <= preview.makespan for seconds in took]
+    return found
+
+
+def test_about_as_many_runs_keep_a_promise_as_its_level_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(previewing, "DRAWING_SECONDS", 600.0)
+    cases = [
+        kept(UniformPlanner(), 5, 0.08),
+        kept(UniformPlanner(), 15, 0.2),
+        kept(NonUniformPlanner(), 5, 0.15),
+        kept(WukongPlanner(), 5, 0.08),
+    ]
+    for p in LEVELS:
+        share = 100 * fmean([met for case in cases for met in case[p]])
+        assert abs(share - p) < 5, f"{p:g} % promised, {share:.1f} % kept"
+
+
+def test_history_of_simulated_runs_predicts_simulated_runs_without_bias() -> None:
+    """Nothing deviates: a run is what it was."""
+
+    class Even(World):
+        def _off(self, deviation: float) -> float:
+            return 1.0
+
+        def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+            return 0.5
+
+    flow = tree()
+    for planner in (UniformPlanner(), WukongPlanner()):
+        plan = planner.plan(flow, Conditions(DefaultCosts(), 4, SMALL, pool=pool))
+        timeline = simulate(plan, Even(0, "", 0.0), pool())
+        workers = plan.workers or plan.workers_of(timeline.workers)
+        block = undistilled(distilled(flow, workers, timeline, {}))
+        known = Conditions(LearntPredictions(flow, [block] * 5, DefaultCosts()), 4, SMALL, pool)
+        assert Preview(plan, known).makespan == pytest.approx(timeline.makespan, rel=0.005)
