@@ -113,19 +113,20 @@ class Draws:
                     for run, took in seen:
                         found.setdefault(run, []).append(took - level)
                 paces = {run: median(ratios) for run, ratios in found.items()}
+            self._pools = self._pooled(paces)
             self._paces = paces
-            self._pool()
         return self._paces
 
-    def _pool(self) -> None:
-        """Collect how the tasks of each name deviate from their own medians."""
-        paces = self.paces()
+    def _pooled(self, paces: dict[int, float]) -> dict[str, list[float]]:
+        """How the tasks of each name deviate from their own medians."""
+        pools: dict[str, list[float]] = {}
         for (name, _, _), seen in self._of_task.items():
             if len(seen) > 2:
                 even = [took - paces[run] for run, took in seen]
                 middle = median(even)
                 for pool in (name, _ALL):
-                    self._pools.setdefault(pool, []).extend([took - middle for took in even])
+                    pools.setdefault(pool, []).extend([took - middle for took in even])
+        return pools
 
     def _large_pool(self, peers: str) -> str:
         """The namesakes' deviations if there are enough of them, else those of all tasks."""
