@@ -798,7 +798,7 @@ def test_a_run_goes_on_when_its_gateway_is_back(session: Session) -> None:
 def test_a_gateway_that_stays_away_is_named_and_not_its_workers(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.attendance._PATIENCE", 0.5)
+    monkeypatch.setattr("shoal.platform.patience.PATIENCE", 0.5)
     with (
         Session(store=session.store, platform=Away(session.platform, 1)) as lonely,
         pytest.raises(GatewayUnavailable, match="nobody is there"),
