@@ -1,0 +1,155 @@
+"""What the records of an experiment say; pure.
+
+1. A median of a planner is taken over all its runs, of all workflows and SLAs alike.
+2. A change compares two planners: -0.126 is 12.6 % less. Beside the change of the medians there is
+   the typical one: the median of the changes within each case (a workflow with its parameters, at
+   an SLA), so that no workflow decides alone by its size.
+3. A promise is kept if the run took no longer than was predicted at its SLA before it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, quantiles
+from typing import TypeVar
+
+from shoal.experiments.records import Row, Scale
+
+PLANNERS = {
+    "wukong": "WUKONG",
+    "wukong-optimised": "WUKONG optimised",
+    "uniform": "Uniform",
+    "uniform-optimised": "Uniform optimised",
+    "non-uniform": "Non-Uniform",
+    "non-uniform-optimised": "Non-Uniform optimised",
+    "auto-fastest": "Auto, fastest",
+    "auto-cheapest": "Auto, cheapest",
+}
+"""The planners that are compared, as they are recorded and as they are called, in their order."""
+
+BREAKDOWN = {
+    "startup": "start-up",
+    "waiting": "waiting for dependencies",
+    "fetching": "fetching",
+    "executing": "executing",
+    "saving": "saving",
+}
+"""What the workers of a run spend their time on."""
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How values are distributed: the least, the quartiles and the largest."""
+
+    low: float
+    first: float
+    median: float
+    third: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """How many runs were promised a makespan, and how many of them kept it."""
+
+    made: int
+    kept: int
+
+    @property
+    def share(self) -> float:
+        """Of the promises that were kept."""
+        return self.kept / self.made
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """The rows by what they have in common, in the order of their appearance."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def by_planner(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each planner: first those of `PLANNERS`, in their order."""
+    groups = grouped(rows, lambda row: row.planner)
+    known = [name for name in PLANNERS if name in groups]
+    return {name: groups[name] for name in [*known, *(n for n in groups if n not in PLANNERS)]}
+
+
+def values(rows: Iterable[Row], metric: str) -> list[float]:
+    """What was recorded of a metric, of the runs that have it."""
+    found = (getattr(row, metric) for row in rows)
+    return [float(value) for value in found if value is not None]
+
+
+def spread(numbers: Sequence[float]) -> Spread:
+    """How they are distributed; there is at least one."""
+    if len(numbers) == 1:
+        return Spread(*(numbers[0] for _ in range(5)))
+    first, middle, third = quantiles(numbers, n=4, method="inclusive")
+    return Spread(min(numbers), first, middle, third, max(numbers))
+
+
+def change(rows: Sequence[Row], metric: str, of: str, than: str) -> float | None:
+    """How much more a planner's median is than another's; None if it can't be told."""
+    planners = by_planner(rows)
+    return _change(planners.get(of, []), planners.get(than, []), metric)
+
+
+def typical_change(rows: Sequence[Row], metric: str, of: str, than: str) -> float | None:
+    """The median of the changes within each case that has both planners."""
+    changes = [change(group, metric, of, than) for group in grouped(rows, _case).values()]
+    known = [value for value in changes if value is not None]
+    return median(known) if known else None
+
+
+def _case(row: Row) -> tuple[str, str, int]:
+    return row.workflow, repr(sorted(row.parameters.items())), row.sla
+
+
+def _change(ours: Sequence[Row], theirs: Sequence[Row], metric: str) -> float | None:
+    mine, other = values(ours, metric), values(theirs, metric)
+    if not mine or not other or not median(other):
+        return None
+    return median(mine) / median(other) - 1
+
+
+def promises(rows: Iterable[Row]) -> Promises | None:
+    """How many runs kept their promise; None if none was made."""
+    promised = [row for row in rows if row.predicted is not None]
+    if not promised:
+        return None
+    kept = sum(row.makespan <= (row.predicted or 0.0) for row in promised)
+    return Promises(len(promised), kept)
+
+
+def breakdown(rows: Sequence[Row]) -> dict[str, float]:
+    """The mean seconds of a run that its workers together spend on each part."""
+    return {part: fmean(values(rows, part)) for part in BREAKDOWN}
+
+
+def middle_run(rows: Sequence[Row]) -> Row:
+    """The run with the median makespan; of two in the middle, the shorter."""
+    return sorted(rows, key=lambda row: (row.makespan, row.id))[(len(rows) - 1) // 2]
+
+
+def configurations(rows: Iterable[Row]) -> dict[tuple[str, str, int], list[Row]]:
+    """The repeats of each workflow under each planner at each SLA."""
+    return grouped(rows, lambda row: (row.workflow, row.planner, row.sla))
+
+
+def curves(
+    rows: Iterable[Scale], value: Callable[[Scale], float]
+) -> Mapping[str, list[tuple[float, float]]]:
+    """For each shape and size the points (workers, value), by their workers."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for row in sorted(rows, key=lambda row: (row.shape, row.tasks, row.workers)):
+        points = found.setdefault(f"{row.shape}, {row.tasks:,} tasks", {})
+        points.setdefault(row.workers, []).append(value(row))
+    return {
+        name: [(workers, median(each)) for workers, each in points.items()]
+        for name, points in found.items()
+    }

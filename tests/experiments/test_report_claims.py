@@ -1,0 +1,115 @@
+"""The papers' claims, held against records."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from shoal.experiments.records import Row
+from shoal.experiments.report.claims import (
+    Claim,
+    claims,
+    figure,
+    judged,
+    more,
+    relative,
+    titles,
+)
+from shoal.experiments.report.statistics import PLANNERS
+
+ROW = Row(
+    id="tree/uniform/50/0", workflow="tree", planner="uniform", sla=50, repeat=0, mode="virtual",
+    tasks=63, makespan=8.0, gb_seconds=2.0, price=0.1, startup=0.5, waiting=0.1, executing=2.0,
+    fetching=0.2, saving=0.2, uploaded=1, downloaded=2, operations=3, cold=4, warm=0, workers=4,
+    planning=0.01,
+)  # fmt: skip
+FASTER = Claim("000", "Uniform is faster", "12.6 % less", "change", "makespan", "uniform",
+               "wukong", most=-0.126)  # fmt: skip
+
+
+def test_a_claim_holds_up_to_its_bound() -> None:
+    slow = replace(ROW, planner="wukong", makespan=10.0)
+    verdict = judged(FASTER, [ROW, slow])
+    assert (verdict.here, verdict.typical, verdict.verdict) == (
+        "20.0 % less",
+        "20.0 % less",
+        "holds",
+    )
+    assert judged(FASTER, [ROW, replace(slow, makespan=9.0)]).verdict == "doesn't hold"
+
+
+def test_a_claim_about_absent_planners_is_not_measured() -> None:
+    assert judged(FASTER, [ROW]).verdict == "not measured"
+    assert judged(FASTER, []).here == ""
+
+
+def test_a_share_needs_enough_runs() -> None:
+    claim = Claim("000", "kept", "", "fulfilment", sla=50, least=0.45, most=0.55)
+    kept, broken = replace(ROW, predicted=9.0), replace(ROW, predicted=7.0)
+    other = replace(broken, sla=90)
+    assert judged(claim, [kept, broken, other] * 49).verdict == "too few runs"
+    enough = judged(claim, [kept, broken, other] * 50)
+    assert (enough.here, enough.verdict) == ("50.0 % of 100 runs", "holds")
+    assert judged(claim, [kept] * 100).verdict == "doesn't hold"
+
+
+def test_a_saving_is_the_difference_of_the_means() -> None:
+    claim = Claim("000", "pre-warming", "2 to 6 s", "saving", "startup", "uniform-optimised",
+                  "uniform", least=2.0)  # fmt: skip
+    rows = [
+        replace(ROW, startup=1.0),
+        replace(ROW, startup=6.0),
+        replace(ROW, planner="uniform-optimised", startup=1.25),
+    ]
+    verdict = judged(claim, rows)
+    assert (verdict.here, verdict.verdict) == ("2.25 s a run", "holds")
+
+
+def test_an_error_is_the_median_over_all_runs_that_have_one() -> None:
+    claim = Claim("000", "accurate", "9.3 %", "error", "execution_error", most=0.093)
+    rows = [ROW, *(replace(ROW, execution_error=error) for error in (0.01, 0.05, 0.5))]
+    assert judged(claim, rows).here == "5.0 %"
+
+
+def test_the_largest_step_is_between_neighbouring_designs() -> None:
+    claim = Claim("003", "the largest", "", "largest-step", "makespan", "decentralised")
+    rows = [
+        replace(ROW, planner=planner, makespan=makespan)
+        for planner, makespan in (
+            ("strawman", 10.0), ("parallel-invokers", 8.0), ("decentralised", 2.0)
+        )
+    ]  # fmt: skip
+    assert judged(claim, rows).verdict == "holds"
+    rows[1] = replace(rows[1], makespan=3.0)
+    assert judged(claim, rows).here == "parallel invokers: 70.0 % less; decentralised: 33.3 % less"
+    assert judged(claim, rows[:2]).verdict == "not measured"
+
+
+def test_a_claim_can_be_about_one_workflow_with_one_set_of_parameters() -> None:
+    claim = replace(FASTER, workflow="tree", parameters={"seconds": 0})
+    rows = [
+        replace(ROW, parameters={"seconds": 0}),
+        replace(ROW, parameters={"seconds": 0}, planner="wukong", makespan=10.0),
+        replace(ROW, parameters={"seconds": 1}, planner="wukong", makespan=1.0),
+        replace(ROW, workflow="text", planner="wukong", makespan=1.0),
+    ]
+    assert judged(claim, rows).verdict == "holds"
+
+
+@pytest.mark.parametrize("claim", claims(), ids=lambda claim: f"{claim.where}-{claim.claim}")
+def test_every_claim_of_the_papers_can_be_judged(claim: Claim) -> None:
+    assert judged(claim, []).verdict == "not measured"
+    assert claim.metric in {"", *(field.name for field in fields(Row))}
+    assert claim.where.split(":")[0] in {*titles(), "Shoal's own"}
+
+
+def test_the_papers_figures_and_medians_are_there() -> None:
+    names = [*(f"000/{number}" for number in range(3, 8)), "003/4"]
+    names += [f"003/{number}" for number in range(7, 13)]
+    assert all(figure(name).numbers for name in names)
+    assert set(relative("makespan")) == set(relative("gb_seconds")) < set(PLANNERS)
+
+
+def test_a_change_is_told_in_words() -> None:
+    assert (more(-0.126), more(1.14)) == ("12.6 % less", "114.0 % more")

@@ -1,0 +1,123 @@
+"""Medians, changes and kept promises, as the report tells them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.experiments.records import Row, Scale
+from shoal.experiments.report.statistics import (
+    PLANNERS,
+    Promises,
+    breakdown,
+    by_planner,
+    change,
+    configurations,
+    curves,
+    middle_run,
+    promises,
+    spread,
+    typical_change,
+    values,
+)
+
+ROW = Row(
+    id="tree/uniform/50/0", workflow="tree", planner="uniform", sla=50, repeat=0, mode="virtual",
+    tasks=63, makespan=1.0, gb_seconds=2.0, price=0.1, startup=0.5, waiting=0.1, executing=2.0,
+    fetching=0.2, saving=0.2, uploaded=1, downloaded=2, operations=3, cold=4, warm=0, workers=4,
+    planning=0.01,
+)  # fmt: skip
+
+
+def runs(workflow: str, planner: str, *makespans: float, sla: int = 50) -> list[Row]:
+    return [
+        replace(
+            ROW,
+            id=f"{workflow}/{planner}/{sla}/{number}",
+            workflow=workflow,
+            planner=planner,
+            sla=sla,
+            repeat=number,
+            makespan=makespan,
+        )
+        for number, makespan in enumerate(makespans)
+    ]
+
+
+def test_a_change_compares_the_medians_over_all_workflows_and_slas() -> None:
+    rows = [
+        *runs("tree", "wukong", 1.0, 2.0),
+        *runs("text", "wukong", 10.0, sla=90),
+        *runs("tree", "uniform", 0.5, 1.0),
+        *runs("text", "uniform", 40.0, sla=90),
+    ]
+    assert change(rows, "makespan", "uniform", "wukong") == pytest.approx(-0.5)
+
+
+def test_a_typical_change_is_the_median_of_the_changes_within_each_workflow_and_sla() -> None:
+    rows = [
+        *runs("tree", "wukong", 1.0), *runs("tree", "uniform", 0.9),
+        *runs("text", "wukong", 10.0), *runs("text", "uniform", 8.0),
+        *runs("image", "wukong", 100.0, sla=90), *runs("image", "uniform", 300.0, sla=90),
+        *runs("matrix", "wukong", 1.0),
+    ]  # fmt: skip
+    assert typical_change(rows, "makespan", "uniform", "wukong") == pytest.approx(-0.1)
+
+
+def test_a_change_that_cannot_be_told_is_none() -> None:
+    rows = runs("tree", "uniform", 1.0)
+    assert change(rows, "makespan", "uniform", "wukong") is None
+    assert typical_change(rows, "makespan", "uniform", "wukong") is None
+    instant = [*rows, *runs("tree", "wukong", 0.0)]
+    assert change(instant, "makespan", "uniform", "wukong") is None
+
+
+def test_a_promise_is_kept_by_a_run_that_took_no_longer_than_predicted() -> None:
+    rows = [replace(row, predicted=2.0) for row in runs("tree", "uniform", 1.0, 2.0, 2.1)]
+    assert promises([*rows, *runs("tree", "wukong", 9.0)]) == Promises(made=3, kept=2)
+    assert promises(runs("tree", "wukong", 9.0)) is None
+
+
+def test_a_promise_of_no_time_at_all_is_broken_not_overlooked() -> None:
+    assert promises([replace(ROW, predicted=0.0)]) == Promises(made=1, kept=0)
+
+
+def test_planners_come_in_their_order_and_others_after_them() -> None:
+    rows = [replace(ROW, planner=name) for name in ("mine", *reversed(PLANNERS))]
+    assert list(by_planner(rows)) == [*PLANNERS, "mine"]
+
+
+def test_a_spread_has_the_quartiles() -> None:
+    found = spread([5.0, 1.0, 2.0, 4.0, 3.0])
+    assert (found.low, found.first, found.median, found.third, found.high) == (1, 2, 3, 4, 5)
+    assert spread([7.0]).first == spread([7.0]).high == 7.0
+
+
+def test_a_breakdown_has_means_of_what_workers_did() -> None:
+    rows = [ROW, replace(ROW, startup=1.5)]
+    assert breakdown(rows)["startup"] == 1.0
+    assert breakdown(rows)["executing"] == 2.0
+
+
+def test_values_that_were_not_recorded_are_left_out() -> None:
+    assert values([ROW, replace(ROW, execution_error=0.1)], "execution_error") == [0.1]
+
+
+def test_the_middle_run_has_the_median_makespan() -> None:
+    assert middle_run(runs("tree", "uniform", 3.0, 1.0, 2.0)).repeat == 2
+    assert middle_run(runs("tree", "uniform", 3.0, 1.0)).repeat == 1
+
+
+def test_a_configuration_has_its_repeats() -> None:
+    rows = [*runs("tree", "uniform", 1.0, 2.0), *runs("tree", "uniform", 3.0, sla=90)]
+    assert [len(each) for each in configurations(rows).values()] == [2, 1]
+
+
+def test_curves_go_by_workers_and_take_the_median_of_repeats() -> None:
+    lines = [
+        Scale("tree", 10_000, workers, makespan, 1.0, 1, 1.0, 1.0)
+        for workers, makespan in ((1000, 2.0), (100, 9.0), (100, 11.0), (100, 10.0))
+    ]
+    found = curves(lines, lambda line: line.makespan / line.ideal)
+    assert found == {"tree, 10,000 tasks": [(100, 10.0), (1000, 2.0)]}
