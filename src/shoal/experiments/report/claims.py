@@ -80,7 +80,7 @@ class Verdict:
     typical: str
     """The median of the changes within each workflow and SLA, of a claim about a change."""
     verdict: str
-    """`holds`, `doesn't hold`, `too few runs` or `not measured`."""
+    """`holds`, `in part`, `doesn't hold`, `too few runs` or `not measured`."""
 
 
 @cache
@@ -188,7 +188,13 @@ def _largest_step(claim: Claim, rows: Sequence[Row]) -> Verdict:
 
 
 def _held(claim: Claim, measured: float) -> str:
-    return "holds" if claim.least <= measured <= claim.most else "doesn't hold"
+    """A claim about a difference holds in part if there is one in that direction, but smaller."""
+    if claim.least <= measured <= claim.most:
+        return "holds"
+    differs = (claim.kind == "change" and claim.most < measured < 0) or (
+        claim.kind == "saving" and 0 < measured < claim.least
+    )
+    return "in part" if differs else "doesn't hold"
 
 
 def more(change: float) -> str:

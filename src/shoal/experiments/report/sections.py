@@ -1,0 +1,309 @@
+"""The parts of a report: each figure of the papers, drawn from records, with what it shows; pure.
+
+A figure whose records aren't there is left out, not drawn empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from shoal.experiments.records import Row, Scale
+from shoal.experiments.report import charts
+from shoal.experiments.report.claims import DESIGNS, Figure, figure, relative, relative_note
+from shoal.experiments.report.statistics import (
+    BREAKDOWN,
+    PLANNERS,
+    breakdown,
+    by_planner,
+    curves,
+    grouped,
+    middle_run,
+    promises,
+    spread,
+    values,
+)
+
+BASELINE = "wukong-optimised"
+"""What planners are compared with."""
+
+_COLOURS = {
+    "wukong": "#b9aed0", "wukong-optimised": "#7b68a8",
+    "uniform": "#9bc4e8", "uniform-optimised": "#3d85c6",
+    "non-uniform": "#9ad4b5", "non-uniform-optimised": "#2f9e68",
+    "auto-fastest": "#e8853a", "auto-cheapest": "#dcb53c",
+}  # fmt: skip
+_SERIES = ("#3d85c6", "#e8853a", "#2f9e68", "#7b68a8", "#c2557f", "#dcb53c", "#4aa8b5", "#8f6d4f")
+_PARTS = ("#e0a050", "#b4bcc8", "#6fb1c9", "#4c78a8", "#8a7fb5")
+_KEPT = {50: (0.419, 0.715), 75: (0.667, 0.897), 90: (0.869, 1.0)}
+"""The paper's shares of kept SLAs, over its planners."""
+_WORKLOADS = {"tr": "7", "tree": "7", "gemm": "8", "svd1": "9", "svd2": "10", "svc": "11"}
+"""The figures of the WUKONG paper by what they are about."""
+
+Links = Mapping[str, str]
+"""The Gantt charts that there are, by the ids of their runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading, what there is to see, drawings, and the paper's numbers."""
+
+    name: str
+    heading: str
+    about: str
+    drawings: Mapping[str, str]
+    """SVG by what it is called, which is its caption too."""
+    paper: Figure | None = None
+
+
+def label(planner: str) -> str:
+    """What a planner or a design is called."""
+    return PLANNERS.get(planner) or DESIGNS.get(planner) or planner
+
+
+def planner_sections(rows: Sequence[Row], links: Links) -> list[Section]:
+    """The counterparts of the figures of the paper on predictive planning."""
+    return [
+        section
+        for section in (
+            _accuracy(rows),
+            _distribution(rows),
+            _times(rows),
+            _compared(rows, "000/6", "makespan", "s", links),
+            _compared(rows, "000/7", "gb_seconds", "GB-seconds", links),
+        )
+        if section.drawings
+    ]
+
+
+def _accuracy(rows: Sequence[Row]) -> Section:
+    drawings = {}
+    errors = {"execution": "execution_error", "transfer": "transfer_error",
+              "start-up": "startup_error"}  # fmt: skip
+    colours = dict(zip(errors, _SERIES, strict=False))
+    found = {
+        label(planner): [
+            charts.Dot(100 * median(known), colours[name], f"{name}: {100 * median(known):.1f} %")
+            for name, metric in errors.items()
+            if (known := values(group, metric))
+        ]
+        for planner, group in by_planner(rows).items()
+    }
+    if any(found.values()):
+        title = "Median relative errors of predictions, in per cent"
+        guides = [
+            charts.Guide(9.3, 9.3, colours["execution"], "the paper, executions: below 9.3 %"),
+            charts.Guide(35.0, 35.0, colours["transfer"], "the paper, transfers: about 35 %"),
+        ]
+        found = {name: row for name, row in found.items() if row}
+        drawings[title] = charts.dots(title, "%", found, guides, colours)
+    drawings |= _kept(rows)
+    about = (
+        "Above, how far predictions made before a run were off; the lines are the paper's figures "
+        "for executions and transfers. Below, the share of runs that took no longer than was "
+        "predicted at their SLA; the lines are the percentiles asked for, the bands what the "
+        "paper's planners reached."
+    )
+    paper = figure("000/3")
+    return Section("figure-3", paper.title, about, drawings, paper)
+
+
+def _kept(rows: Sequence[Row]) -> dict[str, str]:
+    slas = sorted({row.sla for row in rows})
+    colours = {f"SLA {sla}": _SERIES[i % len(_SERIES)] for i, sla in enumerate(slas)}
+    found: dict[str, list[charts.Dot]] = {}
+    for planner, group in by_planner(rows).items():
+        for sla, runs in sorted(grouped(group, lambda row: row.sla).items()):
+            if kept := promises(runs):
+                tip = f"SLA {sla}: {100 * kept.share:.1f} % of {kept.made} runs"
+                dot = charts.Dot(100 * kept.share, colours[f"SLA {sla}"], tip)
+                found.setdefault(label(planner), []).append(dot)
+    if not found:
+        return {}
+    guides = [
+        charts.Guide(100 * low, 100 * high, colours[f"SLA {sla}"], f"the paper at SLA {sla}")
+        for sla, (low, high) in _KEPT.items()
+        if sla in slas
+    ]
+    guides += [charts.Guide(sla, sla, colours[f"SLA {sla}"], f"SLA {sla}") for sla in slas]
+    title = "Runs within their SLA, in per cent"
+    return {title: charts.dots(title, "%", found, guides, colours)}
+
+
+def _distribution(rows: Sequence[Row]) -> Section:
+    drawings = {"All workflows, on a logarithmic axis": _boxes(rows, "all workflows", log=True)}
+    workflows = grouped(rows, lambda row: row.workflow)
+    if len(workflows) > 1:
+        drawings |= {name: _boxes(group, name) for name, group in sorted(workflows.items())}
+    about = (
+        "A box holds the middle half of the runs of a planner at all SLAs, the line in it is the "
+        "median, and the whiskers reach to the shortest and the longest run."
+    )
+    paper = figure("000/4")
+    return Section("figure-4", paper.title, about, drawings if rows else {}, paper)
+
+
+def _boxes(rows: Sequence[Row], title: str, *, log: bool = False) -> str:
+    found = [
+        (label(planner), _colour(planner), spread(values(group, "makespan")))
+        for planner, group in by_planner(rows).items()
+    ]
+    width = charts.WIDE if log else charts.NARROW
+    return charts.boxes(f"Makespans, {title}", "s", found, width, log=log) if found else ""
+
+
+def _times(rows: Sequence[Row]) -> Section:
+    parts = dict(zip(BREAKDOWN.values(), _PARTS, strict=True))
+    found = {
+        label(planner): list(breakdown(group).values())
+        for planner, group in by_planner(rows).items()
+    }
+    title = "Seconds of all workers of a run together, means"
+    drawings = {title: charts.stacks(title, "s", parts, found)} if found else {}
+    about = (
+        "What the workers of a run spend their time on, added up: two workers that execute for a "
+        "second each count as two. Fetching that goes on beside executing counts as both."
+    )
+    paper = figure("000/5")
+    return Section("figure-5", paper.title, about, drawings, paper)
+
+
+def _compared(rows: Sequence[Row], name: str, metric: str, unit: str, links: Links) -> Section:
+    medians = {
+        planner: median(known)
+        for planner, group in by_planner(rows).items()
+        if (known := values(group, metric))
+    }
+    baseline = medians.get(BASELINE)
+    theirs = relative(metric) if baseline else {}
+    found = []
+    for planner, value in medians.items():
+        note = f"{value:.3g}"
+        if baseline and planner != BASELINE:
+            note += f", {100 * (value / baseline - 1):+.0f} %"
+        expected = theirs.get(planner)
+        if expected is not None and planner != BASELINE:
+            note += f" (paper {100 * expected:+.0f} %)"
+        paper = None if expected is None or not baseline else baseline * (1 + expected)
+        link = links.get(middle_run(by_planner(rows)[planner]).id, "")
+        found.append(charts.Bar(label(planner), value, _colour(planner), note, paper, link))
+    title = f"Median {'seconds' if unit == 's' else unit} over all runs"
+    about = (
+        "Medians over all workflows and SLAs, and how they differ from WUKONG optimised. A dashed "
+        "frame is as long as the bar would be if it differed as in the paper. A bar opens the "
+        f"Gantt chart of its median run. {relative_note() if metric == 'makespan' else ''}"
+    )
+    drawings = {title: charts.bars(title, unit, found)} if found else {}
+    paper_figure = figure(name)
+    return Section(f"figure-{name[-1]}", paper_figure.title, about, drawings, paper_figure)
+
+
+def design_sections(rows: Sequence[Row], links: Links) -> list[Section]:
+    """The counterparts of the figures of the WUKONG paper."""
+    sections = []
+    trees = [row for row in rows if row.workflow in ("tr", "tree")]
+    central = {"strawman", "pubsub", "parallel-invokers"}
+    if early := [row for row in trees if row.planner in central]:
+        sections.append(_workload(early, "4", links))
+    numbers = {name: _WORKLOADS.get(name, "") for name in grouped(rows, lambda row: row.workflow)}
+    for name in sorted(numbers, key=lambda name: int(numbers[name] or 99)):
+        group = [row for row in rows if row.workflow == name]
+        sections.append(_workload(group, numbers[name], links))
+    factors = _factors(rows)
+    return [*sections, factors] if factors.drawings else sections
+
+
+def cases(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The runs of a workflow by the parameters that differ between them, in words."""
+    seen: dict[str, set[str]] = {}
+    for row in rows:
+        for name, value in row.parameters.items():
+            seen.setdefault(name, set()).add(repr(value))
+    return grouped(
+        rows,
+        lambda row: ", ".join(
+            f"{name} {value}" for name, value in row.parameters.items() if len(seen[name]) > 1
+        ),
+    )
+
+
+def _workload(rows: Sequence[Row], number: str, links: Links) -> Section:
+    name = rows[0].workflow
+    drawings = {}
+    for case, group in cases(rows).items():
+        title = f"{name}, {case}" if case else name
+        drawings[title] = charts.bars(f"Makespans, {title}", "s", _designs(group, links))
+    about = "Median makespans. A bar opens the Gantt chart of its median run."
+    paper = figure(f"003/{number}") if number else None
+    heading = paper.title if paper else name
+    return Section(f"wukong-{number or name}", heading, about, drawings, paper)
+
+
+def _designs(rows: Sequence[Row], links: Links) -> list[charts.Bar]:
+    planners = grouped(rows, lambda row: row.planner)
+    order = [name for name in DESIGNS if name in planners]
+    order += [name for name in by_planner(rows) if name not in order]
+    found = []
+    first = median(values(planners[order[0]], "makespan"))
+    for number, name in enumerate(order):
+        value = median(values(planners[name], "makespan"))
+        note = f"{value:.3g}"
+        if number and first:
+            note += f", {100 * (value / first - 1):+.0f} %"
+        link = links.get(middle_run(planners[name]).id, "")
+        found.append(charts.Bar(label(name), value, _SERIES[number % 8], note, link=link))
+    return found
+
+
+def _factors(rows: Sequence[Row]) -> Section:
+    """How long each design takes on each workload, in per cent of the first design there is."""
+    workloads = {
+        f"{workflow} {case}".strip(): group
+        for workflow, runs in grouped(rows, lambda row: row.workflow).items()
+        for case, group in cases(runs).items()
+    }
+    colours = {name: _SERIES[i % len(_SERIES)] for i, name in enumerate(workloads)}
+    found: dict[str, list[charts.Dot]] = {}
+    for case, group in workloads.items():
+        medians = {
+            name: median(values(runs, "makespan")) for name, runs in by_planner(group).items()
+        }
+        order = [name for name in DESIGNS if name in medians]
+        if not order or not medians[order[0]]:
+            continue
+        for name in order:
+            share = 100 * medians[name] / medians[order[0]]
+            tip = f"{case}: {share:.0f} % of {label(order[0])}"
+            found.setdefault(label(name), []).append(charts.Dot(share, colours[case], tip))
+    title = "Makespan, in per cent of the first design's"
+    shown = {label(name): found[label(name)] for name in DESIGNS if label(name) in found}
+    drawings = {title: charts.dots(title, "%", shown, [], colours)} if len(shown) > 1 else {}
+    about = "Each design against the first one, on each workload; a step to the left is a gain."
+    paper = figure("003/12")
+    return Section("wukong-12", paper.title, about, drawings, paper)
+
+
+def scale_sections(lines: Sequence[Scale]) -> list[Section]:
+    """How makespan, coordination and the simulation itself grow with tasks and workers."""
+    if not lines:
+        return []
+    drawn = {
+        "Makespan over the ideal": ("times", lambda line: line.makespan / line.ideal),
+        "Coordination operations a task": ("operations", lambda line: line.operations / line.tasks),
+        "Time of the simulation": ("s", lambda line: line.seconds),
+        "Memory of the simulation": ("MB", lambda line: line.peak_mb),
+    }
+    drawings = {
+        title: charts.curves(title, ("workers", unit), curves(lines, value), _SERIES)
+        for title, (unit, value) in drawn.items()
+    }
+    about = (
+        "Simulated runs of very large workflows. The ideal is the longer of the critical path and "
+        "the work divided by the workers: no schedule is shorter."
+    )
+    return [Section("scale", "Scale", about, drawings)]
+
+
+def _colour(planner: str) -> str:
+    return _COLOURS.get(planner, "#94a3b8")

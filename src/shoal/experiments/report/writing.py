@@ -1,0 +1,105 @@
+"""`write_report`: an experiment's records as a page, with its figures and Gantt charts as files.
+
+The page is `report.html` in the experiment's folder; figures are in `figures/`, and `gantt/` has
+the median run of each workflow, planner and SLA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.errors import ShoalError, UsageError
+from shoal.execution.gantt import gantt_html
+from shoal.experiments.records import Experiment, Records, Row
+from shoal.experiments.report.charts import standalone
+from shoal.experiments.report.claims import DESIGNS, Verdict, claims, judged
+from shoal.experiments.report.page import page
+from shoal.experiments.report.sections import (
+    Links,
+    Section,
+    design_sections,
+    label,
+    planner_sections,
+    scale_sections,
+)
+from shoal.experiments.report.statistics import PLANNERS, by_planner, configurations, middle_run
+
+PAGE, FIGURES, GANTT = "report.html", "figures", "gantt"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a report was made of, and where it is."""
+
+    path: Path
+    verdicts: Sequence[Verdict]
+    damaged: Sequence[str]
+    """What couldn't be read, and was left out."""
+
+
+def write_report(folder: Path) -> Written:
+    """Make the report of the experiment in a folder, in that folder."""
+    if not folder.is_dir():
+        raise UsageError(f"There is no folder {folder}.")
+    records = Records(folder)
+    experiment = records.experiment()
+    rows, damaged = records.rows()
+    lines, more_damaged = records.scale()
+    damaged += more_damaged
+    if not rows and not lines:
+        why = f" {damaged[0]}." if damaged else ""
+        raise UsageError(f"No run is recorded in {folder} yet.{why}")
+    try:
+        links, missing = _draw_runs(records, rows)
+        damaged += missing
+        designs = _of_designs(experiment, rows)
+        drawn = design_sections(rows, links) if designs else planner_sections(rows, links)
+        drawn += scale_sections(lines)
+        verdicts = _verdicts(rows, designs)
+        _draw_figures(folder / FIGURES, drawn)
+        path = folder / PAGE
+        path.write_text(page(experiment, rows, verdicts, drawn, links, damaged), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"The report can't be written to {folder}: {error}.") from error
+    return Written(path, verdicts, damaged)
+
+
+def _of_designs(experiment: Experiment, rows: Sequence[Row]) -> bool:
+    """Whether it compares the WUKONG paper's designs, not planners."""
+    found = {row.planner for row in rows}
+    return experiment.grid == "paper-003" or bool(found & (set(DESIGNS) - set(PLANNERS)))
+
+
+def _verdicts(rows: Sequence[Row], designs: bool) -> list[Verdict]:
+    concerned = [claim for claim in claims() if claim.where.startswith("003") == designs]
+    return [judged(claim, rows) for claim in concerned] if rows else []
+
+
+def _draw_runs(records: Records, rows: Sequence[Row]) -> tuple[Links, list[str]]:
+    """Gantt charts of the median runs, and which timelines can't be read."""
+    groups = [*configurations(rows).values(), *by_planner(rows).values()]
+    chosen = {(run := middle_run(group)).id: run for group in groups}
+    links, missing = {}, []
+    (records.folder / GANTT).mkdir(exist_ok=True)
+    for run in chosen.values():
+        try:
+            timeline = records.timeline(run.id)
+        except ShoalError as error:
+            missing.append(str(error))
+            continue
+        title = f"{run.workflow}, {label(run.planner)}, SLA {run.sla}, repeat {run.repeat}"
+        link = f"{GANTT}/{run.id.replace('/', '-')}.html"
+        (records.folder / link).write_text(gantt_html(timeline, title), encoding="utf-8")
+        links[run.id] = link
+    return links, missing
+
+
+def _draw_figures(folder: Path, sections: Sequence[Section]) -> None:
+    folder.mkdir(exist_ok=True)
+    for section in sections:
+        for number, svg in enumerate(section.drawings.values(), 1):
+            several = f"-{number}" if len(section.drawings) > 1 else ""
+            path = folder / f"{section.name}{several}.svg"
+            path.write_text(standalone(svg), encoding="utf-8")
