@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from report_examples import ROW, runs
 
-from shoal.experiments.records import Row, Scale
+from shoal.experiments.records import Scale
 from shoal.experiments.report.statistics import (
     PLANNERS,
     Promises,
@@ -21,28 +22,6 @@ from shoal.experiments.report.statistics import (
     typical_change,
     values,
 )
-
-ROW = Row(
-    id="tree/uniform/50/0", workflow="tree", planner="uniform", sla=50, repeat=0, mode="virtual",
-    tasks=63, makespan=1.0, gb_seconds=2.0, price=0.1, startup=0.5, waiting=0.1, executing=2.0,
-    fetching=0.2, saving=0.2, uploaded=1, downloaded=2, operations=3, cold=4, warm=0, workers=4,
-    planning=0.01,
-)  # fmt: skip
-
-
-def runs(workflow: str, planner: str, *makespans: float, sla: int = 50) -> list[Row]:
-    return [
-        replace(
-            ROW,
-            id=f"{workflow}/{planner}/{sla}/{number}",
-            workflow=workflow,
-            planner=planner,
-            sla=sla,
-            repeat=number,
-            makespan=makespan,
-        )
-        for number, makespan in enumerate(makespans)
-    ]
 
 
 def test_a_change_compares_the_medians_over_all_workflows_and_slas() -> None:

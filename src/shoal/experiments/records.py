@@ -14,6 +14,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -245,4 +246,23 @@ def decode_timeline(kept: bytes) -> Timeline:
 def _made(kind: Any, values: Any) -> Any:
     """A record of a dictionary; what this version doesn't know is left out."""
     names = {item.name for item in fields(kind)}
-    return kind(**{name: value for name, value in values.items() if name in names})
+    record = kind(**{name: value for name, value in values.items() if name in names})
+    for item in fields(kind):
+        _check(item.name, str(item.type), getattr(record, item.name))
+    return record
+
+
+def _check(name: str, annotation: str, value: Any) -> None:
+    """Refuse text where a number belongs, and the like."""
+    if value is None and annotation.endswith("None"):
+        return
+    match annotation.partition(" ")[0].partition("[")[0]:
+        case "int" | "float":
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            good = number and isfinite(value)
+        case "str":
+            good = isinstance(value, str)
+        case _:
+            good = isinstance(value, Mapping)
+    if not good:
+        raise ValueError(f"{name} can't be {value!r}")

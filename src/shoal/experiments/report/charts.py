@@ -14,13 +14,13 @@ from math import ceil, floor, log10
 
 from shoal.experiments.report.statistics import Spread
 
-WIDE, NARROW = 760, 460
+WIDE, NARROW = 900, 450
 """Of a chart that stands alone, and of one of two side by side."""
 _LEFT, _RIGHT, _ROW = 160, 24, 28
 _TOP = 26
 """Above the rows, for the axis."""
-_NOTE = 190
-"""Beside bars, for what is written after them."""
+_LETTER = 7.2
+"""How wide a letter is at most, on average."""
 
 VARIABLES = """
 :root{color-scheme:light dark;--page:#fff;--ink:#1f2937;--pale:#6b7280;--line:#e5e7eb;
@@ -29,7 +29,7 @@ VARIABLES = """
 --box:#1e2127;--good:#4ade80;--part:#fbbf24;--bad:#f87171}}
 """
 MARKS = """
-svg.chart{display:block;width:100%;height:auto}
+svg.chart{display:block;max-width:100%;height:auto}
 .chart text{font:12.5px system-ui,sans-serif;fill:var(--ink)}.chart .pale{fill:var(--pale)}
 .chart .end{text-anchor:end}.chart .mid{text-anchor:middle}.chart .grid{stroke:var(--line)}
 .chart .whisker{stroke:var(--pale);stroke-width:1.5}.chart .middle{stroke:var(--ink);stroke-width:2}
@@ -72,25 +72,26 @@ class Guide:
     label: str
 
 
-def bars(title: str, unit: str, rows: Sequence[Bar]) -> str:
+def bars(title: str, unit: str, rows: Sequence[Bar], width: int = WIDE) -> str:
     """A bar for each row, with the paper's value as a dashed frame."""
     most = max((max(row.value, row.paper or 0.0) for row in rows), default=0.0)
-    axis = _Axis(0.0, most or 1.0, WIDE - _RIGHT - _NOTE)
+    notes = _LETTER * max((len(row.note) for row in rows), default=0)
+    axis = _Axis(0.0, most or 1.0, width - 8 - notes)
     marks = []
     for number, row in enumerate(rows):
         y = _TOP + number * _ROW + 5
         bar = _rect(axis, 0.0, row.value, y, row.colour, f"{row.label}: {row.value:.4g} {unit}")
         marks.append(_linked(bar, row.link))
         if row.paper is not None:
-            width = axis(row.paper) - axis(0.0)
+            length = axis(row.paper) - axis(0.0)
             marks.append(
-                f'<rect class="paper" x="{axis(0.0):.1f}" y="{y - 2}" width="{width:.1f}" '
+                f'<rect class="paper" x="{axis(0.0):.1f}" y="{y - 2}" width="{length:.1f}" '
                 f'height="22"><title>in the paper, for the same baseline: {row.paper:.4g} {unit}'
                 "</title></rect>"
             )
         after = axis(max(row.value, row.paper or 0.0)) + 8
         marks.append(f'<text x="{after:.1f}" y="{y + 13}">{escape(row.note)}</text>')
-    return _chart(title, unit, [row.label for row in rows], axis, marks)
+    return _chart(title, unit, [row.label for row in rows], axis, marks, width=width)
 
 
 def boxes(
@@ -285,7 +286,7 @@ def _svg(
 ) -> str:
     key, x, y = [], 4, height + 4
     for name, colour in legend.items():
-        room = 26 + round(7.2 * len(name))
+        room = 26 + round(_LETTER * len(name))
         if x + room > width:
             x, y = 4, y + 20
         key.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="2" fill="{colour}"/>')

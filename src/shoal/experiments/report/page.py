@@ -87,10 +87,9 @@ def _section(section: Section) -> str:
         f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
         for title, svg in section.drawings.items()
     )
-    few = "" if len(section.drawings) < 3 else ' class="many"'
     return (
         f'<section id="{section.name}"><h2>{escape(section.heading)}{_place(section.paper)}</h2>'
-        f"<p>{escape(section.about)}</p><div{few}>{drawings}</div>"
+        f'<p>{escape(section.about)}</p><div class="drawings">{drawings}</div>'
         f"{_paper(section.paper) if section.paper else ''}</section>"
     )
 
@@ -222,8 +221,7 @@ nav{display:flex;flex-wrap:wrap;gap:4px 18px;padding:10px 0;border-block:1px sol
 a{color:inherit;text-decoration-color:var(--pale);text-underline-offset:3px}
 nav a{text-decoration:none;color:var(--pale)}nav a:hover{color:var(--ink)}
 figure{margin:0 0 18px}figcaption{font-weight:600;margin:0 0 4px}
-.many{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:4px 28px}
-.many figure:first-child:nth-last-child(odd){grid-column:1/-1}
+.drawings{display:flex;flex-wrap:wrap;gap:4px 28px}
 table{border-collapse:collapse;font-size:14.5px}.wide{overflow-x:auto}
 td,th{padding:5px 14px 5px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
 th{font-weight:600}thead th{color:var(--pale);font-weight:normal;white-space:nowrap}

@@ -231,9 +231,11 @@ def cases(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def _workload(rows: Sequence[Row], number: str, links: Links) -> Section:
     name = rows[0].workflow
     drawings = {}
-    for case, group in cases(rows).items():
+    found = cases(rows)
+    width = charts.WIDE if len(found) == 1 else charts.NARROW
+    for case, group in found.items():
         title = f"{name}, {case}" if case else name
-        drawings[title] = charts.bars(f"Makespans, {title}", "s", _designs(group, links))
+        drawings[title] = charts.bars(f"Makespans, {title}", "s", _designs(group, links), width)
     about = "Median makespans. A bar opens the Gantt chart of its median run."
     paper = figure(f"003/{number}") if number else None
     heading = paper.title if paper else name

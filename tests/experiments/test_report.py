@@ -1,0 +1,189 @@
+"""`shoal experiments report`: a folder of records becomes a page, figures and Gantt charts."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_examples import EXPERIMENT, ROW, recorded, runs
+
+from shoal.errors import UsageError
+from shoal.experiments.records import Records, Row, Scale
+from shoal.experiments.report.statistics import PLANNERS
+from shoal.experiments.report.writing import write_report
+
+
+def planned() -> list[Row]:
+    rows = []
+    for number, planner in enumerate(PLANNERS):
+        for workflow in ("tree", "text"):
+            for sla in (50, 90):
+                rows += runs(workflow, planner, 10.0 - number, 11.0 - number, sla=sla)
+    return [
+        row
+        if "wukong" in row.planner
+        else replace(row, predicted=9.5, execution_error=0.05, transfer_error=0.2)
+        for row in rows
+    ]
+
+
+def designed() -> list[Row]:
+    designs = ("strawman", "pubsub", "parallel-invokers", "decentralised", "clustering")
+    return [
+        replace(
+            ROW,
+            id=f"tr-{seconds}/{design}/50/0",
+            workflow="tr",
+            planner=design,
+            makespan=5.0 - number + seconds,
+            parameters={"numbers": 256, "seconds": seconds},
+        )
+        for number, design in enumerate(designs)
+        for seconds in (0, 0.5)
+    ]
+
+
+def page_of(folder: Path) -> str:
+    return write_report(folder).path.read_text()
+
+
+def test_the_page_has_the_papers_figures_claims_and_set_up(tmp_path: Path) -> None:
+    recorded(tmp_path, planned())
+    page = page_of(tmp_path)
+    for number in range(3, 8):
+        assert f'id="figure-{number}"' in page
+        assert f"Fig. {number}, section" in page
+    assert "Uniform is faster than WUKONG optimised" in page
+    assert EXPERIMENT.command in page
+    assert EXPERIMENT.machine in page
+    assert "2048, 4096" in page
+
+
+def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+    recorded(tmp_path, planned())
+    page = page_of(tmp_path).replace("http://www.w3.org/2000/svg", "")
+    assert "http" not in page
+    assert not re.search(r"<(link|script|img|iframe)|@import|url\(", page)
+
+
+def test_every_link_of_the_page_leads_to_a_gantt_chart_that_is_there(tmp_path: Path) -> None:
+    recorded(tmp_path, planned())
+    links = set(re.findall(r'href="([^#"]+)"', page_of(tmp_path)))
+    assert len(links) >= len(PLANNERS) * 4
+    assert all("add#0" in (tmp_path / link).read_text() for link in links)
+
+
+def test_figures_are_files_of_their_own_whose_links_lead_to_the_same_charts(
+    tmp_path: Path,
+) -> None:
+    recorded(tmp_path, planned())
+    page = page_of(tmp_path)
+    figures = sorted((tmp_path / "figures").iterdir())
+    assert len(figures) == page.count("<svg")
+    for figure in figures:
+        ElementTree.fromstring(figure.read_text())
+    links = re.findall(r'href="([^"]+)"', (tmp_path / "figures/figure-6.svg").read_text())
+    assert links
+    assert all((tmp_path / "figures" / link).exists() for link in links)
+
+
+def test_designs_are_drawn_by_workload_and_step(tmp_path: Path) -> None:
+    recorded(tmp_path, designed(), replace(EXPERIMENT, grid="paper-003", mode="real"))
+    page = page_of(tmp_path)
+    for number in (4, 7, 12):
+        assert f'id="wukong-{number}"' in page
+    assert "tr, seconds 0.5" in page
+    assert "numbers 256" not in page  # it is the same for all
+    assert "Parallel invokers are faster than the strawman" in page
+    assert "Auto" not in page
+
+
+def test_the_scale_of_simulations_is_drawn_as_curves(tmp_path: Path) -> None:
+    records = recorded(tmp_path, [], replace(EXPERIMENT, grid="scale"))
+    for tasks in (10_000, 100_000):
+        for workers in (100, 1000):
+            records.append(Scale("tree", tasks, workers, 12.0, 10.0, tasks, tasks / 1e4, 80.0))
+    page = page_of(tmp_path)
+    assert 'id="scale"' in page
+    assert "tree, 100,000 tasks" in page
+    assert 'id="claims"' not in page
+
+
+def test_one_run_of_one_planner_is_enough_for_a_report(tmp_path: Path) -> None:
+    recorded(tmp_path, [ROW])
+    assert "not measured" in page_of(tmp_path)
+
+
+def test_names_and_parameters_of_users_are_escaped(tmp_path: Path) -> None:
+    row = replace(ROW, workflow="<b>", planner="mine & yours")
+    recorded(tmp_path, [row], replace(EXPERIMENT, command="run <x>"))
+    page = page_of(tmp_path)
+    assert "<b>" not in page
+    assert "mine &amp; yours" in page
+    assert "run &lt;x&gt;" in page
+
+
+def test_damaged_lines_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
+    recorded(tmp_path, [ROW])
+    with (tmp_path / "runs.jsonl").open("a") as file:
+        file.write('{"id": "tree/unif\n')
+    recorded(tmp_path, [replace(ROW, id="tree/uniform/50/1")])
+    report = write_report(tmp_path)
+    assert len(report.damaged) == 1
+    assert "line 2" in report.damaged[0]
+    assert "line 2" in report.path.read_text()
+    assert "2 runs" in report.path.read_text()
+
+
+@pytest.mark.parametrize("value", ['"soon"', "null", "NaN", "true"])
+def test_a_line_whose_numbers_are_none_is_damaged(tmp_path: Path, value: str) -> None:
+    recorded(tmp_path, [ROW])
+    path = tmp_path / "runs.jsonl"
+    path.write_text(
+        path.read_text() + path.read_text().replace('"makespan":1.0', f'"makespan":{value}')
+    )
+    report = write_report(tmp_path)
+    assert "line 2" in report.damaged[0]
+    assert "makespan" in report.damaged[0]
+
+
+def test_a_run_without_its_timeline_is_told_and_not_linked(tmp_path: Path) -> None:
+    records = recorded(tmp_path, [ROW, replace(ROW, id="tree/uniform/90/0", sla=90)])
+    records.timeline_path("tree/uniform/90/0").unlink()
+    report = write_report(tmp_path)
+    assert "tree/uniform/90/0" in report.damaged[0]
+    assert "tree-uniform-50-0.html" in report.path.read_text()
+    assert "tree-uniform-90-0.html" not in report.path.read_text()
+
+
+def test_a_report_can_be_made_again(tmp_path: Path) -> None:
+    records = recorded(tmp_path, [ROW])
+    write_report(tmp_path)
+    records.append(replace(ROW, id="tree/wukong/50/0", planner="wukong"))
+    assert "WUKONG" in page_of(tmp_path)
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no folder"):
+        write_report(tmp_path / "nowhere")
+
+
+def test_a_folder_without_an_experiment_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no experiment"):
+        write_report(tmp_path)
+
+
+def test_an_experiment_without_runs_is_told(tmp_path: Path) -> None:
+    Records(tmp_path).begin(EXPERIMENT)
+    with pytest.raises(UsageError, match="No run is recorded"):
+        write_report(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    recorded(tmp_path, [ROW])
+    (tmp_path / "figures").write_text("in the way")
+    with pytest.raises(UsageError, match="can't be written"):
+        write_report(tmp_path)
