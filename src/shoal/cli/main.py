@@ -23,6 +23,7 @@ COMMANDS = {
     "cache": "list or forget the outputs that are kept across runs",
     "logs": "show what a run's tasks printed",
     "farm": "train and compare autoscalers in the simulated farm",
+    "experiments": "run the papers' evaluation, and report it",
     "gateway": "serve sandboxes to this machine's clients",
     "invoker": "start the workers of large fan-outs, beside a gateway",
     "doctor": "tell what works on this machine",

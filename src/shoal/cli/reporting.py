@@ -1,0 +1,56 @@
+"""`shoal experiments report DIR`: an experiment's records as a page, and its claims in print."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.cli.runs import WIDE
+
+if TYPE_CHECKING:
+    from shoal.experiments.report.claims import Verdict
+
+_STYLES = {"holds": "green", "in part": "yellow", "doesn't hold": "red"}
+
+
+def configure(actions: Any) -> None:
+    """Describe the command's arguments."""
+    parser = actions.add_parser(
+        "report",
+        help="make a page of an experiment's figures",
+        description="Draw the papers' figures from an experiment's records, hold the papers' "
+        "claims against them, and write it all to report.html in the experiment's folder.",
+    )
+    parser.add_argument("folder", metavar="DIR", help="what `shoal experiments run` has written")
+
+
+def carry_out(args: argparse.Namespace) -> None:
+    """Write the page, print what became of the claims."""
+    from shoal.experiments.report.writing import write_report
+
+    report = write_report(Path(args.folder))
+    for line in report.damaged:
+        print(f"left out: {line}", file=sys.stderr)
+    _print_claims(report.verdicts)
+    print(f"written to {report.path}")
+
+
+def _print_claims(verdicts: Sequence[Verdict]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    measured = [verdict for verdict in verdicts if verdict.here]
+    if not measured:
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("claim", "paper", "here", "typical", ""):
+        table.add_column(title, no_wrap=title != "claim")
+    for verdict in measured:
+        style = _STYLES.get(verdict.verdict, "")
+        said = f"[{style}]{verdict.verdict}[/]" if style else verdict.verdict
+        table.add_row(verdict.claim.claim, verdict.claim.paper or "-", verdict.here,
+                      verdict.typical or "-", said)  # fmt: skip
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)

@@ -1,0 +1,49 @@
+"""`shoal experiments report`: what is printed of a report, and errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shoal.cli.main import main
+from shoal.experiments.records import Experiment, Records, Row
+
+ROW = Row(
+    id="tree/uniform/50/0", workflow="tree", planner="uniform", sla=50, repeat=0, mode="virtual",
+    tasks=63, makespan=1.0, gb_seconds=2.0, price=0.1, startup=0.5, waiting=0.1, executing=2.0,
+    fetching=0.2, saving=0.2, uploaded=1, downloaded=2, operations=3, cold=4, warm=0, workers=4,
+    planning=0.01,
+)  # fmt: skip
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    records = Records(tmp_path)
+    records.begin(Experiment("paper-000", "virtual", 1, 0, "2026-01-02", "here", "0.1.0", "run"))
+    records.append(ROW)
+    records.append(replace(ROW, id="tree/wukong-optimised/50/0", planner="wukong-optimised",
+                           makespan=2.0))  # fmt: skip
+    return records
+
+
+def test_claims_are_printed_with_where_the_page_is(
+    records: Records, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["experiments", "report", str(records.folder)]) == 0
+    printed = capsys.readouterr()
+    claim = next(line for line in printed.out.splitlines() if "Uniform is faster" in line)
+    assert "12.6 % less" in claim
+    assert "50.0 % less" in claim
+    assert claim.rstrip().endswith("holds")
+    assert "Auto" not in printed.out  # there is nothing to say of it
+    assert f"written to {records.folder / 'report.html'}" in printed.out
+    assert "left out: There is no timeline of tree/uniform/50/0" in printed.err
+
+
+def test_a_folder_that_is_not_there_is_a_bad_argument(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["experiments", "report", str(tmp_path / "nowhere")]) == 2
+    assert "no folder" in capsys.readouterr().err
