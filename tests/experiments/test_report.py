@@ -76,6 +76,13 @@ def test_every_link_of_the_page_leads_to_a_gantt_chart_that_is_there(tmp_path: P
     assert all("add#0" in (tmp_path / link).read_text() for link in links)
 
 
+def test_every_case_of_a_workload_has_its_gantt_charts(tmp_path: Path) -> None:
+    rows = designed()
+    recorded(tmp_path, rows)
+    page = page_of(tmp_path)
+    assert all(f"{row.id.replace('/', '-')}.html" in page for row in rows)
+
+
 def test_figures_are_files_of_their_own_whose_links_lead_to_the_same_charts(
     tmp_path: Path,
 ) -> None:

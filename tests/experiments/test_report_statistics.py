@@ -67,6 +67,12 @@ def test_planners_come_in_their_order_and_others_after_them() -> None:
     assert list(by_planner(rows)) == [*PLANNERS, "mine"]
 
 
+def test_designs_come_in_the_order_in_which_one_replaced_the_other() -> None:
+    names = ("wukong-optimised", "mine", "decentralised", "strawman")
+    rows = [replace(ROW, planner=name) for name in names]
+    assert list(by_planner(rows)) == ["strawman", "decentralised", "wukong-optimised", "mine"]
+
+
 def test_a_spread_has_the_quartiles() -> None:
     found = spread([5.0, 1.0, 2.0, 4.0, 3.0])
     assert (found.low, found.first, found.median, found.third, found.high) == (1, 2, 3, 4, 5)
@@ -90,7 +96,9 @@ def test_the_middle_run_has_the_median_makespan() -> None:
 
 def test_a_configuration_has_its_repeats() -> None:
     rows = [*runs("tree", "uniform", 1.0, 2.0), *runs("tree", "uniform", 3.0, sla=90)]
-    assert [len(each) for each in configurations(rows).values()] == [2, 1]
+    assert [len(each) for each in configurations(rows)] == [2, 1]
+    larger = [replace(row, parameters={"numbers": 256}) for row in rows]
+    assert len(configurations([*rows, *larger])) == 4
 
 
 def test_curves_go_by_workers_and_take_the_median_of_repeats() -> None:

@@ -17,24 +17,13 @@ from typing import Any
 
 from shoal.experiments.records import Row
 from shoal.experiments.report.statistics import (
+    DESIGNS,
     by_planner,
     change,
     promises,
     typical_change,
     values,
 )
-
-DESIGNS = {
-    "strawman": "strawman",
-    "pubsub": "pub/sub",
-    "parallel-invokers": "parallel invokers",
-    "decentralised": "decentralised",
-    "fan-out-invoker": "+ fan-out invoker",
-    "clustering": "+ clustering",
-    "delayed-io": "+ delayed I/O",
-    "wukong-optimised": "all of WUKONG",
-}
-"""The designs of the WUKONG paper in the order in which one replaced the other."""
 
 _ENOUGH = 100
 """Runs that it takes to tell a share within 5 points."""

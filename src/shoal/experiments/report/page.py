@@ -9,8 +9,16 @@ from statistics import median
 from shoal.experiments.records import Experiment, Row
 from shoal.experiments.report.charts import MARKS, VARIABLES
 from shoal.experiments.report.claims import Figure, Verdict, titles
-from shoal.experiments.report.sections import Links, Section, cases, label
-from shoal.experiments.report.statistics import by_planner, grouped, middle_run, promises, values
+from shoal.experiments.report.sections import Links, Section, cases
+from shoal.experiments.report.statistics import (
+    are_designs,
+    by_planner,
+    grouped,
+    label,
+    middle_run,
+    promises,
+    values,
+)
 
 _SIGNS = {"holds": "good", "in part": "part", "doesn't hold": "bad"}
 
@@ -44,10 +52,11 @@ def page(
 
 
 def _lead(experiment: Experiment, rows: Sequence[Row]) -> str:
+    planners = {row.planner for row in rows}
     parts = [
         _count(len(rows), "run"),
         _count(len({row.workflow for row in rows}), "workflow"),
-        _count(len({row.planner for row in rows}), "planner"),
+        _count(len(planners), "design" if are_designs(planners) else "planner"),
         _count(len({row.sla for row in rows}), "SLA"),
     ]
     what = ", ".join(parts) if rows else "Simulations of very large workflows"

@@ -11,14 +11,15 @@ from statistics import median
 
 from shoal.experiments.records import Row, Scale
 from shoal.experiments.report import charts
-from shoal.experiments.report.claims import DESIGNS, Figure, figure, relative, relative_note
+from shoal.experiments.report.claims import Figure, figure, relative, relative_note
 from shoal.experiments.report.statistics import (
     BREAKDOWN,
-    PLANNERS,
+    DESIGNS,
     breakdown,
     by_planner,
     curves,
     grouped,
+    label,
     middle_run,
     promises,
     spread,
@@ -55,11 +56,6 @@ class Section:
     drawings: Mapping[str, str]
     """SVG by what it is called, which is its caption too."""
     paper: Figure | None = None
-
-
-def label(planner: str) -> str:
-    """What a planner or a design is called."""
-    return PLANNERS.get(planner) or DESIGNS.get(planner) or planner
 
 
 def planner_sections(rows: Sequence[Row], links: Links) -> list[Section]:
@@ -243,18 +239,17 @@ def _workload(rows: Sequence[Row], number: str, links: Links) -> Section:
 
 
 def _designs(rows: Sequence[Row], links: Links) -> list[charts.Bar]:
-    planners = grouped(rows, lambda row: row.planner)
-    order = [name for name in DESIGNS if name in planners]
-    order += [name for name in by_planner(rows) if name not in order]
+    planners = by_planner(rows)
+    medians = {name: median(values(runs, "makespan")) for name, runs in planners.items()}
+    first = next(iter(medians.values()))
     found = []
-    first = median(values(planners[order[0]], "makespan"))
-    for number, name in enumerate(order):
-        value = median(values(planners[name], "makespan"))
+    for number, (name, value) in enumerate(medians.items()):
         note = f"{value:.3g}"
         if number and first:
             note += f", {100 * (value / first - 1):+.0f} %"
         link = links.get(middle_run(planners[name]).id, "")
-        found.append(charts.Bar(label(name), value, _SERIES[number % 8], note, link=link))
+        colour = _SERIES[number % len(_SERIES)]
+        found.append(charts.Bar(label(name), value, colour, note, link=link))
     return found
 
 
@@ -266,21 +261,20 @@ def _factors(rows: Sequence[Row]) -> Section:
         for case, group in cases(runs).items()
     }
     colours = {name: _SERIES[i % len(_SERIES)] for i, name in enumerate(workloads)}
-    found: dict[str, list[charts.Dot]] = {}
-    for case, group in workloads.items():
+    found: dict[str, list[charts.Dot]] = {label(n): [] for n in by_planner(rows) if n in DESIGNS}
+    for workload, group in workloads.items():
         medians = {
-            name: median(values(runs, "makespan")) for name, runs in by_planner(group).items()
+            label(name): median(values(runs, "makespan"))
+            for name, runs in by_planner(group).items()
+            if name in DESIGNS
         }
-        order = [name for name in DESIGNS if name in medians]
-        if not order or not medians[order[0]]:
-            continue
-        for name in order:
-            share = 100 * medians[name] / medians[order[0]]
-            tip = f"{case}: {share:.0f} % of {label(order[0])}"
-            found.setdefault(label(name), []).append(charts.Dot(share, colours[case], tip))
+        first = next(iter(medians), "")
+        for name, value in medians.items() if medians.get(first) else ():
+            share = 100 * value / medians[first]
+            tip = f"{workload}: {share:.0f} % of {first}"
+            found[name].append(charts.Dot(share, colours[workload], tip))
     title = "Makespan, in per cent of the first design's"
-    shown = {label(name): found[label(name)] for name in DESIGNS if label(name) in found}
-    drawings = {title: charts.dots(title, "%", shown, [], colours)} if len(shown) > 1 else {}
+    drawings = {title: charts.dots(title, "%", found, [], colours)} if len(found) > 1 else {}
     about = "Each design against the first one, on each workload; a step to the left is a gain."
     paper = figure("003/12")
     return Section("wukong-12", paper.title, about, drawings, paper)

@@ -28,6 +28,18 @@ PLANNERS = {
 }
 """The planners that are compared, as they are recorded and as they are called, in their order."""
 
+DESIGNS = {
+    "strawman": "strawman",
+    "pubsub": "pub/sub",
+    "parallel-invokers": "parallel invokers",
+    "decentralised": "decentralised",
+    "fan-out-invoker": "+ fan-out invoker",
+    "clustering": "+ clustering",
+    "delayed-io": "+ delayed I/O",
+    "wukong-optimised": "WUKONG optimised",
+}
+"""The designs of the WUKONG paper in the order in which one replaced the other."""
+
 BREAKDOWN = {
     "startup": "start-up",
     "waiting": "waiting for dependencies",
@@ -73,10 +85,21 @@ def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Ro
 
 
 def by_planner(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each planner: first those of `PLANNERS`, in their order."""
+    """The rows of each planner or design: first those that are known, in their order."""
     groups = grouped(rows, lambda row: row.planner)
-    known = [name for name in PLANNERS if name in groups]
-    return {name: groups[name] for name in [*known, *(n for n in groups if n not in PLANNERS)]}
+    known = {**DESIGNS, **PLANNERS} if are_designs(groups) else PLANNERS
+    order = [*(name for name in known if name in groups), *(n for n in groups if n not in known)]
+    return {name: groups[name] for name in order}
+
+
+def are_designs(names: Iterable[str]) -> bool:
+    """Whether they are designs of the WUKONG paper, not planners."""
+    return any(name in DESIGNS and name not in PLANNERS for name in names)
+
+
+def label(planner: str) -> str:
+    """What a planner or a design is called."""
+    return PLANNERS.get(planner) or DESIGNS.get(planner) or planner
 
 
 def values(rows: Iterable[Row], metric: str) -> list[float]:
@@ -136,9 +159,9 @@ def middle_run(rows: Sequence[Row]) -> Row:
     return sorted(rows, key=lambda row: (row.makespan, row.id))[(len(rows) - 1) // 2]
 
 
-def configurations(rows: Iterable[Row]) -> dict[tuple[str, str, int], list[Row]]:
-    """The repeats of each workflow under each planner at each SLA."""
-    return grouped(rows, lambda row: (row.workflow, row.planner, row.sla))
+def configurations(rows: Iterable[Row]) -> list[list[Row]]:
+    """The repeats of each case under each planner."""
+    return list(grouped(rows, lambda row: (*_case(row), row.planner)).values())
 
 
 def curves(

@@ -12,19 +12,24 @@ from pathlib import Path
 
 from shoal.errors import ShoalError, UsageError
 from shoal.execution.gantt import gantt_html
-from shoal.experiments.records import Experiment, Records, Row
+from shoal.experiments.records import Records, Row
 from shoal.experiments.report.charts import standalone
-from shoal.experiments.report.claims import DESIGNS, Verdict, claims, judged
+from shoal.experiments.report.claims import Verdict, claims, judged
 from shoal.experiments.report.page import page
 from shoal.experiments.report.sections import (
     Links,
     Section,
     design_sections,
-    label,
     planner_sections,
     scale_sections,
 )
-from shoal.experiments.report.statistics import PLANNERS, by_planner, configurations, middle_run
+from shoal.experiments.report.statistics import (
+    are_designs,
+    by_planner,
+    configurations,
+    label,
+    middle_run,
+)
 
 PAGE, FIGURES, GANTT = "report.html", "figures", "gantt"
 
@@ -54,7 +59,7 @@ def write_report(folder: Path) -> Written:
     try:
         links, missing = _draw_runs(records, rows)
         damaged += missing
-        designs = _of_designs(experiment, rows)
+        designs = experiment.grid == "paper-003" or are_designs(row.planner for row in rows)
         drawn = design_sections(rows, links) if designs else planner_sections(rows, links)
         drawn += scale_sections(lines)
         verdicts = _verdicts(rows, designs)
@@ -66,12 +71,6 @@ def write_report(folder: Path) -> Written:
     return Written(path, verdicts, damaged)
 
 
-def _of_designs(experiment: Experiment, rows: Sequence[Row]) -> bool:
-    """Whether it compares the WUKONG paper's designs, not planners."""
-    found = {row.planner for row in rows}
-    return experiment.grid == "paper-003" or bool(found & (set(DESIGNS) - set(PLANNERS)))
-
-
 def _verdicts(rows: Sequence[Row], designs: bool) -> list[Verdict]:
     concerned = [claim for claim in claims() if claim.where.startswith("003") == designs]
     return [judged(claim, rows) for claim in concerned] if rows else []
@@ -79,7 +78,7 @@ def _verdicts(rows: Sequence[Row], designs: bool) -> list[Verdict]:
 
 def _draw_runs(records: Records, rows: Sequence[Row]) -> tuple[Links, list[str]]:
     """Gantt charts of the median runs, and which timelines can't be read."""
-    groups = [*configurations(rows).values(), *by_planner(rows).values()]
+    groups = [*configurations(rows), *by_planner(rows).values()]
     chosen = {(run := middle_run(group)).id: run for group in groups}
     links, missing = {}, []
     (records.folder / GANTT).mkdir(exist_ok=True)
