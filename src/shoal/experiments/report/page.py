@@ -142,6 +142,7 @@ def _planner(planner: str, rows: Sequence[Row], links: Links) -> str:
         f"{median(values(rows, 'cold')):.0f}",
         f"{median(r.uploaded + r.downloaded for r in rows) / 1e6:,.3g}",
         f"{median(values(rows, 'operations')):,.0f}",
+        f"{median(values(rows, 'planning')):.2g}",
     ]
     kept = promises(rows)
     cells.append(f"{100 * kept.share:.0f} %" if kept else "-")
@@ -195,7 +196,7 @@ decides alone by its size. A claim holds in part if the difference is there, but
 _RUNS = """<h3>{name} <small>{tasks}</small></h3>
 <div class="wide"><table class="numbers"><thead><tr><th></th>
 <th>runs</th><th>makespan s</th><th>GB-s</th><th>price µ$</th><th>workers</th><th>cold</th>
-<th>MB moved</th><th>operations</th><th>SLA kept</th><th>Gantt</th></tr></thead>
+<th>MB moved</th><th>operations</th><th>planning s</th><th>SLA kept</th><th>Gantt</th></tr></thead>
 <tbody>{rows}</tbody></table></div>"""
 
 _PAGE = """<!DOCTYPE html>
