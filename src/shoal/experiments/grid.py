@@ -1,0 +1,214 @@
+"""Grids: which workflows run under which planners, as data; a file of yours can hold another one.
+
+A configuration is a workflow, a planner and a service level; it is run as often as asked for, after
+warm-up runs that fill its history and don't count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from shoal.errors import UsageError
+from shoal.experiments.shapes import shape_named
+from shoal.experiments.world import Work
+from shoal.planning.auto import AutoPlanner
+from shoal.planning.base import Conditions, Planner
+from shoal.planning.choice import planned
+from shoal.planning.nonuniform import NonUniformPlanner
+from shoal.planning.optimizations import PreLoadOptimization, PreWarmOptimization
+from shoal.planning.uniform import UniformPlanner
+from shoal.planning.wukong import WukongPlanner
+from shoal.types import SLA, Percentile, Resources
+from shoal.workflow import Workflow
+
+SMALL = Resources(2048)
+SIZES = (Resources(8192), Resources(4096), Resources(2048))
+BIG = 5 * 1024 * 1024
+"""Bytes from which on an output is big for WUKONG, as in the published comparison."""
+_OPTIMIZATIONS = (PreLoadOptimization, PreWarmOptimization)
+_PLAIN: Mapping[str, Any] = {
+    "fan_out_clustering": False,
+    "fan_in_clustering": False,
+    "delayed_io": False,
+    "large_fan_out": None,
+}
+_CLUSTERING = {"fan_out_clustering": True, "fan_in_clustering": True}
+
+Make = Callable[[SLA, Workflow, Conditions], Planner]
+"""Makes a planner for a service level; one that has a goal looks at the workflow first."""
+
+
+def _wukong(**policies: Any) -> Make:
+    return lambda sla, workflow, conditions: WukongPlanner(
+        SMALL, big_output_nbytes=BIG, sla=sla, **policies
+    )
+
+
+def _cheapest(sla: SLA, workflow: Workflow, conditions: Conditions) -> Planner:
+    """The cheapest within what Uniform would promise."""
+    uniform = planned(workflow, conditions, UniformPlanner(SMALL, sla=sla), "aws-lambda")
+    return AutoPlanner(SIZES, deadline=uniform.makespan, sla=sla, seconds=AUTO_SECONDS)
+
+
+AUTO_SECONDS = 0.4
+"""That Auto has for a plan."""
+PLANNERS: Mapping[str, Make] = {
+    "wukong": _wukong(**(dict(_PLAIN) | {"large_fan_out": 10})),
+    "wukong-optimised": _wukong(),
+    "uniform": lambda sla, *_: UniformPlanner(SMALL, sla=sla),
+    "uniform-optimised": lambda sla, *_: UniformPlanner(
+        SMALL, sla=sla, optimizations=_OPTIMIZATIONS
+    ),
+    "non-uniform": lambda sla, *_: NonUniformPlanner(SIZES, sla=sla),
+    "non-uniform-optimised": lambda sla, *_: NonUniformPlanner(
+        SIZES, sla=sla, optimizations=_OPTIMIZATIONS
+    ),
+    "auto-fastest": lambda sla, *_: AutoPlanner(SIZES, sla=sla, seconds=AUTO_SECONDS),
+    "auto-cheapest": _cheapest,
+    "decentralised": _wukong(**_PLAIN),
+    "large-fan-out-invoker": _wukong(**(dict(_PLAIN) | {"large_fan_out": 10})),
+    "clustering": _wukong(**(dict(_PLAIN) | _CLUSTERING)),
+    "delayed-io": _wukong(**(dict(_PLAIN) | {"delayed_io": True})),
+    "without-clustering": _wukong(fan_out_clustering=False, fan_in_clustering=False),
+    "without-delayed-io": _wukong(delayed_io=False),
+    "predicted": _wukong(decide="predicted"),
+}
+"""What a grid's planners mean."""
+
+CENTRALISED = ("strawman", "pubsub", "parallel-invokers")
+"""Designs with a central scheduler; they run in the mode `real` only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One configuration."""
+
+    workflow: str
+    planner: str
+    sla: int
+
+    def __str__(self) -> str:
+        return f"{self.workflow}/{self.planner}/{self.sla}"
+
+    @property
+    def level(self) -> SLA:
+        """The service level."""
+        return "median" if self.sla == 50 else Percentile(self.sla)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is run, and under what."""
+
+    name: str
+    workflows: Sequence[str]
+    planners: Sequence[str]
+    slas: Sequence[int] = (50, 75, 90)
+    warm_up: int = 5
+    """Runs of each configuration that fill its history and don't count."""
+    workers: int = 32
+    """That a plan may have at once."""
+    sandboxes: int = 32
+    idle_seconds: float = 7.0
+    latency: float = 0.03
+    """Of a round trip to store and gateway."""
+    work: Work = field(default_factory=Work)
+
+    def cells(self) -> Iterator[Cell]:
+        """Every configuration."""
+        for workflow in self.workflows:
+            for sla in self.slas:
+                for planner in self.planners:
+                    yield Cell(workflow, planner, sla)
+
+    def settings(self) -> dict[str, Any]:
+        """What an experiment's record says of it."""
+        return {
+            "memory_mb": [SMALL.memory_mb, *sorted(r.memory_mb for r in SIZES[:2])],
+            "latency": self.latency,
+            "sandboxes": self.sandboxes,
+            "workers": self.workers,
+            "idle_seconds": self.idle_seconds,
+            "warm_up": self.warm_up,
+            "slas": list(self.slas),
+            "work": {item.name: getattr(self.work, item.name) for item in fields(Work)},
+        }
+
+
+_PAPER = ("wukong", "wukong-optimised", "uniform", "uniform-optimised", "non-uniform",
+          "non-uniform-optimised", "auto-fastest", "auto-cheapest")  # fmt: skip
+_POLICIES = ("decentralised", "large-fan-out-invoker", "clustering", "delayed-io",
+             "without-clustering", "without-delayed-io", "wukong-optimised", "predicted",
+             "uniform", "auto-fastest")  # fmt: skip
+GRIDS: Mapping[str, Grid] = {
+    "paper-000": Grid("paper-000", ("matrix", "tree", "text", "image"), _PAPER),
+    "paper-003": Grid(
+        "paper-003",
+        ("tr", "gemm", "svd1", "svd2", "svc"),
+        (*CENTRALISED, *_POLICIES),
+        slas=(50,),
+        warm_up=3,
+        sandboxes=128,
+        workers=128,
+        idle_seconds=60.0,
+    ),
+}
+
+
+def grid_named(name: str) -> Grid:
+    """A grid by its name, or from a file."""
+    if name in GRIDS:
+        return GRIDS[name]
+    path = Path(name)
+    if path.suffix != ".json" and not path.exists():
+        raise UsageError(
+            f"There is no grid {name!r}; there are {', '.join(GRIDS)} and scale, and a file of "
+            "yours that ends with .json can hold one."
+        )
+    return checked(_read(path))
+
+
+def _read(path: Path) -> Grid:
+    known = {item.name for item in fields(Grid)} - {"name"}
+    try:
+        given = json.loads(path.read_text())
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise UsageError(f"{path}: {unknown[0]!r} isn't known; a grid has {sorted(known)}.")
+        work = Work(**given.pop("work", {}))
+        return Grid(path.stem, work=work, **given)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path} doesn't hold a grid: {error}.") from error
+
+
+def checked(grid: Grid) -> Grid:
+    """The grid, if all that it names is there."""
+    for workflow in grid.workflows:
+        shape_named(workflow)
+    for planner in grid.planners:
+        if planner not in PLANNERS and planner not in CENTRALISED:
+            names = ", ".join((*PLANNERS, *CENTRALISED))
+            raise UsageError(f"There is no planner {planner!r} for a grid; there are {names}.")
+    for sla in grid.slas:
+        if not isinstance(sla, int) or not 0 < sla < 100:
+            raise UsageError(f"slas: {sla!r} is no percentile between 0 and 100.")
+    return grid
+
+
+def restricted(
+    grid: Grid, workflows: Sequence[str] = (), planners: Sequence[str] = (),
+    slas: Sequence[int] = (),
+) -> Grid:  # fmt: skip
+    """The part of a grid with only these workflows, planners and levels, if any are given."""
+    return checked(
+        replace(
+            grid,
+            workflows=workflows or grid.workflows,
+            planners=planners or grid.planners,
+            slas=slas or grid.slas,
+        )
+    )

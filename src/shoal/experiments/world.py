@@ -1,0 +1,164 @@
+"""The world that virtual runs happen in: what everything takes, drawn anew for each run.
+
+1. How long a task computes is its measured time (`shapes.json`) on a worker of 2 GB, and less on a
+   larger one; each run has a pace, each task deviates from it, and a few straggle. Real runs sleep
+   for exactly these times, so a run of the same seed does the same work in both modes.
+2. What store and gateway take was fitted to real runs (`Platform`): a round trip's latency, and a
+   rest that varies.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp
+
+from shoal.execution.costs import Costs, Direction
+from shoal.experiments.shapes import Shape
+from shoal.types import Resources, TaskId
+
+BASE = Resources(2048)
+"""On which a task takes the time that was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How long tasks compute, beyond what was measured."""
+
+    scale: float = 1.0
+    """By what every measured time is multiplied."""
+    least: float = 0.0
+    """Seconds that every task takes at least, before it is multiplied."""
+    gain: float = 1.0
+    """Exponent: with so many times the CPUs a task is that power of it as fast."""
+    pace: float = 0.05
+    """The spread of whole runs, as the standard deviation of its logarithm."""
+    spread: float = 0.08
+    """The same of single tasks."""
+    straggling: float = 0.01
+    """The share of tasks that take two to four times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Varying:
+    """A cost beyond the latency of a round trip: its median, and how much it varies."""
+
+    median: float
+    spread: float = 0.3
+    """The standard deviation of its logarithm."""
+
+    def drawn(self, rng: random.Random) -> float:
+        """One."""
+        return self.median * exp(rng.gauss(0.0, self.spread))
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What store and gateway take, beside the latency."""
+
+    launch: Varying = Varying(0.012)
+    cold: Varying = Varying(0.060)
+    """A cold start by the client."""
+    warm: Varying = Varying(0.006)
+    start: Varying = Varying(0.040)
+    """A cold start by another worker."""
+    again: Varying = Varying(0.006)
+    message: Varying = Varying(0.002)
+    transfer: Varying = Varying(0.002)
+    byte: float = 1.0 / 800e6
+    """Seconds for each byte that is saved or fetched."""
+    hand_in: Varying = Varying(0.003)
+    invocation: float = 0.0005
+
+
+class Service:
+    """How long each task of one run computes."""
+
+    def __init__(self, shape: Shape, work: Work, seed: str) -> None:
+        self._shape = shape
+        self._work = work
+        self._seed = seed
+        rng = random.Random(seed)
+        self._pace = exp(rng.gauss(0.0, work.pace))
+        self._drawn: dict[TaskId, float] = {}
+
+    def seconds(self, task: TaskId, resources: Resources) -> float:
+        """On a worker with these resources."""
+        found = self._drawn.get(task)
+        if found is None:
+            found = self._drawn[task] = self._draw(task)
+        work = self._work
+        return found * float((BASE.cpu_share / resources.cpu_share) ** work.gain)
+
+    def cpu(self, task: TaskId, seconds: float, resources: Resources) -> float:
+        """The CPU seconds that it stands for."""
+        return seconds * min(1.0, self._work.gain) * resources.cpu_share
+
+    def _draw(self, task: TaskId) -> float:
+        work = self._work
+        rng = random.Random(f"{self._seed}/{task}")
+        seconds = max(self._shape.of_task[task].seconds, work.least) * work.scale
+        seconds *= self._pace * exp(rng.gauss(0.0, work.spread))
+        return seconds * rng.uniform(2.0, 4.0) if rng.random() < work.straggling else seconds
+
+
+class World(Costs):
+    """What one virtual run takes."""
+
+    def __init__(
+        self, shape: Shape, service: Service, platform: Platform, latency: float, seed: str
+    ) -> None:
+        self._shape = shape
+        self._service = service
+        self._platform = platform
+        self._latency = latency
+        self._rng = random.Random(f"{seed}/platform")
+        self.operations = 0
+        """Round trips to the store so far."""
+
+    @property
+    def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
+        """Those of the shape."""
+        return self._shape.constant_sizes
+
+    def launch(self) -> float:
+        """Packing the plan and sending it, with the constants."""
+        return self._trip(self._platform.launch) + sum(self._shape.constants) * self._platform.byte
+
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+        """A request to the gateway, and a sandbox."""
+        platform = self._platform
+        by_client = platform.warm if warm else platform.cold
+        by_worker = platform.again if warm else platform.start
+        return self._trip(by_client if first else by_worker)
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        """A round trip, and the bytes."""
+        self.operations += 1
+        return self._trip(self._platform.transfer) + nbytes * self._platform.byte
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """The task's time in this run."""
+        return self._service.seconds(task, resources)
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        """As measured."""
+        return self._shape.of_task[task].nbytes
+
+    def coordination(self) -> float:
+        """A round trip."""
+        self.operations += 1
+        return self._trip(self._platform.message)
+
+    def invocation(self) -> float:
+        """What one who invokes workers spends on each."""
+        return self._platform.invocation
+
+    def hand_in(self, nbytes: int, resources: Resources) -> float:
+        """A round trip, and the bytes."""
+        self.operations += 1
+        return self._trip(self._platform.hand_in) + nbytes * self._platform.byte
+
+    def _trip(self, rest: Varying) -> float:
+        return self._latency + rest.drawn(self._rng)
