@@ -84,15 +84,13 @@ def test_the_largest_step_is_between_neighbouring_designs() -> None:
     assert judged(claim, rows[:2]).verdict == "not measured"
 
 
-def test_a_claim_can_be_about_one_workflow_with_one_set_of_parameters() -> None:
-    claim = replace(FASTER, workflow="tree", parameters={"seconds": 0})
+def test_a_claim_can_be_about_one_workflow() -> None:
     rows = [
-        replace(ROW, parameters={"seconds": 0}),
-        replace(ROW, parameters={"seconds": 0}, planner="wukong", makespan=10.0),
-        replace(ROW, parameters={"seconds": 1}, planner="wukong", makespan=1.0),
+        ROW,
+        replace(ROW, planner="wukong", makespan=10.0),
         replace(ROW, workflow="text", planner="wukong", makespan=1.0),
     ]
-    assert judged(claim, rows).verdict == "holds"
+    assert judged(replace(FASTER, workflow="tree"), rows).verdict == "holds"
 
 
 @pytest.mark.parametrize("claim", claims(), ids=lambda claim: f"{claim.where}-{claim.claim}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -54,7 +54,6 @@ class Claim:
     than: str = ""
     sla: int = 0
     workflow: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
     least: float = float("-inf")
     most: float = float("inf")
 
@@ -120,10 +119,8 @@ def judged(claim: Claim, rows: Sequence[Row]) -> Verdict:
 
 
 def _concerns(claim: Claim, row: Row) -> bool:
-    return (
-        (not claim.workflow or row.workflow == claim.workflow)
-        and (not claim.sla or row.sla == claim.sla)
-        and all(row.parameters.get(name) == value for name, value in claim.parameters.items())
+    return (not claim.workflow or row.workflow == claim.workflow) and (
+        not claim.sla or row.sla == claim.sla
     )
 
 

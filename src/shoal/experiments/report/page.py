@@ -11,7 +11,7 @@ from shoal.experiments.report.charts import MARKS, VARIABLES
 from shoal.experiments.report.claims import Figure, Verdict, titles
 from shoal.experiments.report.sections import Links, Section, cases
 from shoal.experiments.report.statistics import (
-    are_designs,
+    DESIGNS,
     by_planner,
     grouped,
     label,
@@ -56,7 +56,7 @@ def _lead(experiment: Experiment, rows: Sequence[Row]) -> str:
     parts = [
         _count(len(rows), "run"),
         _count(len({row.workflow for row in rows}), "workflow"),
-        _count(len(planners), "design" if are_designs(planners) else "planner"),
+        _count(len(planners), "design" if planners & DESIGNS.keys() else "planner"),
         _count(len({row.sla for row in rows}), "SLA"),
     ]
     what = ", ".join(parts) if rows else "Simulations of very large workflows"
@@ -175,10 +175,13 @@ def _setup(experiment: Experiment) -> str:
 
 
 def _flat(settings: Mapping[str, object]) -> dict[str, object]:
-    return {
-        name.replace("_", " "): ", ".join(map(str, fact)) if isinstance(fact, list) else fact
-        for name, fact in settings.items()
-    }
+    found: dict[str, object] = {}
+    for name, fact in settings.items():
+        if isinstance(fact, dict):
+            fact = [f"{part} {value}" for part, value in fact.items()]
+        text = ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)
+        found[name.replace("_", " ")] = text.replace("_", " ")
+    return found
 
 
 _ABOUT_RUNS = (

@@ -36,9 +36,17 @@ DESIGNS = {
     "fan-out-invoker": "+ fan-out invoker",
     "clustering": "+ clustering",
     "delayed-io": "+ delayed I/O",
-    "wukong-optimised": "WUKONG optimised",
 }
-"""The designs of the WUKONG paper in the order in which one replaced the other."""
+"""The designs of the WUKONG paper, each with what it adds to the one before."""
+
+VARIANTS = {
+    "without-fan-out-invoker": "all but the invoker",
+    "without-clustering": "all but clustering",
+    "predicted": "all, by predictions",
+}
+"""What the last of the designs is compared with."""
+
+_LABELS = {**DESIGNS, **VARIANTS, **PLANNERS}
 
 BREAKDOWN = {
     "startup": "start-up",
@@ -87,19 +95,13 @@ def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Ro
 def by_planner(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """The rows of each planner or design: first those that are known, in their order."""
     groups = grouped(rows, lambda row: row.planner)
-    known = {**DESIGNS, **PLANNERS} if are_designs(groups) else PLANNERS
-    order = [*(name for name in known if name in groups), *(n for n in groups if n not in known)]
-    return {name: groups[name] for name in order}
-
-
-def are_designs(names: Iterable[str]) -> bool:
-    """Whether they are designs of the WUKONG paper, not planners."""
-    return any(name in DESIGNS and name not in PLANNERS for name in names)
+    order = [*(name for name in _LABELS if name in groups), *groups]
+    return {name: groups[name] for name in dict.fromkeys(order)}
 
 
 def label(planner: str) -> str:
     """What a planner or a design is called."""
-    return PLANNERS.get(planner) or DESIGNS.get(planner) or planner
+    return _LABELS.get(planner, planner)
 
 
 def values(rows: Iterable[Row], metric: str) -> list[float]:

@@ -24,7 +24,7 @@ from shoal.experiments.report.sections import (
     scale_sections,
 )
 from shoal.experiments.report.statistics import (
-    are_designs,
+    DESIGNS,
     by_planner,
     configurations,
     label,
@@ -59,7 +59,7 @@ def write_report(folder: Path) -> Written:
     try:
         links, missing = _draw_runs(records, rows)
         damaged += missing
-        designs = experiment.grid == "paper-003" or are_designs(row.planner for row in rows)
+        designs = any(row.planner in DESIGNS for row in rows)
         drawn = design_sections(rows, links) if designs else planner_sections(rows, links)
         drawn += scale_sections(lines)
         verdicts = _verdicts(rows, designs)
