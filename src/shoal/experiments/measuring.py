@@ -61,10 +61,10 @@ def measured_graph(name: str, collection: Any, about: str) -> Shape:
 
     (optimized,) = dask.optimize(collection)
     nodes = convert_legacy_graph(dict(optimized.__dask_graph__()))
-    order = sorted(nodes, key=dask.order.order(nodes).__getitem__)  # type: ignore[attr-defined]
+    order = sorted(nodes, key=dask.order.order(nodes).__getitem__)
     numbers: dict[Any, int] = {}
     values: dict[Any, Any] = {}
-    tasks = []
+    tasks: list[ShapeTask] = []
     for key in order:
         node = nodes[key]
         sources = sorted(node.dependencies, key=numbers.__getitem__)

@@ -5,7 +5,9 @@
    an interruption has cut off doesn't count when the experiment goes on: its run is repeated.
 3. `timelines/` has each run's timeline. It is written before the run's line, so that a line never
    stands for a timeline that isn't there.
-4. `scale.jsonl` has the lines of simulations that are about the simulation itself.
+4. `history/` has what each run taught, warm-up runs too, so that an experiment that goes on plans
+   from what it knew.
+5. `scale.jsonl` has the lines of simulations that are about the simulation itself.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ HEAD = "experiment.json"
 RUNS = "runs.jsonl"
 SCALE = "scale.jsonl"
 TIMELINES = "timelines"
+HISTORY = "history"
 
 _DAMAGES = (ValueError, LookupError, TypeError, zlib.error, AttributeError)
 
@@ -144,7 +147,8 @@ class Records:
 
     def begin(self, experiment: Experiment) -> None:
         """Make the folder, and say in it what will be run."""
-        (self.folder / TIMELINES).mkdir(parents=True, exist_ok=True)
+        for name in (TIMELINES, HISTORY):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(experiment), indent=1)
         (self.folder / HEAD).write_text(text + "\n")
 
@@ -198,6 +202,25 @@ class Records:
                 except _DAMAGES as error:
                     damaged.append(f"{path}, line {number}: {error}")
         return good, damaged
+
+    def teach(self, run: str, block: bytes) -> None:
+        """Keep what a run taught."""
+        path = self._block_path(run)
+        part = path.with_suffix(".part")
+        part.write_bytes(block)
+        part.rename(path)
+
+    def taught(self, run: str) -> bytes | None:
+        """What a run taught; None: it hasn't been run."""
+        path = self._block_path(run)
+        return path.read_bytes() if path.exists() else None
+
+    def lessons(self) -> list[bytes]:
+        """What all runs taught."""
+        return [path.read_bytes() for path in sorted((self.folder / HISTORY).glob("*.bin"))]
+
+    def _block_path(self, run: str) -> Path:
+        return self.folder / HISTORY / f"{run.replace('/', '-')}.bin"
 
     def timeline_path(self, run: str) -> Path:
         """Where a run's timeline is."""

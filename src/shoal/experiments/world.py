@@ -9,15 +9,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from math import exp
+from typing import Any
 
 from shoal.execution.costs import Costs, Direction
 from shoal.experiments.shapes import Shape
 from shoal.types import Resources, TaskId
 
+FILE = "platform.json"
 BASE = Resources(2048)
 """On which a task takes the time that was measured."""
 
@@ -31,7 +35,8 @@ class Work:
     least: float = 0.0
     """Seconds that every task takes at least, before it is multiplied."""
     gain: float = 1.0
-    """Exponent: with so many times the CPUs a task is that power of it as fast."""
+    """Exponent: with so many times the CPUs a task is that power of it as fast. A sandbox's CPUs
+    follow its memory, and it runs one task at a time, which has them all."""
     pace: float = 0.05
     """The spread of whole runs, as the standard deviation of its logarithm."""
     spread: float = 0.08
@@ -65,11 +70,28 @@ class Platform:
     """A cold start by another worker."""
     again: Varying = Varying(0.006)
     message: Varying = Varying(0.002)
-    transfer: Varying = Varying(0.002)
-    byte: float = 1.0 / 800e6
-    """Seconds for each byte that is saved or fetched."""
+    save: Varying = Varying(0.002)
+    fetch: Varying = Varying(0.002)
     hand_in: Varying = Varying(0.003)
+    uploading: float = 1.0 / 800e6
+    """Seconds for each byte of constants that the client saves."""
+    saving: float = 1.0 / 800e6
+    fetching: float = 1.0 / 800e6
+    handing_in: float = 1.0 / 800e6
     invocation: float = 0.0005
+    """What one who invokes workers spends on each."""
+
+
+def platform_from(kept: Mapping[str, Any]) -> Platform:
+    """What was fitted, as it is kept."""
+    return Platform(
+        **{name: Varying(**v) if isinstance(v, Mapping) else v for name, v in kept.items()}
+    )
+
+
+def platform_here() -> Platform:
+    """What was fitted to the real runs that Shoal is shipped with."""
+    return platform_from(json.loads(files("shoal.experiments").joinpath(FILE).read_text()))
 
 
 class Service:
@@ -89,11 +111,11 @@ class Service:
         if found is None:
             found = self._drawn[task] = self._draw(task)
         work = self._work
-        return found * float((BASE.cpu_share / resources.cpu_share) ** work.gain)
+        return found * float((BASE.memory_mb / resources.memory_mb) ** work.gain)
 
-    def cpu(self, task: TaskId, seconds: float, resources: Resources) -> float:
-        """The CPU seconds that it stands for."""
-        return seconds * min(1.0, self._work.gain) * resources.cpu_share
+    def cpu(self, seconds: float, resources: Resources) -> float:
+        """The CPU seconds that so many seconds of a task stand for."""
+        return seconds * resources.cpu_share
 
     def _draw(self, task: TaskId) -> float:
         work = self._work
@@ -114,8 +136,6 @@ class World(Costs):
         self._platform = platform
         self._latency = latency
         self._rng = random.Random(f"{seed}/platform")
-        self.operations = 0
-        """Round trips to the store so far."""
 
     @property
     def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
@@ -124,7 +144,8 @@ class World(Costs):
 
     def launch(self) -> float:
         """Packing the plan and sending it, with the constants."""
-        return self._trip(self._platform.launch) + sum(self._shape.constants) * self._platform.byte
+        nbytes, platform = sum(self._shape.constants), self._platform
+        return self._trip(platform.launch) + nbytes * platform.uploading
 
     def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         """A request to the gateway, and a sandbox."""
@@ -135,8 +156,10 @@ class World(Costs):
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         """A round trip, and the bytes."""
-        self.operations += 1
-        return self._trip(self._platform.transfer) + nbytes * self._platform.byte
+        platform = self._platform
+        if direction == "save":
+            return self._trip(platform.save) + nbytes * platform.saving
+        return self._trip(platform.fetch) + nbytes * platform.fetching
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
         """The task's time in this run."""
@@ -148,7 +171,6 @@ class World(Costs):
 
     def coordination(self) -> float:
         """A round trip."""
-        self.operations += 1
         return self._trip(self._platform.message)
 
     def invocation(self) -> float:
@@ -157,8 +179,7 @@ class World(Costs):
 
     def hand_in(self, nbytes: int, resources: Resources) -> float:
         """A round trip, and the bytes."""
-        self.operations += 1
-        return self._trip(self._platform.hand_in) + nbytes * self._platform.byte
+        return self._trip(self._platform.hand_in) + nbytes * self._platform.handing_in
 
     def _trip(self, rest: Varying) -> float:
         return self._latency + rest.drawn(self._rng)

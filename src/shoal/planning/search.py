@@ -163,11 +163,11 @@ class Search:
             yield partial(self._try_list, kinds[0], workers, Style())
         yield partial(self._try_spread, workers, kinds[0])
         for kind in kinds:
+            yield partial(self._try_spread, 1, kind)
+        for kind in kinds:
             yield partial(self._papers, UniformPlanner(kind, sla=self.goal.sla))
         if len(kinds) > 1:
             yield partial(self._papers, NonUniformPlanner(kinds, sla=self.goal.sla))
-        for kind in kinds:
-            yield partial(self._try_spread, 1, kind)
         if lists:
             for style in _STYLES[1:]:
                 yield partial(self._try_list, kinds[0], workers, style)

@@ -210,6 +210,12 @@ class LocalGateway:
                 self._clock.now(), lambda kind: kind[0] if kind[1] == session else None
             )
 
+    def cool(self) -> None:
+        """Remove the sandboxes that are idle now, so that the next starts are cold."""
+        with self._lock:
+            for number in self._pool.expire(float("inf")):
+                self._kill(self._sandboxes[number])
+
     def cancel(self, run: RunId) -> None:
         """Stop the run's workers; they are gone when this returns."""
         with self._lock:

@@ -1,0 +1,176 @@
+"""Very large workflows, simulated: how far from the ideal, how many messages, how long, how much.
+
+Trees and layered random graphs of tasks of about a second run on many workers. Each simulation has
+a process of its own, so that its memory can be told. The plan is an even spread: planners that
+search would take longer than what is measured here.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from shoal.errors import UsageError
+from shoal.execution.costs import Costs, Direction
+from shoal.execution.pool import WarmPool
+from shoal.execution.simulator import Simulation
+from shoal.experiments.records import Scale
+from shoal.planning.spread import spread
+from shoal.types import Resources, TaskId
+from shoal.workflow import Output, Task, Workflow
+
+SHAPES = ("tree", "layered")
+SECONDS = 1.0
+"""That a task takes, about."""
+_LATENCY = 0.03
+_WIDTHS = 50
+"""Layers of a layered graph."""
+_MOST_SOURCES = 3
+_NBYTES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One simulation."""
+
+    shape: str
+    tasks: int
+    workers: int
+
+    @property
+    def id(self) -> str:
+        """What it is called in the records."""
+        return f"{self.shape}/{self.tasks}/{self.workers}"
+
+
+def cases(tasks: Sequence[int], workers: Sequence[int]) -> list[Case]:
+    """Every shape and size on every number of workers, unless there are more of these."""
+    for count in (*tasks, *workers):
+        if count < 2:
+            raise UsageError(f"{count}: give at least 2 tasks and workers.")
+    return [
+        Case(shape, size, count)
+        for size in sorted(tasks)
+        for shape in SHAPES
+        for count in sorted(workers)
+        if count <= size
+    ]
+
+
+def run_case(case: Case, seed: int) -> Scale:
+    """Simulate, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(simulated, (case, seed))
+
+
+def simulated(case: Case, seed: int) -> Scale:
+    """Simulate here."""
+    workflow = Workflow.of(*_outputs(case, random.Random(seed)))
+    costs = _Costs(seed)
+    plan = spread(workflow, case.workers, Resources(2048))
+    begin = time.perf_counter()
+    timeline = Simulation(plan, costs, WarmPool(case.workers, 7.0), recorded=False).run()
+    seconds = time.perf_counter() - begin
+    return Scale(
+        shape=case.shape,
+        tasks=len(workflow),
+        workers=case.workers,
+        makespan=timeline.makespan,
+        ideal=_ideal(workflow, costs, case.workers),
+        operations=costs.operations,
+        seconds=seconds,
+        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    )
+
+
+def _outputs(case: Case, rng: random.Random) -> list[Output[int]]:
+    task = Task(join, name="join")
+    if case.shape == "tree":
+        layer = [task() for _ in range((case.tasks + 1) // 2)]
+        while len(layer) > 1:
+            odd = layer[len(layer) // 2 * 2 :]
+            layer = [task(a, b) for a, b in zip(layer[::2], layer[1::2], strict=False)] + odd
+        return layer
+    width = max(1, case.tasks // _WIDTHS)
+    before: list[Output[int]] = []
+    made: list[Output[int]] = []
+    taken: set[int] = set()
+    for number in range(case.tasks):
+        if number % width == 0 and made:
+            before, made = made, []
+        near = number % width
+        sources = {
+            min(len(before) - 1, max(0, near + rng.randint(-2, 2)))
+            for _ in range(rng.randint(1, _MOST_SOURCES))
+        }
+        chosen = [before[i] for i in sorted(sources)] if before else []
+        taken.update(map(id, chosen))
+        output = task(*chosen)
+        made.append(output)
+    return [*[o for o in before if id(o) not in taken], *made]
+
+
+def join(*inputs: int) -> int:
+    """A task that is never run."""
+    return sum(inputs)
+
+
+def _ideal(workflow: Workflow, costs: _Costs, workers: int) -> float:
+    """No schedule is shorter: the longest way, or the work of each worker if all have the same."""
+    ways: dict[TaskId, float] = {}
+    total = 0.0
+    for task, sources in workflow.upstream.items():
+        seconds = costs.of_task(task)
+        total += seconds
+        ways[task] = seconds + max([ways[source] for source in sources], default=0.0)
+    return max(max(ways.values()), total / workers)
+
+
+@dataclass
+class _Costs(Costs):
+    """A second a task, and a store and a gateway as far away as in the papers' set-up."""
+
+    seed: int
+    operations: int = 0
+    """Round trips so far."""
+    _drawn: dict[TaskId, float] = field(default_factory=dict)
+
+    @cached_property
+    def _rng(self) -> random.Random:
+        return random.Random(self.seed)
+
+    @property
+    def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
+        return {}
+
+    def of_task(self, task: TaskId) -> float:
+        seconds = self._drawn.get(task)
+        if seconds is None:
+            seconds = self._drawn[task] = SECONDS * self._rng.lognormvariate(0.0, 0.2)
+        return seconds
+
+    def launch(self) -> float:
+        return self.coordination()
+
+    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+        self.operations += 1
+        return _LATENCY + (0.01 if warm else 0.1)
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        return self.coordination()
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        return self.of_task(task)
+
+    def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+        return _NBYTES
+
+    def coordination(self) -> float:
+        self.operations += 1
+        return _LATENCY

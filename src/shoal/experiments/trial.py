@@ -1,0 +1,205 @@
+"""A trial: one run of a configuration, planned from its history, carried out, and recorded.
+
+Both modes go the same way: the same plan, the same work, the same records. Only who carries a plan
+out differs: the simulator on the virtual clock (`VirtualStage`), or workers in sandboxes
+(`real.RealStage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from shoal.execution.plan import Plan
+from shoal.execution.pool import WarmPool
+from shoal.execution.simulator import simulate
+from shoal.execution.timeline import STARTS, Timeline
+from shoal.experiments.grid import PLANNERS, SMALL, Cell, Grid
+from shoal.experiments.records import Row
+from shoal.experiments.shapes import Shape, shape_named
+from shoal.experiments.world import Platform, Service, World
+from shoal.metadata.predictions import DefaultCosts, LearntPredictions
+from shoal.metadata.quality import prediction_errors
+from shoal.metadata.samples import Samples, distilled, undistilled
+from shoal.planning.base import Conditions
+from shoal.planning.choice import planned
+from shoal.planning.preview import Preview
+from shoal.planning.prices import PRICES, cost_of
+from shoal.types import Resources, WorkerId
+
+READ = 20
+"""Runs that a plan learns from, as in a session."""
+_OPERATIONS = (*STARTS, "save", "fetch", "deliver", "leave")
+"""What a worker doesn't do without the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of a run."""
+
+    row: Row
+    timeline: Timeline
+    block: bytes
+    """What it taught."""
+
+
+class Stage(Protocol):
+    """Carries plans out."""
+
+    mode: str
+
+    def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
+        """What happened; begins without a warm sandbox."""
+        ...
+
+
+class VirtualStage:
+    """The simulator."""
+
+    mode = "virtual"
+
+    def __init__(self, grid: Grid, platform: Platform | None = None) -> None:
+        self._grid = grid
+        self._platform = platform or Platform()
+
+    def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
+        """The simulated timeline."""
+        world = World(shape, service, self._platform, self._grid.latency, seed)
+        return simulate(plan, world, cold_pool(self._grid))
+
+
+def cold_pool(grid: Grid) -> WarmPool[Resources]:
+    """The platform before a run."""
+    return WarmPool(grid.sandboxes, grid.idle_seconds)
+
+
+def preview_of(grid: Grid, cell: Cell, shape: Shape, runs: list[Samples]) -> Preview:
+    """The plan of a configuration, made from what earlier runs taught, the latest first."""
+    workflow = shape.workflow
+    defaults = DefaultCosts(shape.constant_sizes, grid.latency)
+    conditions = Conditions(
+        predictions=LearntPredictions(workflow, runs[:READ], defaults) if runs else defaults,
+        workers=grid.workers,
+        resources=SMALL,
+        pool=lambda: cold_pool(grid),
+    )
+    planner = PLANNERS[cell.planner](cell.level, workflow, conditions)
+    return planned(workflow, conditions, planner, "aws-lambda")
+
+
+def tried(
+    grid: Grid, cell: Cell, repeat: int | str, seed: int, runs: list[Samples], stage: Stage
+) -> Trial:
+    """Plan a configuration and run it.
+
+    Args:
+        grid: What it is part of.
+        cell: The configuration.
+        repeat: The run's number; that of a warm-up run begins with a letter.
+        seed: Of the experiment.
+        runs: What earlier runs taught, the latest first.
+        stage: Who carries the plan out.
+    """
+    shape = shape_named(cell.workflow)
+    name = f"{cell}/{repeat}"
+    preview = preview_of(grid, cell, shape, runs)
+    counts = isinstance(repeat, int)
+    promised = preview.makespan if counts and runs else None
+    service = Service(shape, grid.work, f"{seed}/{cell.workflow}/{cell.sla}/{repeat}")
+    timeline = stage.carry_out(preview.plan, shape, service, f"{seed}/{name}")
+    workers = preview.plan.workers_of(timeline.workers)
+    timeline = _with_cpu(timeline, service, workers)
+    block = distilled(shape.workflow, workers, timeline, shape.constant_sizes)
+    row = _row(grid, cell, repeat if isinstance(repeat, int) else -1, preview, timeline, stage.mode)
+    row = replace(row, id=name, predicted=promised)
+    if promised is not None:
+        row = _judged(row, preview, undistilled(block))
+    return Trial(row, timeline, block)
+
+
+def _with_cpu(
+    timeline: Timeline, service: Service, workers: Mapping[WorkerId, Resources]
+) -> Timeline:
+    """The timeline with the CPU time that sleeping stands for."""
+    spans = [
+        replace(span, cpu=service.cpu(span.seconds, workers[span.worker]))
+        if span.kind == "execute"
+        else span
+        for span in timeline.spans
+    ]
+    return Timeline(tuple(spans), timeline.makespan, timeline.shards)
+
+
+def _judged(row: Row, preview: Preview, found: Samples) -> Row:
+    """The row with how good the predictions were."""
+    costs = preview.conditions.predictions.at("median")
+    errors = prediction_errors(costs, found.samples, list(preview.plan.workflow.calls))
+    middle = preview if row.sla == 50 else Preview(preview.plan, preview.conditions)
+    return replace(
+        row,
+        predicted_median=middle.makespan,
+        execution_error=errors.get("execute"),
+        transfer_error=errors.get("transfer"),
+        startup_error=errors.get("start"),
+    )
+
+
+def _row(
+    grid: Grid, cell: Cell, repeat: int, preview: Preview, timeline: Timeline, mode: str
+) -> Row:
+    plan = preview.plan
+    cost = cost_of(plan, timeline, PRICES["aws-lambda"])
+    seconds: dict[str, Any] = {
+        kind: sum(span.seconds for span in timeline.of_kind(*kinds))
+        for kind, kinds in _PARTS.items()
+    }
+    return Row(
+        id="",
+        workflow=cell.workflow,
+        planner=cell.planner,
+        sla=cell.sla,
+        repeat=repeat,
+        mode=mode,
+        tasks=len(plan.workflow),
+        makespan=timeline.makespan,
+        gb_seconds=cost.gb_seconds,
+        price=cost.price,
+        waiting=waiting(timeline),
+        uploaded=sum(span.nbytes for span in timeline.of_kind("save")),
+        downloaded=sum(span.nbytes for span in timeline.of_kind("fetch")),
+        operations=len(timeline.of_kind(*_OPERATIONS)),
+        cold=len(timeline.of_kind("cold start")),
+        warm=len(timeline.of_kind("warm start")),
+        workers=len(timeline.lives),
+        planning=preview.planning,
+        **seconds,
+    )
+
+
+_PARTS = {
+    "startup": STARTS,
+    "executing": ("execute",),
+    "fetching": ("fetch",),
+    "saving": ("save",),
+}
+
+
+def waiting(timeline: Timeline) -> float:
+    """Seconds in which workers were there and did nothing, summed over workers."""
+    busy: dict[WorkerId, list[tuple[float, float]]] = {}
+    for span in timeline.spans:
+        if span.kind != "deliver":
+            busy.setdefault(span.worker, []).append((span.start, span.end))
+    there = sum(end - begin for lives in timeline.lives.values() for begin, end in lives)
+    return max(0.0, there - sum(map(_union, busy.values())))
+
+
+def _union(spans: Iterable[tuple[float, float]]) -> float:
+    """How long at least one of them lasts; they are in the order of their starts."""
+    total, until = 0.0, float("-inf")
+    for start, end in spans:
+        if end > until:
+            total += end - max(start, until)
+            until = end
+    return total
