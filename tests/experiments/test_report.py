@@ -92,7 +92,7 @@ def test_figures_are_files_of_their_own_whose_links_lead_to_the_same_charts(
     assert len(figures) == page.count("<svg")
     for figure in figures:
         ElementTree.fromstring(figure.read_text())
-    links = re.findall(r'href="([^"]+)"', (tmp_path / "figures/figure-6.svg").read_text())
+    links = re.findall(r'href="([^"]+)"', (tmp_path / "figures/figure-6-1.svg").read_text())
     assert links
     assert all((tmp_path / "figures" / link).exists() for link in links)
 

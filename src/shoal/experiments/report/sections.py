@@ -166,33 +166,50 @@ def _times(rows: Sequence[Row]) -> Section:
 
 
 def _compared(rows: Sequence[Row], name: str, metric: str, unit: str, links: Links) -> Section:
+    title = f"Median {'seconds' if unit == 's' else unit} over all runs"
+    workflows = grouped(rows, lambda row: row.workflow)
+    drawings = {}
+    if found := _medians(rows, metric, links, relative(metric)):
+        drawings[title] = charts.bars(title, unit, found)
+        if len(workflows) > 1:
+            drawings |= {
+                workflow: charts.bars(
+                    f"{title} of {workflow}", unit, _medians(group, metric, links), charts.NARROW
+                )
+                for workflow, group in sorted(workflows.items())
+            }
+    about = (
+        "Medians over all workflows and SLAs, and how they differ from WUKONG optimised; below, "
+        "the same of each workflow. A dashed frame is as long as the bar would be if it differed "
+        "as in the paper. A bar opens the Gantt chart of its median run. "
+    ) + (relative_note() if metric == "makespan" else "")
+    paper = figure(name)
+    return Section(f"figure-{name[-1]}", paper.title, about, drawings, paper)
+
+
+def _medians(
+    rows: Sequence[Row], metric: str, links: Links, paper: Mapping[str, float] | None = None
+) -> list[charts.Bar]:
+    """A bar for each planner, and how it differs from the baseline, here and in the paper."""
+    planners = by_planner(rows)
     medians = {
         planner: median(known)
-        for planner, group in by_planner(rows).items()
+        for planner, group in planners.items()
         if (known := values(group, metric))
     }
     baseline = medians.get(BASELINE)
-    theirs = relative(metric) if baseline else {}
     found = []
     for planner, value in medians.items():
-        note = f"{value:.3g}"
-        if baseline and planner != BASELINE:
-            note += f", {100 * (value / baseline - 1):+.0f} %"
-        expected = theirs.get(planner)
-        if expected is not None and planner != BASELINE:
-            note += f" (paper {100 * expected:+.0f} %)"
-        paper = None if expected is None or not baseline else baseline * (1 + expected)
-        link = links.get(middle_run(by_planner(rows)[planner]).id, "")
-        found.append(charts.Bar(label(planner), value, _colour(planner), note, paper, link))
-    title = f"Median {'seconds' if unit == 's' else unit} over all runs"
-    about = (
-        "Medians over all workflows and SLAs, and how they differ from WUKONG optimised. A dashed "
-        "frame is as long as the bar would be if it differed as in the paper. A bar opens the "
-        f"Gantt chart of its median run. {relative_note() if metric == 'makespan' else ''}"
-    )
-    drawings = {title: charts.bars(title, unit, found)} if found else {}
-    paper_figure = figure(name)
-    return Section(f"figure-{name[-1]}", paper_figure.title, about, drawings, paper_figure)
+        note, frame = f"{value:.3g}", None
+        if baseline:
+            expected = (paper or {}).get(planner)
+            frame = None if expected is None else baseline * (1 + expected)
+            if planner != BASELINE:
+                note += f", {100 * (value / baseline - 1):+.0f} %"
+                note += "" if expected is None else f" (paper {100 * expected:+.0f} %)"
+        link = links.get(middle_run(planners[planner]).id, "")
+        found.append(charts.Bar(label(planner), value, _colour(planner), note, frame, link))
+    return found
 
 
 def design_sections(rows: Sequence[Row], links: Links) -> list[Section]:

@@ -1,7 +1,7 @@
 """`write_report`: an experiment's records as a page, with its figures and Gantt charts as files.
 
 The page is `report.html` in the experiment's folder; figures are in `figures/`, and `gantt/` has
-the median run of each workflow, planner and SLA.
+the median run of whatever a bar or a cell stands for.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from shoal.experiments.report.statistics import (
     DESIGNS,
     by_planner,
     configurations,
+    grouped,
     label,
     middle_run,
 )
@@ -79,6 +80,8 @@ def _verdicts(rows: Sequence[Row], designs: bool) -> list[Verdict]:
 def _draw_runs(records: Records, rows: Sequence[Row]) -> tuple[Links, list[str]]:
     """Gantt charts of the median runs, and which timelines can't be read."""
     groups = [*configurations(rows), *by_planner(rows).values()]
+    for workflow in grouped(rows, lambda row: row.workflow).values():
+        groups += by_planner(workflow).values()
     chosen = {(run := middle_run(group)).id: run for group in groups}
     links, missing = {}, []
     (records.folder / GANTT).mkdir(exist_ok=True)
