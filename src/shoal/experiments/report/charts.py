@@ -156,7 +156,7 @@ def dots(
     for number, row in enumerate(rows.values()):
         y = _TOP + number * _ROW + 14
         marks += [
-            f'<circle cx="{axis(dot.value):.1f}" cy="{y}" r="6" fill="{dot.colour}">'
+            f'<circle cx="{axis(dot.value):.1f}" cy="{y}" r="6" fill="{dot.colour}" opacity=".85">'
             f"<title>{escape(dot.tip)}</title></circle>"
             for dot in row
         ]

@@ -236,13 +236,13 @@ nav a{text-decoration:none;color:var(--pale)}nav a:hover{color:var(--ink)}
 figure{margin:0 0 18px}figcaption{font-weight:600;margin:0 0 4px}
 .drawings{display:flex;flex-wrap:wrap;gap:4px 28px}
 table{border-collapse:collapse;font-size:14.5px}.wide{overflow-x:auto}
-td,th{padding:5px 14px 5px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
+td,th{padding:5px 12px 5px 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
 th{font-weight:600}thead th{color:var(--pale);font-weight:normal;white-space:nowrap}
 td small{display:block}#claims td+td{white-space:nowrap}
 .good{color:var(--good)}.part{color:var(--part)}.bad{color:var(--bad)}
 .none{color:var(--pale)}.good,.part,.bad,.none{white-space:nowrap;font-weight:600}
 .numbers td,.numbers thead th{text-align:right;font-variant-numeric:tabular-nums}
-.numbers th{white-space:nowrap}
+.numbers th,.numbers td{white-space:nowrap}
 aside{background:var(--box);border-radius:8px;padding:10px 18px 12px}aside h3{margin:0 0 4px}
 aside td{border:0;padding:2px 18px 2px 0}
 .damaged{background:var(--box);border-left:4px solid var(--bad);padding:8px 16px;margin:0 0 16px}
