@@ -17,6 +17,8 @@ from shoal.metadata.samples import FIRST, Sample, undistilled
 
 _LARGE = 256 * 1024
 """Bytes from which on a size tells in the time."""
+_FEW = 3
+"""Samples that say too little."""
 _LEAST = 1e-4
 """Seconds that a rest has at least."""
 
@@ -27,44 +29,59 @@ def fitted(records: Records) -> Platform:
     if experiment.mode != "real":
         raise UsageError(f"{records.folder} has virtual runs: only real ones tell.")
     latency = float(experiment.settings["latency"])
-    samples = [s for block in records.lessons() for s in undistilled(block).samples]
-    default = Platform()
+    blocks = [undistilled(block).samples for block in records.lessons()]
+    samples = [sample for block in blocks for sample in block]
+    known = Platform()
 
     def of(kind: str, first: bool | None = None) -> list[Sample]:
         return [
             s for s in samples if s.kind == kind and (first is None or (s.name == FIRST) is first)
         ]
 
-    def rest(found: Sequence[Sample], otherwise: Varying) -> Varying:
-        small = [max(_LEAST, s.seconds - latency) for s in found if s.nbytes < _LARGE]
-        return _varying(small) if len(small) > 3 else otherwise
+    def rest(found: Sequence[Sample], otherwise: Varying, off: float = latency) -> Varying:
+        small = [max(_LEAST, s.seconds - off) for s in found if s.nbytes < _LARGE]
+        return _varying(small) if len(small) > _FEW else otherwise
 
-    def per_byte(found: Sequence[Sample], base: Varying, otherwise: float) -> float:
+    def each_byte(
+        found: Sequence[Sample], base: Varying, otherwise: float, off: float = latency
+    ) -> float:
         large = [
-            max(0.0, s.seconds - latency - base.median) / s.nbytes
-            for s in found
-            if s.nbytes >= _LARGE
+            max(0.0, s.seconds - off - base.median) / s.nbytes for s in found if s.nbytes >= _LARGE
         ]
-        return median(large) if len(large) > 3 else otherwise
+        return median(large) if len(large) > _FEW else otherwise
 
-    launch = rest(of("launch"), default.launch)
-    save, fetch = rest(of("save"), default.save), rest(of("fetch"), default.fetch)
-    hand_in = rest(of("hand in"), default.hand_in)
+    launch = rest(of("launch"), known.launch, 0.0)
+    save, fetch = rest(of("save"), known.save), rest(of("fetch"), known.fetch)
+    hand_in = rest(of("hand in"), known.hand_in)
+    cold, each = _crowded(blocks, latency) or (known.cold, known.each)
     return Platform(
         launch=launch,
-        cold=rest(of("cold start", True), default.cold),
-        warm=rest(of("warm start", True), default.warm),
-        start=rest(of("cold start", False), default.start),
-        again=rest(of("warm start", False), default.again),
-        message=rest(of("deliver"), default.message),
+        cold=cold,
+        each=each,
+        warm=rest(of("warm start", True), known.warm),
+        start=rest(of("cold start", False), known.start),
+        again=rest(of("warm start", False), known.again),
+        message=rest(of("deliver"), known.message),
         save=save,
         fetch=fetch,
         hand_in=hand_in,
-        uploading=per_byte(of("launch"), launch, default.uploading),
-        saving=per_byte(of("save"), save, default.saving),
-        fetching=per_byte(of("fetch"), fetch, default.fetching),
-        handing_in=per_byte(of("hand in"), hand_in, default.handing_in),
+        uploading=each_byte(of("launch"), launch, known.uploading, 0.0),
+        saving=each_byte(of("save"), save, known.saving),
+        fetching=each_byte(of("fetch"), fetch, known.fetching),
+        handing_in=each_byte(of("hand in"), hand_in, known.handing_in),
     )
+
+
+def _crowded(blocks: Sequence[Sequence[Sample]], latency: float) -> tuple[Varying, float] | None:
+    """A client's first cold start of a run, and by how much each further one is later."""
+    firsts, steps = [], []
+    for samples in blocks:
+        starts = sorted(s.seconds for s in samples if s.kind == "cold start" and s.name == FIRST)
+        if starts:
+            firsts.append(max(_LEAST, starts[0] - latency))
+        if len(starts) > _FEW:
+            steps.append((starts[-1] - starts[0]) / (len(starts) - 1))
+    return (_varying(firsts), median(steps)) if len(firsts) > _FEW and steps else None
 
 
 def _varying(rests: Sequence[float]) -> Varying:

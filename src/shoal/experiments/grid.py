@@ -26,9 +26,7 @@ from shoal.types import SLA, Percentile, Resources
 from shoal.workflow import Workflow
 
 SMALL = Resources(2048)
-SIZES = (Resources(8192, 1.99), Resources(4096, 1.5), SMALL)
-"""A worker runs one task at a time, as the paper's containers do: fewer than two CPUs say so. How
-fast the task is follows the memory (see `world`)."""
+SIZES = (Resources(8192), Resources(4096), SMALL)
 BIG = 5 * 1024 * 1024
 """Bytes from which on an output is big for WUKONG, as in the published comparison."""
 SCALED_BIG = 1024 * 1024

@@ -66,7 +66,9 @@ class Shape:
         for task, named in zip(self.tasks, self.ids, strict=True):
             large = [] if hollow else [constants[i] for i in task.constants]
             inputs = [outputs[i] for i in task.upstream]
-            outputs.append(kinds[task.name](seconds(named), task.nbytes, large, *inputs))
+            outputs.append(
+                kinds[task.name](seconds(named), task.nbytes, len(large), *large, *inputs)
+            )
         return outputs[-1]
 
     @cached_property
@@ -107,11 +109,18 @@ class Shape:
         return counts[-1]
 
 
-def work(seconds: float, nbytes: int, large: Sequence[Any], *inputs: Any) -> Any:
-    """Sleep, and return so many bytes that begin with how many outputs went into them."""
+def work(seconds: float, nbytes: int, constants: int, *inputs: Any) -> Any:
+    """Sleep, and return so many bytes that begin with how many outputs went into them.
+
+    Args:
+        seconds: How long to sleep.
+        nbytes: The size of the output.
+        constants: So many of the inputs are constants, which come first and don't count.
+        *inputs: What the task takes.
+    """
     if seconds > 0:
         time.sleep(seconds)
-    count = (1 + sum(map(counted, inputs))) % 2**31
+    count = (1 + sum(map(counted, inputs[constants:]))) % 2**31
     if nbytes <= _SMALL:
         return count
     from shoal.experiments.arrays import np

@@ -30,13 +30,13 @@ BASE = Resources(2048)
 class Work:
     """How long tasks compute, beyond what was measured."""
 
-    scale: float = 1.0
+    scale: float = 3.0
     """By what every measured time is multiplied."""
-    least: float = 0.0
+    least: float = 0.1
     """Seconds that every task takes at least, before it is multiplied."""
-    gain: float = 1.0
-    """Exponent: with so many times the CPUs a task is that power of it as fast. A sandbox's CPUs
-    follow its memory, and it runs one task at a time, which has them all."""
+    gain: float = 0.3
+    """Exponent: with so many times the CPUs a task is that power of it as fast; the published
+    system's. A worker of 8 GB runs four such tasks at a time."""
     pace: float = 0.05
     """The spread of whole runs, as the standard deviation of its logarithm."""
     spread: float = 0.08
@@ -65,6 +65,8 @@ class Platform:
     launch: Varying = Varying(0.012)
     cold: Varying = Varying(0.060)
     """A cold start by the client."""
+    each: float = 0.01
+    """What every further cold start by the client takes longer: they share the machine's cores."""
     warm: Varying = Varying(0.006)
     start: Varying = Varying(0.040)
     """A cold start by another worker."""
@@ -84,9 +86,10 @@ class Platform:
 
 def platform_from(kept: Mapping[str, Any]) -> Platform:
     """What was fitted, as it is kept."""
-    return Platform(
-        **{name: Varying(**v) if isinstance(v, Mapping) else v for name, v in kept.items()}
-    )
+    costs: dict[str, Any] = {
+        name: Varying(**cost) if isinstance(cost, Mapping) else cost for name, cost in kept.items()
+    }
+    return Platform(**costs)
 
 
 def platform_here() -> Platform:
@@ -111,7 +114,7 @@ class Service:
         if found is None:
             found = self._drawn[task] = self._draw(task)
         work = self._work
-        return found * float((BASE.memory_mb / resources.memory_mb) ** work.gain)
+        return found * float((BASE.cpu_share / resources.cpu_share) ** work.gain)
 
     def cpu(self, seconds: float, resources: Resources) -> float:
         """The CPU seconds that so many seconds of a task stand for."""
@@ -136,6 +139,8 @@ class World(Costs):
         self._platform = platform
         self._latency = latency
         self._rng = random.Random(f"{seed}/platform")
+        self._colds = 0
+        """Cold starts by the client so far."""
 
     @property
     def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
@@ -145,14 +150,17 @@ class World(Costs):
     def launch(self) -> float:
         """Packing the plan and sending it, with the constants."""
         nbytes, platform = sum(self._shape.constants), self._platform
-        return self._trip(platform.launch) + nbytes * platform.uploading
+        return platform.launch.drawn(self._rng) + nbytes * platform.uploading
 
     def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         """A request to the gateway, and a sandbox."""
         platform = self._platform
-        by_client = platform.warm if warm else platform.cold
-        by_worker = platform.again if warm else platform.start
-        return self._trip(by_client if first else by_worker)
+        if not first:
+            return self._trip(platform.again if warm else platform.start)
+        if warm:
+            return self._trip(platform.warm)
+        self._colds += 1
+        return self._trip(platform.cold) + (self._colds - 1) * platform.each
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         """A round trip, and the bytes."""
