@@ -28,8 +28,8 @@ SHAPES = ("tree", "layered")
 SECONDS = 1.0
 """That a task takes, about."""
 _LATENCY = 0.03
-_WIDTHS = 50
-"""Layers of a layered graph."""
+_LAYERS = 50
+"""Of a layered graph."""
 _MOST_SOURCES = 3
 _NBYTES = 100
 
@@ -49,12 +49,15 @@ class Case:
 
 
 def cases(tasks: Sequence[int], workers: Sequence[int]) -> list[Case]:
-    """Every shape and size on every number of workers, unless there are more of these."""
+    """Every shape and size on every number of workers, unless there are more of these.
+
+    A tree of pairs has an odd number of tasks.
+    """
     for count in (*tasks, *workers):
         if count < 2:
             raise UsageError(f"{count}: give at least 2 tasks and workers.")
     return [
-        Case(shape, size, count)
+        Case(shape, size - (shape == "tree" and size % 2 == 0), count)
         for size in sorted(tasks)
         for shape in SHAPES
         for count in sorted(workers)
@@ -97,23 +100,16 @@ def _outputs(case: Case, rng: random.Random) -> list[Output[int]]:
             odd = layer[len(layer) // 2 * 2 :]
             layer = [task(a, b) for a, b in zip(layer[::2], layer[1::2], strict=False)] + odd
         return layer
-    width = max(1, case.tasks // _WIDTHS)
+    width = max(1, case.tasks // _LAYERS)
     before: list[Output[int]] = []
     made: list[Output[int]] = []
-    taken: set[int] = set()
     for number in range(case.tasks):
-        if number % width == 0 and made:
-            before, made = made, []
         near = number % width
-        sources = {
-            min(len(before) - 1, max(0, near + rng.randint(-2, 2)))
-            for _ in range(rng.randint(1, _MOST_SOURCES))
-        }
-        chosen = [before[i] for i in sorted(sources)] if before else []
-        taken.update(map(id, chosen))
-        output = task(*chosen)
-        made.append(output)
-    return [*[o for o in before if id(o) not in taken], *made]
+        if near == 0:
+            before, made = made, []
+        sources = {near, *(near + rng.randint(-2, 2) for _ in range(rng.randrange(_MOST_SOURCES)))}
+        made.append(task(*[before[i] for i in sorted(sources) if 0 <= i < len(before)]))
+    return made + before[len(made) :]
 
 
 def join(*inputs: int) -> int:

@@ -30,9 +30,9 @@ BASE = Resources(2048)
 class Work:
     """How long tasks compute, beyond what was measured."""
 
-    scale: float = 3.0
+    scale: float = 1.0
     """By what every measured time is multiplied."""
-    least: float = 0.1
+    least: float = 0.0
     """Seconds that every task takes at least, before it is multiplied."""
     gain: float = 0.3
     """Exponent: with so many times the CPUs a task is that power of it as fast; the published

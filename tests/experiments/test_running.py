@@ -1,0 +1,163 @@
+"""A grid is run as asked for, recorded, and gone on with after an interruption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from shoal.errors import UsageError
+from shoal.execution.timeline import Span, Timeline
+from shoal.experiments.calibrating import fitted
+from shoal.experiments.comparing import compared, table
+from shoal.experiments.grid import GRIDS, Cell, Grid, restricted
+from shoal.experiments.records import Experiment, Records
+from shoal.experiments.running import (
+    check_folder,
+    check_space,
+    left,
+    run_cell,
+    run_real,
+    run_virtual,
+    space,
+)
+from shoal.experiments.scale import Case, cases, simulated
+from shoal.experiments.trial import VirtualStage, waiting
+from shoal.types import TaskId, WorkerId
+
+SMALL = replace(
+    restricted(GRIDS["paper-000"], ["tree"], ["uniform", "wukong-optimised"], [90]), warm_up=2
+)
+
+
+def experiment(grid: Grid = SMALL, mode: str = "virtual") -> Experiment:
+    return Experiment(grid.name, mode, 2, 0, "", "", "", "", grid.settings())
+
+
+def begun(folder: Path, grid: Grid = SMALL, mode: str = "virtual") -> Records:
+    records = Records(folder / "records")
+    records.begin(experiment(grid, mode))
+    return records
+
+
+def run(records: Records, repeat: int, seed: int = 0) -> int:
+    counts: list[int] = []
+    run_virtual(records, SMALL, repeat, seed, counts.append, processes=1)
+    return sum(counts)
+
+
+def test_every_run_is_recorded_with_its_timeline(tmp_path: Path) -> None:
+    records = begun(tmp_path)
+    assert left(records, SMALL, "virtual", 2) == 8
+    assert run(records, 2) == 8
+    rows, damaged = records.rows()
+    assert not damaged
+    assert {row.id for row in rows} == {
+        f"tree/{planner}/90/{n}" for planner in ("uniform", "wukong-optimised") for n in (0, 1)
+    }
+    for row in rows:
+        assert records.timeline(row.id).makespan == row.makespan
+        assert row.predicted is not None
+        assert row.predicted_median is not None
+        assert row.predicted >= row.predicted_median
+        assert row.cold > 0
+        assert row.gb_seconds > 0
+        assert row.mode == "virtual"
+    assert left(records, SMALL, "virtual", 2) == 0
+
+
+def test_the_same_seed_gives_the_same_runs_and_another_one_others(tmp_path: Path) -> None:
+    found = []
+    for folder, seed in (("a", 1), ("b", 1), ("c", 2)):
+        records = begun(tmp_path / folder)
+        run(records, 1, seed)
+        found.append({row.id: row.makespan for row in records.rows()[0]})
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
+    """1. Three of five runs are made. 2. It is interrupted. 3. It goes on: two are left."""
+    whole, broken = begun(tmp_path / "whole"), begun(tmp_path / "broken")
+    cell, stage = Cell("tree", "uniform", 90), VirtualStage(SMALL)
+    list(run_cell(whole, SMALL, cell, 3, 0, stage))
+    going: Iterator[str] = run_cell(broken, SMALL, cell, 3, 0, stage)
+    for _ in range(3):
+        next(going)
+    going = run_cell(Records(broken.folder), SMALL, cell, 3, 0, stage)
+    assert list(going) == ["tree/uniform/90/1", "tree/uniform/90/2"]
+    timeless = [replace(row, planning=0.0) for row in broken.rows()[0]]
+    assert timeless == [replace(row, planning=0.0) for row in whole.rows()[0]]
+
+
+def test_what_cannot_be_recorded_is_told_before_anything_runs(tmp_path: Path) -> None:
+    records = begun(tmp_path)
+    with pytest.raises(UsageError, match="--resume"):
+        check_folder(records, experiment(), resume=False)
+    check_folder(records, experiment(), resume=True)
+    with pytest.raises(UsageError, match="another seed"):
+        check_folder(records, replace(experiment(), seed=5), resume=True)
+    with pytest.raises(UsageError, match="no experiment"):
+        check_folder(Records(tmp_path / "none"), experiment(), resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="can't be written"):
+        check_folder(Records(tmp_path / "file" / "below"), experiment(), resume=False)
+    with pytest.raises(UsageError, match="GB left"):
+        check_space(tmp_path, space(SMALL, 10**12))
+
+
+def test_waiting_is_what_workers_do_besides_everything_else() -> None:
+    w = WorkerId("w")
+    spans = (
+        Span("cold start", w, None, 0.0, 1.0),
+        Span("execute", w, TaskId("a#0"), 2.0, 4.0),
+        Span("execute", w, TaskId("a#1"), 3.0, 5.0),
+        Span("leave", w, None, 7.0, 7.0),
+    )
+    assert waiting(Timeline(spans, 7.0)) == pytest.approx(3.0)
+
+
+def test_configurations_that_were_run_both_ways_are_compared(tmp_path: Path) -> None:
+    records = begun(tmp_path)
+    run(records, 2)
+    rows = records.rows()[0]
+    slower = [replace(row, makespan=1.2 * row.makespan) for row in rows]
+    assert all(pair.agrees for pair in compared(rows, rows))
+    differing = [pair for pair in compared(rows, slower) if not pair.agrees]
+    assert {pair.metric for pair in differing} == {"makespan"}
+    assert "differs" in table(compared(rows, slower))
+    with pytest.raises(UsageError, match="in common"):
+        compared(rows, [])
+
+
+def test_only_real_runs_tell_what_things_take(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="only real ones"):
+        fitted(begun(tmp_path))
+
+
+def test_large_workflows_take_at_least_the_ideal() -> None:
+    for case in cases([200], [4, 500]):
+        found = simulated(case, 0)
+        assert found.id == case.id
+        assert found.makespan >= found.ideal
+        assert found.operations > 0
+    assert Case("tree", 199, 500) not in cases([200], [4, 500])
+    with pytest.raises(UsageError, match="at least 2"):
+        cases([1], [4])
+
+
+@pytest.mark.real
+def test_real_runs_go_the_same_way(tmp_path: Path) -> None:
+    """Real sandboxes carry the same plans out, and tell what the platform takes."""
+    pytest.importorskip("numpy")
+    grid = replace(SMALL, latency=0.001, warm_up=1)
+    records = begun(tmp_path, grid, "real")
+    counts: list[int] = []
+    run_real(records, grid, 1, 0, counts.append)
+    assert sum(counts) == 4
+    rows, _ = records.rows()
+    assert {row.mode for row in rows} == {"real"}
+    assert all(row.cold > 0 for row in rows)
+    assert fitted(records).cold.median > 0
