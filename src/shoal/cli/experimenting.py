@@ -40,6 +40,8 @@ def configure(actions: Any) -> None:
         run.add_argument(f"--{what}", metavar="NAMES", default="", help=f"only these {what}")
     run.add_argument("--work", metavar="TIMES", type=float,
                      help="multiply what tasks compute by this")  # fmt: skip
+    run.add_argument("--computing", action="store_true",
+                     help="real tasks compute instead of sleeping, on small inputs")  # fmt: skip
     run.add_argument("--warm-up", metavar="RUNS", type=int, help="that don't count")
     run.add_argument("--platform", metavar="FILE", help="what `calibrate` has written")
     run.add_argument("--tasks", metavar="NUMBERS", default="10000,100000,1000000",
@@ -87,9 +89,12 @@ def _run(args: argparse.Namespace) -> None:
     if args.repeat < 1:
         raise UsageError(f"--repeat {args.repeat}: give at least 1.")
     grid = _grid(args)
+    if args.computing and args.mode != "real":
+        raise UsageError("--computing: give --mode real, for virtual tasks don't compute.")
     platform = _platform(args.platform)
     records = _records(args, grid.name)
-    experiment = _experiment(args, grid.name, args.mode, grid.settings())
+    settings = grid.settings() | {"computing": args.computing}
+    experiment = _experiment(args, grid.name, args.mode, settings)
     check_folder(records, experiment, resume=args.resume)
     check_space(records.folder, space(grid, args.repeat))
     _begin(records, experiment, resume=args.resume)
@@ -99,7 +104,7 @@ def _run(args: argparse.Namespace) -> None:
         if args.mode == "virtual":
             run_virtual(records, grid, args.repeat, args.seed, bar.add, platform=platform)
         else:
-            run_real(records, grid, args.repeat, args.seed, bar.add)
+            run_real(records, grid, args.repeat, args.seed, bar.add, computing=args.computing)
     finally:
         bar.close()
     print(

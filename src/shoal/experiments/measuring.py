@@ -28,6 +28,11 @@ REPEATS = 3
 
 def measured(name: str, output: Output[Any], about: str) -> Shape:
     """The shape of a workflow."""
+    return evaluated(name, output, about)[0]
+
+
+def evaluated(name: str, output: Output[Any], about: str) -> tuple[Shape, Any]:
+    """The shape of a workflow, and its result."""
     workflow = Workflow.of(output)
     numbers = {task: number for number, task in enumerate(workflow.calls)}
     large: dict[TaskId, int] = {}
@@ -51,7 +56,7 @@ def measured(name: str, output: Output[Any], about: str) -> Shape:
                 _nbytes(values[task]),
             )
         )
-    return Shape(name, tasks, constants, about)
+    return Shape(name, tasks, constants, about), values[workflow.sinks[0]]
 
 
 def measured_graph(name: str, collection: Any, about: str) -> Shape:

@@ -98,6 +98,7 @@ def left(records: Records, grid: Grid, mode: str, repeat: int) -> int:
     warming = sum(
         records.taught(f"{cell}/w{number}") is None
         for cell in cells_of(grid, mode)
+        if cell.planner not in CENTRALISED
         for number in range(grid.warm_up)
     )
     return counted + warming
@@ -150,12 +151,27 @@ def _virtual_cell(
     return done
 
 
-def run_real(records: Records, grid: Grid, repeat: int, seed: int, report: Report) -> None:
-    """Run a grid in real sandboxes, one run after the other."""
-    from shoal.experiments.real import RealStage
+def run_real(
+    records: Records,
+    grid: Grid,
+    repeat: int,
+    seed: int,
+    report: Report,
+    *,
+    computing: bool = False,
+) -> None:
+    """Run a grid in real sandboxes, one run after the other; tasks sleep unless they compute."""
+    from shoal.experiments.real import ComputingStage, RealStage
 
-    with TemporaryDirectory() as folder, RealStage(grid, folder) as stage:
+    made = ComputingStage if computing else RealStage
+    with TemporaryDirectory() as folder, made(grid, folder) as stage:
         for cell in cells_of(grid, "real"):
+            if cell.planner in CENTRALISED:
+                for number in range(repeat):
+                    if f"{cell}/{number}" not in records.done():
+                        records.append(stage.centrally(grid, cell, number, seed))
+                        report(1)
+                continue
             for _ in run_cell(records, grid, cell, repeat, seed, stage):
                 report(1)
 

@@ -48,6 +48,12 @@ class Stage(Protocol):
     """Carries plans out."""
 
     mode: str
+    emulates: bool
+    """Whether tasks sleep instead of computing."""
+
+    def shape(self, workflow: str) -> Shape:
+        """The workflow that it runs under a name."""
+        ...
 
     def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
         """What happened; begins without a warm sandbox."""
@@ -58,6 +64,11 @@ class VirtualStage:
     """The simulator."""
 
     mode = "virtual"
+    emulates = True
+
+    def shape(self, workflow: str) -> Shape:
+        """As measured."""
+        return shape_named(workflow)
 
     def __init__(self, grid: Grid, platform: Platform | None = None) -> None:
         self._grid = grid
@@ -101,7 +112,7 @@ def tried(
         runs: What earlier runs taught, the latest first.
         stage: Who carries the plan out.
     """
-    shape = shape_named(cell.workflow)
+    shape = stage.shape(cell.workflow)
     name = f"{cell}/{repeat}"
     preview = preview_of(grid, cell, shape, runs)
     counts = isinstance(repeat, int)
@@ -109,7 +120,8 @@ def tried(
     service = Service(shape, grid.work, f"{seed}/{cell.workflow}/{cell.sla}/{repeat}")
     timeline = stage.carry_out(preview.plan, shape, service, f"{seed}/{name}")
     workers = preview.plan.workers_of(timeline.workers)
-    timeline = _with_cpu(timeline, service, workers)
+    if stage.emulates:
+        timeline = _with_cpu(timeline, service, workers)
     block = distilled(shape.workflow, workers, timeline, shape.constant_sizes)
     row = _row(grid, cell, repeat if isinstance(repeat, int) else -1, preview, timeline, stage.mode)
     row = replace(row, id=name, predicted=promised)

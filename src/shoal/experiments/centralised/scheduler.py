@@ -87,7 +87,7 @@ class CentralScheduler:
         self._settings = settings
         self._session = secrets.token_hex(8)
         self._store = OutputStore(session.store.url, settings.latency)
-        self._gateway = LocalGateway(
+        self.gateway = LocalGateway(
             ENTRY,
             RunLogs(settings.data_folder() / "logs"),
             capacity=settings.sandboxes,
@@ -116,18 +116,18 @@ class CentralScheduler:
         )
         try:
             workflow = Workflow.of(*outputs)
-            values = _Run(workflow, design, like, self._store, self._gateway, shared).values()
+            values = _Run(workflow, design, like, self._store, self.gateway, shared).values()
             self.ended = RealClock().now()
             return values
         finally:
-            self._gateway.cancel(run)
+            self.gateway.cancel(run)
             self._store.close(run, [])
             if shared is not None:
                 shared.delete()
 
     def close(self) -> None:
         """End the gateway and the connection to the store."""
-        self._gateway.close()
+        self.gateway.close()
         self._store.disconnect()
 
     def __enter__(self) -> CentralScheduler:
