@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, Protocol
 
 from shoal.execution.plan import Plan
@@ -147,10 +148,9 @@ def _judged(row: Row, preview: Preview, found: Samples) -> Row:
     """The row with how good the predictions were."""
     costs = preview.conditions.predictions.at("median")
     errors = prediction_errors(costs, found.samples, list(preview.plan.workflow.calls))
-    middle = preview if row.sla == 50 else Preview(preview.plan, preview.conditions)
     return replace(
         row,
-        predicted_median=middle.makespan,
+        predicted_median=median(preview.makespans),
         execution_error=errors.get("execute"),
         transfer_error=errors.get("transfer"),
         startup_error=errors.get("start"),
