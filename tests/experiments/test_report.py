@@ -11,6 +11,7 @@ import pytest
 from report_examples import EXPERIMENT, ROW, recorded, runs
 
 from shoal.errors import UsageError
+from shoal.experiments.grid import CENTRALISED
 from shoal.experiments.records import Records, Row, Scale
 from shoal.experiments.report.statistics import PLANNERS
 from shoal.experiments.report.writing import write_report
@@ -77,10 +78,10 @@ def test_every_link_of_the_page_leads_to_a_gantt_chart_that_is_there(tmp_path: P
 
 
 def test_every_case_of_a_workload_has_its_gantt_charts(tmp_path: Path) -> None:
-    rows = designed()
-    recorded(tmp_path, rows)
+    recorded(tmp_path, designed())
     page = page_of(tmp_path)
-    assert all(f"{row.id.replace('/', '-')}.html" in page for row in rows)
+    for row in designed():
+        assert (f"{row.id.replace('/', '-')}.html" in page) == (row.planner not in CENTRALISED)
 
 
 def test_figures_are_files_of_their_own_whose_links_lead_to_the_same_charts(
@@ -124,9 +125,10 @@ def test_one_run_of_one_planner_is_enough_for_a_report(tmp_path: Path) -> None:
     assert "not measured" in page_of(tmp_path)
 
 
-def test_names_and_parameters_of_users_are_escaped(tmp_path: Path) -> None:
-    row = replace(ROW, workflow="<b>", planner="mine & yours")
-    recorded(tmp_path, [row], replace(EXPERIMENT, command="run <x>"))
+@pytest.mark.parametrize("other", ["uniform", "strawman"])
+def test_names_and_parameters_of_users_are_escaped(tmp_path: Path, other: str) -> None:
+    rows = [replace(ROW, workflow="<b>/", planner=name) for name in ("mine & yours", other)]
+    recorded(tmp_path, rows, replace(EXPERIMENT, command="run <x>"))
     page = page_of(tmp_path)
     assert "<b>" not in page
     assert "mine &amp; yours" in page
@@ -164,6 +166,12 @@ def test_a_run_without_its_timeline_is_told_and_not_linked(tmp_path: Path) -> No
     assert "tree/uniform/90/0" in report.damaged[0]
     assert "tree-uniform-50-0.html" in report.path.read_text()
     assert "tree-uniform-90-0.html" not in report.path.read_text()
+
+
+def test_a_central_design_misses_no_timeline(tmp_path: Path) -> None:
+    records = recorded(tmp_path, [])
+    records.append(replace(ROW, planner="strawman"))
+    assert not write_report(tmp_path).damaged
 
 
 def test_a_report_can_be_made_again(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from shoal.experiments.grid import CENTRALISED
 from shoal.experiments.records import Row, Scale
 from shoal.experiments.report import charts
 from shoal.experiments.report.claims import Figure, figure, relative, relative_note
@@ -216,8 +217,7 @@ def design_sections(rows: Sequence[Row], links: Links) -> list[Section]:
     """The counterparts of the figures of the WUKONG paper."""
     sections = []
     trees = [row for row in rows if row.workflow in ("tr", "tree")]
-    central = {"strawman", "pubsub", "parallel-invokers"}
-    if early := [row for row in trees if row.planner in central]:
+    if early := [row for row in trees if row.planner in CENTRALISED]:
         sections.append(_workload(early, "4", links))
     numbers = {name: _WORKLOADS.get(name, "") for name in grouped(rows, lambda row: row.workflow)}
     for name in sorted(numbers, key=lambda name: int(numbers[name] or 99)):
@@ -251,8 +251,9 @@ def _workload(rows: Sequence[Row], number: str, links: Links) -> Section:
         drawings[title] = charts.bars(f"Makespans, {title}", "s", _designs(group, links), width)
     about = "Median makespans. A bar opens the Gantt chart of its median run."
     paper = figure(f"003/{number}") if number else None
+    plain = "".join(letter if letter.isalnum() else "-" for letter in name)
     heading = paper.title if paper else name
-    return Section(f"wukong-{number or name}", heading, about, drawings, paper)
+    return Section(f"wukong-{number or plain}", heading, about, drawings, paper)
 
 
 def _designs(rows: Sequence[Row], links: Links) -> list[charts.Bar]:

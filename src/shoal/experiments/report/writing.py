@@ -12,6 +12,7 @@ from pathlib import Path
 
 from shoal.errors import ShoalError, UsageError
 from shoal.execution.gantt import gantt_html
+from shoal.experiments.grid import CENTRALISED
 from shoal.experiments.records import Records, Row
 from shoal.experiments.report.charts import standalone
 from shoal.experiments.report.claims import Verdict, claims, judged
@@ -78,7 +79,11 @@ def _verdicts(rows: Sequence[Row], designs: bool) -> list[Verdict]:
 
 
 def _draw_runs(records: Records, rows: Sequence[Row]) -> tuple[Links, list[str]]:
-    """Gantt charts of the median runs, and which timelines can't be read."""
+    """Gantt charts of the median runs, and which timelines can't be read.
+
+    Central designs have no timelines.
+    """
+    rows = [row for row in rows if row.planner not in CENTRALISED]
     groups = [*configurations(rows), *by_planner(rows).values()]
     for workflow in grouped(rows, lambda row: row.workflow).values():
         groups += by_planner(workflow).values()
