@@ -27,8 +27,8 @@ _ALL = "*"
 """Stands for the tasks of every name."""
 _LEAST_FREEDOM = 3
 """Degrees of freedom, for fewer would allow any pace."""
-_STEPS = (0.7548776662466927, 0.5698402909980532)
-"""Multiples of these fill the unit square evenly (the plastic number's powers)."""
+_GOLDEN = (sqrt(5) - 1) / 2
+"""Whose multiples fill the unit interval evenly, however many there are."""
 _NORMAL = NormalDist()
 _ROUNDS = 3
 """Of fitting levels and paces to each other."""
@@ -188,12 +188,16 @@ def _next_pace(paces: list[float], seed: int) -> float:
 
 
 def _student(seed: int, freedom: int) -> float:
-    """One of Student's distribution; those of seeds in a row are spread evenly over it.
+    """One of Student's distribution: of seeds in a row, as many below 0 as above, evenly spread.
 
     All previews draw with the same seeds. Were the paces random, a set that happens to be slow
     would make all of them too careful.
     """
-    normal, other = (_NORMAL.inv_cdf((0.5 + seed * step) % 1 or 0.5) for step in _STEPS)
-    share = 2 / (9 * freedom)
-    squares = (1 - share + other * sqrt(share)) ** 3  # Wilson and Hilferty, chi-squared
-    return normal / sqrt(max(squares, 0.01))
+    half = (seed // 2 + 1) * _GOLDEN % 1
+    z = (1 - 2 * (seed % 2)) * _NORMAL.inv_cdf((1 + half) / 2)
+    return (  # Cornish and Fisher's expansion around the normal distribution
+        z
+        + (z**3 + z) / (4 * freedom)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    )
