@@ -94,28 +94,53 @@ class Three:
         return found
 
 
-def three(folder: Path, *options: str) -> Iterator[Three]:
+class Cluster(Three):
+    """Three nodes of a cluster; one is enough to be named, for it knows the others."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        super().__init__(servers)
+        form_cluster([server.url for server in servers])
+        self.url = servers[0].url.replace("redis:", "redis+cluster:")
+
+    def home(self, run: Run) -> Server:
+        """The node that the run is coordinated on."""
+        slot = slot_of(keys.state(run.id))
+        return next(node for n, node in enumerate(self.servers) if slot < 16384 * (n + 1) // 3)
+
+
+def started(kind: type[Three], folder: Path, *options: str) -> Iterator[Three]:
     with ExitStack() as stack:
         servers: list[Server] = []
         for number in range(3):
             place = folder / f"server-{number}"
             place.mkdir()
-            servers.append(stack.enter_context(serving(place, *options)))
+            joining = cluster_options(place / "nodes.conf") if kind is Cluster else []
+            servers.append(stack.enter_context(serving(place, *joining, *options)))
         for server in servers:
-            server.reached().disconnect()
-        yield Three(servers)
+            assert eventually(lambda server=server: reachable(server.url))  # type: ignore[misc]
+        yield kind(servers)
+
+
+both = pytest.mark.parametrize("kind", [Three, Cluster], ids=["servers", "cluster"])
+anywhere = pytest.mark.parametrize("at_home", [False, True], ids=["elsewhere", "the run's home"])
 
 
 @pytest.fixture
-def forgetful(tmp_path: Path) -> Iterator[Three]:
+def kind() -> type[Three]:
+    """What a store's servers are, unless a test is about both."""
+    return Three
+
+
+@pytest.fixture
+def forgetful(kind: type[Three], tmp_path: Path) -> Iterator[Three]:
     """Servers that keep nothing when they are killed."""
-    yield from three(tmp_path)
+    yield from started(kind, tmp_path)
 
 
 @pytest.fixture
-def durable(tmp_path: Path) -> Iterator[Three]:
+def durable(kind: type[Three], tmp_path: Path) -> Iterator[Three]:
     """Servers that keep everything."""
-    yield from three(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
+    yield from started(kind, tmp_path, "--appendonly", "yes", "--appendfsync", "always")
 
 
 def half_done(session: Session, folder: Path) -> Run:
@@ -168,7 +193,8 @@ def test_bytes_of_each_shard_are_in_the_timeline(forgetful: Three, tmp_path: Pat
         assert kept.shards == shards
 
 
-@pytest.mark.parametrize("at_home", [False, True], ids=["another shard", "the run's home"])
+@both
+@anywhere
 def test_shard_that_is_killed_and_comes_back_with_its_data_does_no_harm(
     durable: Three, tmp_path: Path, at_home: bool
 ) -> None:
@@ -206,19 +232,21 @@ def test_shard_that_comes_back_empty_ends_the_run_with_that_and_the_rest_is_kept
         assert not any(forgetful.keys().values())
 
 
-def test_home_that_comes_back_empty_ends_the_run_with_that(
-    forgetful: Three, tmp_path: Path
+@both
+@anywhere
+def test_server_that_comes_back_empty_ends_the_run_with_that(
+    forgetful: Three, tmp_path: Path, at_home: bool
 ) -> None:
     with Session(store=forgetful.url, workers=2, folder=str(tmp_path)) as session:
         run = half_done(session, tmp_path)
-        killed = forgetful.home(run)
+        killed = forgetful.home(run) if at_home else forgetful.other(run)
         killed.kill()
         killed.start()
         open_gate(tmp_path)
-        with pytest.raises(RunLost, match="has been restarted without its data"):
+        lost = RunLost if at_home else ShardLost
+        with pytest.raises(lost, match="restarted without its data"):
             run.result(PATIENCE)
         assert session.compute(*gated(tmp_path)) == [RIGHT, RIGHT]
-        assert not any(forgetful.keys().values())
 
 
 def test_shard_that_stays_away_ends_the_run_and_says_which(
@@ -297,83 +325,17 @@ def test_bytes_of_each_shard_are_shown(
         assert re.search(rf"shard 127\.0\.0\.1:{server.port} +[\d,]+ bytes saved", shown)
 
 
-def clustered(folder: Path, *options: str) -> Iterator[Three]:
-    with ExitStack() as stack:
-        nodes: list[Server] = []
-        for number in range(3):
-            place = folder / f"node-{number}"
-            place.mkdir()
-            joining = cluster_options(place / "nodes.conf")
-            nodes.append(stack.enter_context(serving(place, *joining, *options)))
-        for node in nodes:
-            assert eventually(lambda node=node: reachable(node.url))  # type: ignore[misc]
-        form_cluster([node.url for node in nodes])
-        yield Three(nodes)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Three]:
-    """A cluster whose nodes keep nothing."""
-    yield from clustered(tmp_path)
-
-
-@pytest.fixture
-def durable_cluster(tmp_path: Path) -> Iterator[Three]:
-    yield from clustered(tmp_path, "--appendonly", "yes", "--appendfsync", "always")
-
-
-def cluster_url(cluster: Three) -> str:
-    """One node is enough: it knows the others."""
-    return cluster.servers[0].url.replace("redis:", "redis+cluster:")
-
-
-def home_in(cluster: Three, run: Run) -> int:
-    """The number of the node that a run is coordinated on."""
-    slot = slot_of(keys.state(run.id))
-    return next(n for n in range(3) if slot < 16384 * (n + 1) // 3)
-
-
-def test_run_in_a_cluster_spreads_and_leaves_nothing(cluster: Three, tmp_path: Path) -> None:
-    with Session(store=cluster_url(cluster), workers=2) as session:
+@pytest.mark.parametrize("kind", [Cluster])
+def test_run_in_a_cluster_spreads_and_leaves_nothing(forgetful: Three, tmp_path: Path) -> None:
+    with Session(store=forgetful.url, workers=2) as session:
         run = half_done(session, tmp_path)
-        kinds = [{key.split(":")[2] for key in found} for found in cluster.keys().values()]
-        assert all("shard" in found for found in kinds)
-        assert [number for number in range(3) if "state" in kinds[number]] == [
-            home_in(cluster, run)
-        ]
+        found = forgetful.keys()
+        kinds = {port: {key.split(":")[2] for key in found[port]} for port in found}
+        assert all("shard" in each for each in kinds.values())
+        assert [port for port in kinds if "state" in kinds[port]] == [forgetful.home(run).port]
         open_gate(tmp_path)
         assert run.result(PATIENCE) == [RIGHT, RIGHT]
-        assert set(run.timeline.shards) == {f"127.0.0.1:{node.port}" for node in cluster.servers}
+        assert set(run.timeline.shards) == {f"127.0.0.1:{node.port}" for node in forgetful.servers}
         session.settle()
         assert [record.run for record in session.history.runs()] == [run.id]
-        assert not any(cluster.keys().values())
-
-
-@pytest.mark.parametrize("distance", [0, 1], ids=["the run's home", "another node"])
-def test_node_that_is_killed_and_comes_back_with_its_data_does_no_harm(
-    durable_cluster: Three, tmp_path: Path, distance: int
-) -> None:
-    with Session(store=cluster_url(durable_cluster), workers=2, folder=str(tmp_path)) as session:
-        run = half_done(session, tmp_path)
-        killed = durable_cluster.servers[(home_in(durable_cluster, run) + distance) % 3]
-        killed.kill()
-        open_gate(tmp_path)
-        time.sleep(0.5)  # workers find that nobody answers
-        killed.start()
-        assert run.result(PATIENCE) == [RIGHT, RIGHT]
-        assert executed(tmp_path) == dict.fromkeys(range(PARTS), 1)
-
-
-@pytest.mark.parametrize("distance", [0, 1], ids=["the run's home", "another node"])
-def test_node_that_comes_back_empty_ends_the_run_with_that(
-    cluster: Three, tmp_path: Path, distance: int
-) -> None:
-    with Session(store=cluster_url(cluster), workers=2, folder=str(tmp_path)) as session:
-        run = half_done(session, tmp_path)
-        killed = cluster.servers[(home_in(cluster, run) + distance) % 3]
-        killed.kill()
-        killed.start()
-        open_gate(tmp_path)
-        with pytest.raises(ShardLost if distance else RunLost):
-            run.result(PATIENCE)
-        assert session.compute(*gated(tmp_path)) == [RIGHT, RIGHT]
+        assert not any(forgetful.keys().values())
