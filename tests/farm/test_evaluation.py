@@ -1,3 +1,4 @@
+import shlex
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -5,7 +6,7 @@ import pytest
 
 from shoal.cli.main import main
 from shoal.errors import UsageError
-from shoal.farm.evaluation import Setting, evaluate, maker_named, table
+from shoal.farm.evaluation import Setting, evaluate, load_policy, maker_named, table
 from shoal.farm.figures import course_svg, tradeoff_svg
 
 NAMES = ("fixed-15", "square-root")
@@ -60,16 +61,20 @@ def test_a_policy_is_trained_and_compared_from_the_command_line(
     assert len(list(figures.glob("*.svg"))) == 2
 
 
-def test_a_trained_table_is_polished_further_if_its_clock_is_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_policy_s_file_says_the_command_that_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = str(tmp_path / "first.npz"), str(tmp_path / "second.npz")
-    train = ["farm", "train", "sarsa"]
-    short = ["--workloads", "poisson", "--episodes", "50"]
-    assert main([*train, first, *short, "--tries", "0"]) == 0
-    assert main([*train, second, *short, "--tries", "2", "--start", first]) == 0
-    assert main([*train, second, *short, "--no-clock", "--start", first]) == 2
-    assert "another phase clock" in capsys.readouterr().err
+    first, again = tmp_path / "first", tmp_path / "again"
+    first.mkdir()
+    again.mkdir()
+    train = ["farm", "train", "sarsa", str(first / "policy.npz"), "--workloads", "poisson"]
+    short = ["--episodes", "25", "--tries", "3", "--target", "90.5", "--order", "least-laxity"]
+    assert main([*train, *short, "--no-clock", "--seed", "3"]) == 0
+    program, *command = shlex.split(load_policy(str(first / "policy.npz")).about["command"])
+    monkeypatch.chdir(again)
+    assert program == "shoal"
+    assert main(command) == 0
+    assert (again / "policy.npz").read_bytes() == (first / "policy.npz").read_bytes()
 
 
 def test_a_policy_s_file_has_its_ending(capsys: pytest.CaptureFixture[str]) -> None:

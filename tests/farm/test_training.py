@@ -6,10 +6,10 @@ import pytest
 from shoal.farm.autoscalers import Fixed
 from shoal.farm.control import run_episode
 from shoal.farm.learned import TABLE, Sarsa
-from shoal.farm.polishing import polished
+from shoal.farm.polishing import Streams, polished
 from shoal.farm.sarsa import train_sarsa
 from shoal.farm.simulated import SimulatedFarm
-from shoal.farm.training import Best, Training, judgement, turn
+from shoal.farm.training import Best, Fared, Training, judgement, turn, weighed
 from shoal.farm.workloads import replay
 
 SHORT = Training(workloads=("paper-measured",), episodes=60, every=20, held_out=2, patience=1000)
@@ -47,7 +47,7 @@ def test_no_stream_of_training_is_held_out_or_evaluated() -> None:
 def test_polishing_never_makes_it_worse_on_the_held_out_streams() -> None:
     policy = Sarsa({"table": np.zeros(TABLE)}, {"phase_clock": True})
     training = Training(workloads=("poisson",), held_out=4, target=0.9)
-    better = polished(training, policy, tries=10)
+    better = polished(training, policy, tries=40)
     assert judgement(training, better) > judgement(training, policy)
 
 
@@ -56,6 +56,26 @@ def test_polishing_is_the_same_for_the_same_seed() -> None:
     training = Training(workloads=("poisson",), held_out=2, target=0.9)
     first, second = (polished(training, policy, tries=5) for _ in range(2))
     assert np.array_equal(first.table, second.table)
+
+
+def test_polishing_judges_a_table_as_training_does_and_simulates_no_course_twice() -> None:
+    rng, training = np.random.default_rng(0), Training(target=0.9)
+    streams = Streams(training, range(3))
+    for _ in range(3):
+        table = rng.random(TABLE)
+        policy = Sarsa({"table": table}, {"phase_clock": True})
+        judged = judgement(training, policy, range(3))
+        assert streams.judgement(table, 3) == pytest.approx(judged)
+        simulated = streams.met.total()
+        assert streams.judgement(table, 3) == pytest.approx(judged)
+        assert streams.met.total() == simulated
+
+
+def test_a_policy_is_judged_where_it_needs_most() -> None:
+    training = Training(target=0.95, action_price=0.1)
+    calm, busy = Fared(0.96, 10.0, 5.0), Fared(0.97, 12.0, 3.0)
+    assert weighed(training, [calm, busy]) == pytest.approx(-12.3)
+    assert weighed(training, [calm, busy._replace(service=0.94)]) == pytest.approx(-17.3)
 
 
 def test_the_price_of_an_action_decides_between_equal_services() -> None:

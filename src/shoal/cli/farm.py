@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,19 +36,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     train.add_argument("--order", choices=_ORDERS, default="fifo", help="the queue's order")
     train.add_argument("--no-clock", action="store_true", help="don't show it the phase clock")
     train.add_argument("--target", type=float, default=99.4, help="the service wanted, in per cent")
-    train.add_argument("--episodes", type=int, default=3000)
-    train.add_argument("--patience", type=int, default=1500,
-                       help="end after so many episodes without a better policy")  # fmt: skip
-    train.add_argument("--worker-price", type=float, metavar="W",
-                       help="the reward's price of a worker for a step")  # fmt: skip
-    train.add_argument("--change-price", type=float, metavar="W",
-                       help="the reward's price of a change by one")  # fmt: skip
-    train.add_argument("--action-price", type=float, metavar="W", default=0.1,
+    train.add_argument("--action-price", type=float, metavar="W", default=0.05,
                        help="what a change weighs in a judgement, in workers")  # fmt: skip
-    train.add_argument("--tries", type=int, default=500,
-                       help="moves tried to polish sarsa's table (default: 500)")  # fmt: skip
-    train.add_argument("--start", metavar="FILE",
-                       help="polish this file's table, don't train one")  # fmt: skip
+    train.add_argument("--episodes", type=int, default=1000)
+    train.add_argument("--patience", type=int, default=400,
+                       help="end after so many episodes without a better policy")  # fmt: skip
+    train.add_argument("--tries", type=int, default=2000,
+                       help="moves tried to polish sarsa's table (default: 2000)")  # fmt: skip
     train.add_argument("--seed", type=int, default=0)
     compare = actions.add_parser(
         "evaluate",
@@ -76,12 +70,11 @@ def carry_out(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
-    from shoal.farm.training import LEARNING, Training, measured
+    from shoal.farm.training import Training, measured
 
     path = Path(args.file)
     if path.suffix != ".npz":
         raise UsageError(f"{args.file}: the file of a policy ends with .npz.")
-    prices = {"efficiency": args.worker_price, "scale": args.change_price}
     training = Training(
         workloads=tuple(args.workloads.split(",")),
         order=args.order,
@@ -91,13 +84,14 @@ def _train(args: argparse.Namespace) -> None:
         episodes=args.episodes,
         patience=args.patience,
         seed=args.seed,
-        reward=replace(LEARNING, **{name: p for name, p in prices.items() if p is not None}),
     )
-    bar = ProgressBar(f"train {args.kind}", args.episodes)
+    polishing = args.tries if args.kind == "sarsa" else 0
+    bar = ProgressBar(f"train {args.kind}", args.episodes + polishing)
     try:
         policy = _trained(args, training, bar)
     finally:
         bar.close()
+    policy.about["command"] = _command(args)
     policy.save(path)
     service, workers, actions = measured(training, policy)
     print(
@@ -117,17 +111,21 @@ def _trained(args: argparse.Namespace, training: Training, bar: ProgressBar) -> 
     from shoal.farm.polishing import polished
     from shoal.farm.sarsa import train_sarsa
 
-    trained = _started(args.start, training) if args.start else train_sarsa(training, show)
-    return polished(training, trained, args.tries)
+    trained = train_sarsa(training, show)
+    return polished(
+        training, trained, args.tries, lambda tried, best: bar.show(args.episodes + tried)
+    )
 
 
-def _started(path: str, training: Training) -> Sarsa:
-    from shoal.farm.learned import Sarsa
-
-    policy = Sarsa.load(path)
-    if policy.about.get("phase_clock", True) != training.phase_clock:
-        raise UsageError(f"{path} was trained with another phase clock: give or leave --no-clock.")
-    return policy
+def _command(args: argparse.Namespace) -> str:
+    """The command that makes the same policy again, whatever the defaults become."""
+    told = ["order", "workloads", "target", "action_price", "episodes", "patience", "seed"]
+    told += ["tries"] if args.kind == "sarsa" else []
+    words = ["shoal", "farm", "train", args.kind, Path(args.file).name]
+    words += ["--no-clock"] if args.no_clock else []
+    for name in told:
+        words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
+    return shlex.join(words)
 
 
 def _evaluate(args: argparse.Namespace) -> None:

@@ -1,11 +1,13 @@
 """Polishing of a trained table: what TD learning leaves undecided is decided by trying.
 
 1. Late tasks are rare, so the values of neighbouring actions differ by less than their noise, and
-   a learned table is ragged. Each of its rows becomes a *band*: below it workers are added, above
-   it they leave, within it nothing changes. The band that fits the learned row best is taken.
-2. A direct search then moves the bands of neighbouring rows by one worker, or makes them alike; a
-   move stays if the policy is judged better on the same streams, which are training streams. At
-   first one that is judged a little worse may stay too, so that the search gets out of dead ends.
+   a learned table is ragged. What was learned of a place along the table becomes a *level*: the
+   number of workers to go to that decides most like it. Then each row is a *band* about the level:
+   below it workers are added, above it they leave, within it nothing changes.
+2. A direct search moves the bands of neighbouring rows by one worker, or makes them alike; a move
+   stays if the policy is judged better on the same streams, which are training streams. At first
+   one that is judged a little worse than the best may stay too: so the search leaves dead ends.
+   The same decisions on the same stream have the same end, so only new courses are simulated.
 3. Held-out streams that no table was chosen by say in the end whether the result is better.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -22,19 +25,30 @@ from shoal.farm.learned import ACTIONS, TABLE, Sarsa
 from shoal.farm.model import Observation
 from shoal.farm.orders import order_named
 from shoal.farm.simulated import SimulatedFarm
-from shoal.farm.training import HELD_OUT_SEEDS, TRAINING_SEEDS, Report, Training, judgement, stream
+from shoal.farm.training import (
+    HELD_OUT_SEEDS,
+    TRAINING_SEEDS,
+    Fared,
+    Report,
+    Training,
+    judgement,
+    mean_fared,
+    stream,
+    weighed,
+)
 
-_STREAMS = 32
+_STREAMS = 48
 _FEW = 8
 """Streams of each workload that a move is tried on; and those that drop it if it does badly."""
 _BADLY = 0.05
-_LENIENT = 0.2
+_LENIENT = 0.1
 """In mean workers: what a move may do worse on the few, and, falling to none, what it may cost."""
 _RUNS = (1, 1, 2, 4, 8)
 """How many neighbouring places along the table are moved together."""
 _MOVES = ((1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1), None)
 """Of a band's lower and upper end; or none, and the band becomes that of a neighbour."""
 
+Cell = tuple[int, ...]
 Row = tuple[int, ...]
 """A cell but for the number of workers."""
 Band = tuple[int, int]
@@ -42,18 +56,75 @@ Bands = dict[Row, Band]
 
 
 class _Watched(Sarsa):
-    """Counts the cells that the policy meets."""
+    """Writes down the cells that the policy meets."""
 
     def __init__(self, arrays: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
         super().__init__(arrays, about)
-        self.met: Counter[Row] = Counter()
+        self.met: list[Cell] = []
 
     def values(self, observation: Observation) -> NDArray[Any]:
-        """The row of the table, counted."""
+        """The row of the table; its cell is written down."""
         cell = self._senses.cell(observation)
-        self.met[cell] += 1
+        self.met.append(cell)
         row: NDArray[Any] = self.arrays["table"][cell]
         return row
+
+
+class _Course:
+    """What comes of a course of decisions on a stream: the next cell, or the end."""
+
+    __slots__ = ("after", "cell", "fared")
+
+    def __init__(self) -> None:
+        self.cell: Cell | None = None
+        self.after: dict[int, _Course] = {}
+        self.fared: Fared | None = None
+
+    def end(self, choices: NDArray[Any]) -> _Course:
+        """Where these choices lead, as far as is known."""
+        course = self
+        while course.cell is not None:
+            course = course.after.setdefault(int(choices[course.cell]), _Course())
+        return course
+
+
+class Streams:
+    """Streams that tables are tried on; a course of decisions is simulated only once."""
+
+    def __init__(self, training: Training, seeds: range) -> None:
+        self._training = training
+        self._order = order_named(training.order)
+        self._begun = {w: {seed: _Course() for seed in seeds} for w in training.workloads}
+        self.met: Counter[Cell] = Counter()
+        """How often each cell was met in the simulated courses."""
+
+    def judgement(self, table: NDArray[Any], count: int) -> float:
+        """How good a table is on the first so many streams of each workload."""
+        choices = np.argmax(table, axis=-1)
+        fared = []
+        for workload, begun in self._begun.items():
+            first = islice(begun.items(), count)
+            each = [self._fared(workload, *known, table, choices) for known in first]
+            fared.append(mean_fared(each))
+        return weighed(self._training, fared)
+
+    def _fared(
+        self, workload: str, seed: int, begun: _Course, table: NDArray[Any], choices: NDArray[Any]
+    ) -> Fared:
+        known = begun.end(choices)
+        if known.fared is not None:
+            return known.fared
+        clock = self._training.phase_clock
+        policy = _Watched({"table": table}, {"phase_clock": clock})
+        farm = SimulatedFarm(stream(workload, seed), order=self._order, seed=seed)
+        episode = run_episode(farm, policy, phase_clock=clock)
+        self.met.update(policy.met)
+        course = begun
+        for cell in policy.met:
+            course.cell = cell
+            course = course.after.setdefault(int(choices[cell]), _Course())
+        course.fared = Fared(episode.qos, episode.mean_workers, episode.actions)
+        return course.fared
 
 
 def polished(
@@ -63,68 +134,59 @@ def polished(
     if tries == 0:
         return policy
     rng = Random(training.seed)
-    few, many = (range(TRAINING_SEEDS, TRAINING_SEEDS + count) for count in (_FEW, _STREAMS))
-    bands = _fitted_bands(policy, _met(training, policy, few))
+    streams = Streams(training, range(TRAINING_SEEDS, TRAINING_SEEDS + _STREAMS))
+    streams.judgement(policy.table, _FEW)
+    bands = _fitted_bands(policy, streams.met)
     table = np.zeros(policy.table.shape, np.float32)
     _write(table, bands)
-    trial = Sarsa({"table": table}, policy.about | asdict(training) | {"polished": tries})
-    now, now_few = judgement(training, trial, many), judgement(training, trial, few)
-    best, best_bands = now, bands
+    best, best_few = streams.judgement(table, _STREAMS), streams.judgement(table, _FEW)
+    best_bands = bands
     for number in range(1, tries + 1):
         lenient = _LENIENT * (1 - number / tries)
         moved = _moved(rng, bands)
         _write(table, moved)
-        quick = now_few if moved == bands else judgement(training, trial, few)
-        if quick != now_few and quick >= now_few - _BADLY - lenient:
-            judged = judgement(training, trial, many)
-            if judged > now - lenient * rng.random():
-                now, now_few, bands = judged, quick, moved
+        few = streams.judgement(table, _FEW)
+        if few >= best_few - _BADLY - lenient:
+            judged = streams.judgement(table, _STREAMS)
+            if judged >= best - lenient * rng.random():
+                bands = moved
             if judged > best:
-                best, best_bands = judged, moved
+                best, best_few, best_bands = judged, few, moved
         if report is not None:
             report(number, best)
     _write(table, best_bands)
+    trial = Sarsa({"table": table}, policy.about | asdict(training) | {"polished": tries})
     fresh = range(HELD_OUT_SEEDS + training.held_out, HELD_OUT_SEEDS + 3 * training.held_out)
     better = judgement(training, trial, fresh) > judgement(training, policy, fresh)
     return trial if better else policy
 
 
-def _met(training: Training, policy: Sarsa, seeds: range) -> Counter[Row]:
-    """How often the policy meets each cell."""
-    watched = _Watched({"table": policy.table}, policy.about)
-    order = order_named(training.order)
-    for workload in training.workloads:
-        for seed in seeds:
-            farm = SimulatedFarm(stream(workload, seed), order=order, seed=seed)
-            run_episode(farm, watched, phase_clock=training.phase_clock)
-    return watched.met
-
-
-def _fitted_bands(policy: Sarsa, met: Counter[Row]) -> Bands:
-    """A band for each row that the policy can meet; one that it didn't meet is like the last."""
-    progress, rates, waiting = TABLE[:3]
+def _fitted_bands(policy: Sarsa, met: Counter[Cell]) -> Bands:
+    """A level for each place that the policy can meet; one that it didn't meet is like the last."""
+    progress, rates, waiting, workers = TABLE[:-1]
     clock = policy.about.get("phase_clock", True)
     places = [(at, 0) for at in range(progress)] if clock else [(0, at) for at in range(rates)]
     bands: Bands = {}
-    band = (0, TABLE[-2] - 1)
-    for row in ((*place, tasks) for place in places for tasks in range(waiting)):
-        weights = np.array([met[(*row, workers)] for workers in range(TABLE[-2])])
-        if weights.any():
-            band = _fitted(policy.table[row], weights)
-        bands[row] = band
+    level = workers - 1
+    for place in places:
+        counts = np.array(
+            [[met[(*place, tasks, at)] for at in range(workers)] for tasks in range(waiting)]
+        )
+        if counts.any():
+            level = _fitted(policy.table[place], counts)
+        bands |= {(*place, tasks): (level, level) for tasks in range(waiting)}
     return bands
 
 
-def _fitted(learned: NDArray[Any], weights: NDArray[Any]) -> Band:
-    """The band that decides most like the learned row, where the policy really is."""
-    chosen = np.argmax(learned, axis=1)
+def _fitted(learned: NDArray[Any], weights: NDArray[Any]) -> int:
+    """The number of workers to go to that decides most like what was learned, where it was met."""
+    chosen = np.argmax(learned, axis=-1)
 
-    def disagreement(band: Band) -> float:
-        return float(weights[np.argmax(_banded(*band), axis=1) != chosen].sum())
+    def disagreement(level: int) -> float:
+        decided = np.argmax(_banded(level, level), axis=-1)
+        return float(weights[decided[None, :] != chosen].sum())
 
-    count = len(chosen)
-    bands = ((low, high) for low in range(count) for high in range(low, count))
-    return min(bands, key=lambda band: (disagreement(band), band[1] - band[0]))
+    return min(range(TABLE[-2]), key=disagreement)
 
 
 def _moved(rng: Random, bands: Bands) -> Bands:

@@ -9,12 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import inf
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from shoal.farm.control import run_episode
 from shoal.farm.environment import FarmEnv
@@ -36,8 +36,8 @@ _STREAMS = 300
 LEARNING = Reward(
     balanced_workers=8.0,
     qos=60.0,
-    efficiency=0.2,
-    scale=0.3,
+    efficiency=0.25,
+    scale=0.6,
     up=0.0,
     down=0.0,
     stable=0.0,
@@ -58,12 +58,12 @@ class Training:
     phase_clock: bool = True
     target: float = 0.994
     """The service below which a policy is judged by its service, above it by its workers."""
-    action_price: float = 0.1
+    action_price: float = 0.05
     """In mean workers: what a change of the number of workers weighs in a judgement."""
-    episodes: int = 3000
-    patience: int = 1500
+    episodes: int = 1000
+    patience: int = 400
     """Training ends when no better policy was found for so many episodes."""
-    every: int = 50
+    every: int = 25
     """Episodes between judgements."""
     held_out: int = 24
     """Held-out seeds of each workload."""
@@ -102,42 +102,51 @@ class Best:
         return asdict(self._training) | done
 
 
+class Fared(NamedTuple):
+    """How a policy did, on one stream or on the average."""
+
+    service: float
+    workers: float
+    actions: float
+
+
 def judgement(training: Training, policy: Autoscaler, seeds: range | None = None) -> float:
-    """How good a policy is, the mean of its workloads; by default on the held-out seeds."""
-    total = 0.0
-    for workload in training.workloads:
-        service, workers, actions = _fared(training, policy, workload, seeds)
-        total -= _SHORTFALL * max(0.0, training.target - service)
-        total -= workers + training.action_price * actions
-    return total / len(training.workloads)
+    """How good a policy is; by default on the held-out seeds."""
+    return weighed(training, [_fared(training, policy, w, seeds) for w in training.workloads])
 
 
-def measured(training: Training, policy: Autoscaler) -> tuple[float, float, float]:
-    """Service, mean workers and actions on the held-out seeds, the mean of the workloads."""
-    fared = [_fared(training, policy, workload) for workload in training.workloads]
-    service, workers, actions = (fmean(column) for column in zip(*fared, strict=True))
-    return service, workers, actions
+def weighed(training: Training, fared: Sequence[Fared]) -> float:
+    """A judgement of how a policy fared on each workload: what it needs where it needs most."""
+    short = sum(max(0.0, training.target - each.service) for each in fared)
+    price = max(each.workers + training.action_price * each.actions for each in fared)
+    return -price - _SHORTFALL * short / len(fared)
+
+
+def measured(training: Training, policy: Autoscaler) -> Fared:
+    """How a policy fares on the held-out seeds, the mean of the workloads."""
+    return mean_fared([_fared(training, policy, workload) for workload in training.workloads])
+
+
+def mean_fared(fared: Sequence[Fared]) -> Fared:
+    """The average of several."""
+    return Fared(*(fmean(column) for column in zip(*fared, strict=True)))
 
 
 def _fared(
     training: Training, policy: Autoscaler, workload: str, seeds: range | None = None
-) -> tuple[float, float, float]:
+) -> Fared:
     if seeds is None:
         seeds = range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + training.held_out)
     order = order_named(training.order)
-    episodes = [
+    episodes = (
         run_episode(
             SimulatedFarm(stream(workload, seed), order=order, seed=seed),
             policy,
             phase_clock=training.phase_clock,
         )
         for seed in seeds
-    ]
-    return (
-        fmean(episode.qos for episode in episodes),
-        fmean(episode.mean_workers for episode in episodes),
-        fmean(episode.actions for episode in episodes),
     )
+    return mean_fared([Fared(e.qos, e.mean_workers, e.actions) for e in episodes])
 
 
 @lru_cache(maxsize=2048)
