@@ -6,7 +6,7 @@ import pytest
 
 from shoal.cli.main import main
 from shoal.errors import UsageError
-from shoal.farm.evaluation import Setting, evaluate, load_policy, maker_named, table
+from shoal.farm.evaluation import Setting, evaluate, load_policy, maker_named, names_for, table
 from shoal.farm.figures import course_svg, tradeoff_svg
 
 NAMES = ("fixed-15", "square-root")
@@ -31,6 +31,12 @@ def test_the_table_has_the_papers_rows(episodes: dict) -> None:  # type: ignore[
     titles += [f"phase {p} {what}" for p in range(4) for what in ("QoS [%]", "workers")]
     assert [line[: len(title)] for line, title in zip(lines[1:], titles, strict=True)] == titles
     assert "±" in lines[1]
+
+
+def test_trained_autoscalers_are_compared_where_one_is_shipped() -> None:
+    assert {"sarsa", "dqn"} <= set(names_for(Setting("paper-measured", "fifo")))
+    rare = names_for(Setting("paper-measured", "earliest-deadline"))
+    assert rare == ["reactive-average", "reactive-maximum", "square-root", "predictive"]
 
 
 @pytest.mark.parametrize("draw", [tradeoff_svg, course_svg])

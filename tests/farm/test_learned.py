@@ -1,4 +1,5 @@
 import json
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 
@@ -103,3 +104,13 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
 def test_no_policy_comes_for_an_order_that_none_was_trained_for() -> None:
     with pytest.raises(UsageError, match="shoal farm train"):
         Sarsa.shipped("earliest-deadline")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((files("shoal.farm") / "policies").iterdir()), ids=lambda path: path.name
+)
+def test_a_shipped_policy_says_the_command_that_makes_it(path: Path) -> None:
+    policy = load_policy(str(path))
+    assert f"shoal farm train {policy.kind} {path.name} " in policy.about["command"]
+    assert ("--no-clock" in policy.about["command"]) == (not policy.about["phase_clock"])
+    assert f"--order {policy.about['order']} " in policy.about["command"]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _ORDERS = ("fifo", "earliest-deadline", "least-laxity")
 _BOTH = ("paper-measured", "paper-described")
-_ALL = "reactive-average,reactive-maximum,square-root,predictive,sarsa,dqn"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +48,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="compare autoscalers on the same streams",
         description="Compare autoscalers on the same streams, none of which was met in training.",
     )
-    compare.add_argument("autoscalers", metavar="NAMES", nargs="?", default=_ALL,
-                         help=f"by default {_ALL}; also fixed-N, and policies' files")  # fmt: skip
+    compare.add_argument("autoscalers", metavar="NAMES", nargs="?",
+                         help="of reactive-average, reactive-maximum, square-root, predictive, "
+                         "sarsa, dqn (by default all that there are for a setting), fixed-N, and "
+                         "policies' files")  # fmt: skip
     compare.add_argument("--workloads", metavar="NAMES", default=",".join(_BOTH))
     compare.add_argument("--orders", metavar="NAMES", default="fifo,least-laxity")
     compare.add_argument("--clock", choices=("with", "without", "both"), default="both")
@@ -129,14 +130,17 @@ def _command(args: argparse.Namespace) -> str:
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    from shoal.farm.evaluation import evaluate, maker_named, settings, table
+    from shoal.farm.evaluation import evaluate, maker_named, names_for, settings, table
 
-    makers = {name: maker_named(name) for name in args.autoscalers.split(",")}
     clocks: Sequence[bool] = {"with": (True,), "without": (False,), "both": (True, False)}[
         args.clock
     ]
-    compared = settings(args.workloads.split(","), args.orders.split(","), clocks)
-    bar = ProgressBar("evaluate", len(compared) * len(makers) * args.seeds)
+    given = args.autoscalers.split(",") if args.autoscalers else None
+    compared = [
+        (setting, {name: maker_named(name) for name in given or names_for(setting)})
+        for setting in settings(args.workloads.split(","), args.orders.split(","), clocks)
+    ]
+    bar = ProgressBar("evaluate", args.seeds * sum(len(makers) for _, makers in compared))
     done = 0
 
     def count() -> None:
@@ -147,7 +151,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     try:
         results = [
             (setting, evaluate(makers, setting, seeds=args.seeds, report=count))
-            for setting in compared
+            for setting, makers in compared
         ]
     finally:
         bar.close()

@@ -49,7 +49,7 @@ def _square_root(setting: Setting) -> SquareRootStaffing:
     floor = _floor(setting)
     if setting.order == "least-laxity":
         return SquareRootStaffing(0.2, floor=floor, patience=1, hold=4, backlog=1.0, inside=0.4)
-    return SquareRootStaffing(1.3, floor=floor, patience=1, hold=5, inside=0.2)
+    return SquareRootStaffing(1.25, floor=floor, patience=1, hold=5, inside=0.2)
 
 
 def _floor(setting: Setting) -> int:
@@ -81,6 +81,17 @@ def maker_named(name: str) -> Maker:
         f"There is no autoscaler {name!r}; there are {', '.join(MAKERS)}, fixed-N, and files of "
         "trained policies, which end with .npz."
     )
+
+
+def names_for(setting: Setting) -> list[str]:
+    """The autoscalers that there are for a setting: trained ones only where one is shipped."""
+    trained = {"sarsa": Sarsa, "dqn": DoubleDqn}
+
+    def comes(name: str) -> bool:
+        kind = trained.get(name)
+        return kind is None or kind.comes(setting.order, phase_clock=setting.phase_clock)
+
+    return [name for name in MAKERS if comes(name)]
 
 
 def load_policy(path: str) -> Sarsa | DoubleDqn:

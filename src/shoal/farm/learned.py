@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from bisect import bisect
 from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Self
 
@@ -112,12 +113,24 @@ class _Trained:
     @classmethod
     def shipped(cls, order: str = "fifo", *, phase_clock: bool = True) -> Self:
         """The policy that comes with Shoal for a queue's order, with or without the phase clock."""
-        name = f"{cls.kind}-{order}-{'clock' if phase_clock else 'blind'}.npz"
-        resource = files("shoal.farm") / "policies" / name
-        if not resource.is_file():
-            raise UsageError(f"No {cls.kind} policy comes for {order!r}: `shoal farm train` one.")
-        with as_file(resource) as path:
+        if not cls.comes(order, phase_clock=phase_clock):
+            clock = "with" if phase_clock else "without"
+            raise UsageError(
+                f"No {cls.kind} policy comes for {order!r} {clock} the phase clock: "
+                "`shoal farm train` one."
+            )
+        with as_file(cls._resource(order, phase_clock)) as path:
             return cls.load(path)
+
+    @classmethod
+    def comes(cls, order: str, *, phase_clock: bool) -> bool:
+        """Whether a policy for this comes with Shoal."""
+        return cls._resource(order, phase_clock).is_file()
+
+    @classmethod
+    def _resource(cls, order: str, phase_clock: bool) -> Traversable:
+        name = f"{cls.kind}-{order}-{'clock' if phase_clock else 'blind'}.npz"
+        return files("shoal.farm") / "policies" / name
 
     def save(self, path: str | Path) -> None:
         """Write the policy to a file."""
