@@ -7,15 +7,17 @@ search would take longer than what is measured here.
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import random
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import Simulation
@@ -67,9 +69,13 @@ def cases(tasks: Sequence[int], workers: Sequence[int]) -> list[Case]:
 
 def run_case(case: Case, seed: int) -> Scale:
     """Simulate, in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(simulated, (case, seed))
+    command = [sys.executable, "-m", "shoal.experiments.scale", case.shape, str(case.tasks)]
+    command += [str(case.workers), str(seed)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ended.returncode:
+        last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1]
+        raise ShoalError(f"The simulation of {case.id} failed: {last}.")
+    return Scale(**json.loads(ended.stdout))
 
 
 def simulated(case: Case, seed: int) -> Scale:
@@ -170,3 +176,13 @@ class _Costs(Costs):
     def coordination(self) -> float:
         self.operations += 1
         return _LATENCY
+
+
+def main(shape: str, tasks: str, workers: str, seed: str) -> None:
+    """Simulate, and print what was found."""
+    found = simulated(Case(shape, int(tasks), int(workers)), int(seed))
+    sys.stdout.write(json.dumps(asdict(found)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
