@@ -159,6 +159,13 @@ def test_a_line_whose_numbers_are_none_is_damaged(tmp_path: Path, value: str) ->
     assert "makespan" in report.damaged[0]
 
 
+def test_a_grid_that_is_not_complete_is_told(tmp_path: Path) -> None:
+    records = recorded(tmp_path, [ROW])
+    assert "1 run of the grid still to come" in page_of(tmp_path)
+    records.append(replace(ROW, id="tree/uniform/50/1", repeat=1))
+    assert "still to come" not in page_of(tmp_path)
+
+
 def test_a_run_without_its_timeline_is_told_and_not_linked(tmp_path: Path) -> None:
     records = recorded(tmp_path, [ROW, replace(ROW, id="tree/uniform/90/0", sla=90)])
     records.timeline_path("tree/uniform/90/0").unlink()

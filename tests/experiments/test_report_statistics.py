@@ -17,6 +17,7 @@ from shoal.experiments.report.statistics import (
     configurations,
     curves,
     middle_run,
+    missing,
     promises,
     spread,
     typical_change,
@@ -101,6 +102,13 @@ def test_a_configuration_has_its_repeats() -> None:
     assert [len(each) for each in configurations(rows)] == [2, 1]
     larger = [replace(row, parameters={"numbers": 256}) for row in rows]
     assert len(configurations([*rows, *larger])) == 4
+
+
+def test_runs_are_missing_until_every_planner_has_as_many_in_each_case() -> None:
+    rows = [*runs("tree", "uniform", 1.0, 2.0), *runs("text", "wukong", 3.0)]
+    assert missing(rows, repeat=2) == 5
+    rows += [*runs("tree", "wukong", 1.0, 2.0), *runs("text", "wukong", 3.0)]
+    assert missing([*rows, *runs("text", "uniform", 1.0, 2.0, 3.0)], repeat=2) == 0
 
 
 def test_curves_go_by_workers_and_take_the_median_of_repeats() -> None:

@@ -16,6 +16,7 @@ from shoal.experiments.report.statistics import (
     grouped,
     label,
     middle_run,
+    missing,
     promises,
     values,
 )
@@ -32,6 +33,9 @@ def page(
     damaged: Sequence[str],
 ) -> str:
     """The whole page."""
+    notices = [f"It can't be read, and is left out: {what}" for what in damaged]
+    if lacking := missing(rows, experiment.repeat):
+        notices.append(f"{_count(lacking, 'run')} of the grid still to come: {_UNEQUAL}")
     title = f"Evaluation: {experiment.grid}, {experiment.mode}"
     names = {"claims": "Claims", **{s.name: s.heading for s in sections}}
     names |= {"runs": "All runs"} if rows else {}
@@ -42,7 +46,7 @@ def page(
         title=escape(title),
         style=VARIABLES + MARKS + _STYLE,
         lead=_lead(experiment, rows),
-        damaged=_damaged(damaged),
+        notices=_notices(notices),
         contents="".join(f'<a href="#{key}">{escape(text)}</a>' for key, text in names.items()),
         claims=_claims(verdicts),
         sections="".join(map(_section, sections)),
@@ -68,11 +72,11 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _damaged(damaged: Sequence[str]) -> str:
-    if not damaged:
+def _notices(notices: Sequence[str]) -> str:
+    if not notices:
         return ""
-    lines = "".join(f"<li>{escape(line)}</li>" for line in damaged)
-    return f'<div class="damaged"><p>Left out, as they can\'t be read:</p><ul>{lines}</ul></div>'
+    lines = "".join(f"<li>{escape(line)}</li>" for line in notices)
+    return f'<ul class="notices">{lines}</ul>'
 
 
 def _claims(verdicts: Sequence[Verdict]) -> str:
@@ -184,6 +188,7 @@ def _flat(settings: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
+_UNEQUAL = "until then, medians over all runs mix unequal shares of workflows."
 _ABOUT_RUNS = (
     "Medians over all SLAs and repeats. The numbers in the last column are SLAs, and open the "
     "Gantt chart of the median run at that SLA."
@@ -212,7 +217,7 @@ _PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <header><h1>{title}</h1><p>{lead}</p></header>
-{damaged}
+{notices}
 <nav>{contents}</nav>
 <main>
 {claims}
@@ -245,6 +250,6 @@ td small{display:block}#claims td+td{white-space:nowrap}
 .numbers th,.numbers td{white-space:nowrap}
 aside{background:var(--box);border-radius:8px;padding:10px 18px 12px}aside h3{margin:0 0 4px}
 aside td{border:0;padding:2px 18px 2px 0}
-.damaged{background:var(--box);border-left:4px solid var(--bad);padding:8px 16px;margin:0 0 16px}
-.damaged p{margin:0}#set-up th{white-space:nowrap}#set-up td{word-break:break-word}
+.notices{background:var(--box);border-left:4px solid var(--bad);padding:8px 32px;margin:0 0 16px}
+#set-up th{white-space:nowrap}#set-up td{word-break:break-word}
 """

@@ -166,6 +166,13 @@ def configurations(rows: Iterable[Row]) -> list[list[Row]]:
     return list(grouped(rows, lambda row: (*_case(row), row.planner)).values())
 
 
+def missing(rows: Sequence[Row], repeat: int) -> int:
+    """How many runs it takes until every planner has as many in each case."""
+    groups = configurations(rows)
+    wanted = len({_case(row) for row in rows}) * len({row.planner for row in rows})
+    return repeat * wanted - sum(min(repeat, len(group)) for group in groups)
+
+
 def curves(
     rows: Iterable[Scale], value: Callable[[Scale], float]
 ) -> Mapping[str, list[tuple[float, float]]]:
