@@ -42,11 +42,11 @@ def fitted(records: Records) -> Platform:
         small = [max(_LEAST, s.seconds - off) for s in found if s.nbytes < _LARGE]
         return _varying(small) if len(small) > _FEW else otherwise
 
-    def each_byte(
-        found: Sequence[Sample], base: Varying, otherwise: float, off: float = latency
-    ) -> float:
+    def each_byte(found: Sequence[Sample], base: Varying, otherwise: float) -> float:
         large = [
-            max(0.0, s.seconds - off - base.median) / s.nbytes for s in found if s.nbytes >= _LARGE
+            max(0.0, s.seconds - latency - base.median) / s.nbytes
+            for s in found
+            if s.nbytes >= _LARGE
         ]
         return median(large) if len(large) > _FEW else otherwise
 
@@ -65,7 +65,7 @@ def fitted(records: Records) -> Platform:
         save=save,
         fetch=fetch,
         hand_in=hand_in,
-        uploading=each_byte(of("launch"), launch, known.uploading, 0.0),
+        uploading=_uploading(blocks, launch.median + latency + cold.median, known.uploading),
         saving=each_byte(of("save"), save, known.saving),
         fetching=each_byte(of("fetch"), fetch, known.fetching),
         handing_in=each_byte(of("hand in"), hand_in, known.handing_in),
@@ -73,15 +73,37 @@ def fitted(records: Records) -> Platform:
 
 
 def _crowded(blocks: Sequence[Sequence[Sample]], latency: float) -> tuple[Varying, float] | None:
-    """A client's first cold start of a run, and by how much each further one is later."""
+    """A client's first cold start of a run, and by how much each further one is later.
+
+    Only of runs without large constants, for a start by the client waits until these are saved.
+    """
     firsts, steps = [], []
     for samples in blocks:
-        starts = sorted(s.seconds for s in samples if s.kind == "cold start" and s.name == FIRST)
-        if starts:
+        starts = _starts(samples)
+        if starts and _constants(samples) < _LARGE:
             firsts.append(max(_LEAST, starts[0] - latency))
         if len(starts) > _FEW:
             steps.append((starts[-1] - starts[0]) / (len(starts) - 1))
     return (_varying(firsts), median(steps)) if len(firsts) > _FEW and steps else None
+
+
+def _uploading(blocks: Sequence[Sequence[Sample]], base: float, otherwise: float) -> float:
+    """Seconds for each byte of constants: until the first worker is there, beyond the usual."""
+    found = []
+    for samples in blocks:
+        starts, nbytes = _starts(samples), _constants(samples)
+        if starts and nbytes >= _LARGE:
+            launch = next(s.seconds for s in samples if s.kind == "launch")
+            found.append(max(0.0, launch + starts[0] - base) / nbytes)
+    return median(found) if len(found) > _FEW else otherwise
+
+
+def _starts(samples: Sequence[Sample]) -> list[float]:
+    return sorted(s.seconds for s in samples if s.kind == "cold start" and s.name == FIRST)
+
+
+def _constants(samples: Sequence[Sample]) -> int:
+    return next((s.nbytes for s in samples if s.kind == "launch"), 0)
 
 
 def _varying(rests: Sequence[float]) -> Varying:
