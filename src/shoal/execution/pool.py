@@ -82,8 +82,13 @@ class WarmPool(Generic[K]):
 
     def expire(self, now: float) -> list[int]:
         """Take out the sandboxes that have been idle for too long."""
-        expired = [i.sandbox for i in self._idle if i.since + self.idle_seconds <= now]
-        self._idle = [idle for idle in self._idle if idle.since + self.idle_seconds > now]
+        count = 0
+        for idle in self._idle:
+            if idle.since + self.idle_seconds > now:
+                break
+            count += 1
+        expired = [idle.sandbox for idle in self._idle[:count]]
+        del self._idle[:count]
         return expired
 
     def copied(self, now: float, rename: Callable[[K], J | None]) -> WarmPool[J]:
