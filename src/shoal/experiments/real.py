@@ -95,7 +95,7 @@ class RealStage:
     def centrally(self, grid: Grid, cell: Cell, repeat: int, seed: int) -> Row:
         """A run under a central scheduler; what its functions did isn't recorded in detail."""
         shape = self.shape(cell.workflow)
-        service = Service(shape, grid.work, f"{seed}/{cell.workflow}/{cell.sla}/{repeat}")
+        service = Service(shape, grid.work, f"{seed}/{cell}/{repeat}")
         output = self._output(shape, {task: service.seconds(task, SMALL) for task in shape.ids})
         with CentralScheduler(self.session) as central:
             begin = RealClock().now()

@@ -124,7 +124,7 @@ class Scale:
     """The larger of the critical path and the work of each worker if all had the same."""
     operations: int
     seconds: float
-    """How long the simulation took, its plan not counted."""
+    """CPU seconds of the simulation, its plan not counted."""
     peak_mb: float
     """The most memory that the simulating process has held."""
 

@@ -118,7 +118,7 @@ def tried(
     preview = preview_of(grid, cell, shape, runs)
     counts = isinstance(repeat, int)
     promised = preview.makespan if counts and runs else None
-    service = Service(shape, grid.work, f"{seed}/{cell.workflow}/{cell.sla}/{repeat}")
+    service = Service(shape, grid.work, f"{seed}/{name}")
     timeline = stage.carry_out(preview.plan, shape, service, f"{seed}/{name}")
     workers = preview.plan.workers_of(timeline.workers)
     if stage.emulates:

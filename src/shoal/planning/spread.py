@@ -11,6 +11,7 @@
 """
 
 from collections import Counter
+from heapq import heapreplace
 
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.base import Conditions
@@ -64,6 +65,8 @@ class _Spread:
         self.share: Counter[tuple[str, Resources, int]] = Counter()
         """How many tasks of each kind each worker has."""
         self.load = [0] * workers
+        self.heaps: dict[Kind, list[tuple[int, int, int]]] = {}
+        """For each kind: how many tasks of it and of all each worker had when last looked at."""
         self.home: dict[TaskId, int] = {}
 
     def placements(self) -> dict[TaskId, Placement]:
@@ -102,9 +105,20 @@ class _Spread:
         block = self.seen[kind] * self.workers // self.kinds[kind]
         if self._room(kind, block, full):
             return block
-        return min(
-            range(self.workers), key=lambda home: (self.share[(*kind, home)], self.load[home])
-        )
+        return self._least(kind)
+
+    def _least(self, kind: Kind) -> int:
+        """The worker with the fewest tasks of a kind, of those the one with the fewest of all.
+
+        Both only grow, so what the heap says of a worker is never too much.
+        """
+        heap = self.heaps.setdefault(kind, [(0, 0, home) for home in range(self.workers)])
+        while True:
+            home = heap[0][2]
+            now = (self.share[(*kind, home)], self.load[home], home)
+            if now == heap[0]:
+                return home
+            heapreplace(heap, now)
 
     def _deal(self, pile: Kind) -> int:
         position = self.dealt[pile]
