@@ -161,3 +161,26 @@ def test_real_runs_go_the_same_way(tmp_path: Path) -> None:
     assert {row.mode for row in rows} == {"real"}
     assert all(row.cold > 0 for row in rows)
     assert fitted(records).cold.median > 0
+
+
+@pytest.mark.real
+def test_tasks_can_compute_and_results_are_checked(tmp_path: Path) -> None:
+    """The text's report and the matrix's product are what they are when computed here."""
+    pytest.importorskip("numpy")
+    grid = replace(
+        restricted(SMALL, ["text", "matrix"], ["wukong-optimised"]), latency=0.001, warm_up=0
+    )
+    records = begun(tmp_path, grid, "real")
+    counts: list[int] = []
+    run_real(records, grid, 1, 0, counts.append, computing=True)
+    assert [row.workflow for row in records.rows()[0]] == ["text", "matrix"]
+
+
+@pytest.mark.real
+def test_central_designs_are_recorded_too(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    grid = replace(restricted(SMALL, ["tree"], ["strawman"]), latency=0.001)
+    records = begun(tmp_path, grid, "real")
+    run_real(records, grid, 1, 0, lambda count: None)
+    (row,) = records.rows()[0]
+    assert (row.planner, row.cold + row.warm) == ("strawman", 63)

@@ -6,7 +6,6 @@ is checked.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
@@ -155,7 +154,12 @@ class ComputingStage(RealStage):
         return SMALL_WORKFLOWS[shape.name]()
 
     def _right(self, shape: Shape, value: Any) -> bool:
-        return pickle.dumps(value) == pickle.dumps(self._known[shape.name][1])
+        from shoal.experiments.arrays import np
+
+        expected = self._known[shape.name][1]
+        if isinstance(expected, np.ndarray):
+            return bool(np.array_equal(value, expected))
+        return bool(value == expected)
 
 
 def _text() -> Output[Any]:
