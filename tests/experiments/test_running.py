@@ -88,8 +88,12 @@ def test_an_interrupted_experiment_goes_on_where_it_was(tmp_path: Path) -> None:
         next(going)
     going = run_cell(Records(broken.folder), SMALL, cell, 3, 0, stage)
     assert list(going) == ["tree/uniform/90/1", "tree/uniform/90/2"]
-    timeless = [replace(row, planning=0.0) for row in broken.rows()[0]]
-    assert timeless == [replace(row, planning=0.0) for row in whole.rows()[0]]
+    # Planning and promises depend on how fast the machine is, what happened doesn't.
+    ours, theirs = (
+        [(row.id, row.makespan, row.gb_seconds) for row in records.rows()[0]]
+        for records in (broken, whole)
+    )
+    assert ours == theirs
 
 
 def test_what_cannot_be_recorded_is_told_before_anything_runs(tmp_path: Path) -> None:
