@@ -54,6 +54,7 @@ def fitted(records: Records) -> Platform:
     save, fetch = rest(of("save"), known.save), rest(of("fetch"), known.fetch)
     hand_in = rest(of("hand in"), known.hand_in)
     cold, each = _crowded(blocks, latency) or (known.cold, known.each)
+    packing, uploading = _constants_cost(blocks, launch.median, latency + cold.median, known)
     return Platform(
         launch=launch,
         cold=cold,
@@ -65,7 +66,8 @@ def fitted(records: Records) -> Platform:
         save=save,
         fetch=fetch,
         hand_in=hand_in,
-        uploading=_uploading(blocks, launch.median + latency + cold.median, known.uploading),
+        packing=packing,
+        uploading=uploading,
         saving=each_byte(of("save"), save, known.saving),
         fetching=each_byte(of("fetch"), fetch, known.fetching),
         handing_in=each_byte(of("hand in"), hand_in, known.handing_in),
@@ -87,15 +89,20 @@ def _crowded(blocks: Sequence[Sequence[Sample]], latency: float) -> tuple[Varyin
     return (_varying(firsts), median(steps)) if len(firsts) > _FEW and steps else None
 
 
-def _uploading(blocks: Sequence[Sequence[Sample]], base: float, otherwise: float) -> float:
-    """Seconds for each byte of constants: until the first worker is there, beyond the usual."""
-    found = []
+def _constants_cost(
+    blocks: Sequence[Sequence[Sample]], launch: float, start: float, known: Platform
+) -> tuple[float, float]:
+    """Seconds for each byte of constants: of a longer launch, and of longer first starts."""
+    packing, uploading = [], []
     for samples in blocks:
         starts, nbytes = _starts(samples), _constants(samples)
         if starts and nbytes >= _LARGE:
-            launch = next(s.seconds for s in samples if s.kind == "launch")
-            found.append(max(0.0, launch + starts[0] - base) / nbytes)
-    return median(found) if len(found) > _FEW else otherwise
+            took = next(s.seconds for s in samples if s.kind == "launch")
+            packing.append(max(0.0, took - launch) / nbytes)
+            uploading.append(max(0.0, starts[0] - start) / nbytes)
+    if len(packing) <= _FEW:
+        return known.packing, known.uploading
+    return median(packing), median(uploading)
 
 
 def _starts(samples: Sequence[Sample]) -> list[float]:

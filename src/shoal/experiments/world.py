@@ -78,8 +78,10 @@ class Platform:
     save: Varying = Varying(0.002)
     fetch: Varying = Varying(0.002)
     hand_in: Varying = Varying(0.003)
+    packing: float = 1.0 / 800e6
+    """Seconds for each byte of constants before the client invokes workers."""
     uploading: float = 1.0 / 800e6
-    """Seconds for each byte of constants that the client saves."""
+    """Seconds for each byte of constants that the workers it invokes wait for."""
     saving: float = 1.0 / 800e6
     fetching: float = 1.0 / 800e6
     handing_in: float = 1.0 / 800e6
@@ -152,8 +154,9 @@ class World(Costs):
         return self._shape.constant_sizes
 
     def launch(self) -> float:
-        """Packing the plan."""
-        return self._platform.launch.drawn(self._rng)
+        """Packing the plan, with the constants."""
+        packing = sum(self._shape.constants) * self._platform.packing
+        return self._platform.launch.drawn(self._rng) + packing
 
     def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         """A request to the gateway, and a sandbox; those by the client wait for its constants."""
