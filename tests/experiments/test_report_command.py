@@ -6,16 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from report_examples import ROW
 
 from shoal.cli.main import main
-from shoal.experiments.records import Experiment, Records, Row
-
-ROW = Row(
-    id="tree/uniform/50/0", workflow="tree", planner="uniform", sla=50, repeat=0, mode="virtual",
-    tasks=63, makespan=1.0, gb_seconds=2.0, price=0.1, startup=0.5, waiting=0.1, executing=2.0,
-    fetching=0.2, saving=0.2, uploaded=1, downloaded=2, operations=3, cold=4, warm=0, workers=4,
-    planning=0.01,
-)  # fmt: skip
+from shoal.experiments.records import Experiment, Records
 
 
 @pytest.fixture
