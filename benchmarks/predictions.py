@@ -78,7 +78,9 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
                         figures.setdefault(kind, []).append(error)
                     figures.setdefault("recorded", []).append(record.makespan)
                     figures.setdefault("predicted", []).append(record.predicted or 0.0)
-                    figures.setdefault("replay", []).append(replayed(run))
+                    if len(run.timeline.placements) == len(run.workflow):
+                        # else a worker was lost, and what it had done with it
+                        figures.setdefault("replay", []).append(replayed(run))
                     for span in run.timeline.of_kind("execute"):
                         executions.setdefault((name, span.task), []).append(span.seconds)
             print(f"turn {turn + 1} of {options.history + options.repeats}", file=sys.stderr)
