@@ -281,7 +281,9 @@ def test_a_script_s_functions_run_and_its_end_waits_for_them(tmp_path: Path) -> 
             executor = ShoalExecutor(2)
             for number in range(4):
                 future = executor.submit(slow, number)
-                future.add_done_callback(lambda done: print(done.result(), flush=True))
+                future.add_done_callback(
+                    lambda done: print(f"{done.result()}\\n", end="", flush=True)
+                )
         """)
     )
     done = subprocess.run(
