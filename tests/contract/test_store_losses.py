@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
 
 import pytest
-from store_examples import LARGE, fields, keys_of, mark, t, u, w0, w1, w2
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_examples import (
+    LARGE,
+    SAID,
+    fields,
+    keys_of,
+    mark,
+    t,
+    u,
+    use,
+    w0,
+    w1,
+    w2,
+    w3,
+)
 
 from observing import eventually
 from shoal.errors import RunOver
@@ -16,6 +33,7 @@ from shoal.storage.resp import Connection
 from shoal.types import RunId
 
 LEASE = 0.05
+SAYINGS = st.sampled_from(sorted(SAID))
 KINDS = {w0: "2048", w1: "4096 1.5"}
 
 
@@ -263,3 +281,24 @@ def test_what_is_kept_of_a_run_is_deleted_later(
     on_server.resume(run, Opening((), {w0: [b"part"]}, kinds=KINDS, ttl=1000))
     assert keys_of(server, run) == found
     assert all(900 < server.call("TTL", key) <= 1000 for key in found)
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    before=st.lists(st.sampled_from(sorted(SAID))), after=st.lists(st.sampled_from(sorted(SAID)))
+)
+def test_no_key_is_left_whatever_is_said_until_a_run_ends_and_later(
+    server: Connection, on_server: Store, before: list[str], after: list[str]
+) -> None:
+    run = RunId(f"test-{secrets.token_hex(6)}")
+    use(on_server, run)
+    for what in before:
+        with contextlib.suppress(RunOver):  # of a start that is over
+            SAID[what](on_server, run)
+    on_server.close(run, [w0, w1, w2, w3])
+    for what in after:
+        with pytest.raises(RunOver):
+            SAID[what](on_server, run)
+    assert keys_of(server, run) == set()
