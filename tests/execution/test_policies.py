@@ -230,6 +230,18 @@ def test_what_comes_while_the_store_is_asked_is_asked_for_with_it() -> None:
     assert machine.handle(Marked(d, c, claimed=True)) == [Execute(d)]
 
 
+def test_nothing_is_held_for_a_task_that_has_become_the_workers_own() -> None:
+    """An earlier start of the worker had marked `d` for `c`, whose output was small then."""
+    known = deciding(fan_out_clustering=True, fan_in_clustering=True, delayed_io=True)
+    machine = flexible_machine({"a": "", "b": "a", "c": "a", "d": "bc"}, "a", policies=known)
+    machine.handle(Arrived(a))
+    machine.handle(Executed(a, BIG))
+    machine.handle(Executed(b, BIG))
+    machine.handle(Executed(c, BIG))
+    assert Execute(d) in machine.handle(Marked(d, b, claimed=True))
+    assert machine.handle(Executed(d, 1))[-1] == Finish()
+
+
 def test_a_forecast_says_for_how_long_an_output_is_held() -> None:
     """`b` is predicted to end in a second, and moving `a` would take two."""
     forecast = replace(FORECAST, ends={b: 1.0})

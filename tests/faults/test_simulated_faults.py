@@ -113,7 +113,7 @@ def limited(scenario: Scenario, limit: float | None) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, limit=limit))
 
 
-@settings(max_examples=800, derandomize=True)
+@settings(max_examples=800)
 @given(scenarios(), faults, limits)
 def test_planned_workers_survive_losses(
     scenario: Scenario, lost: DrawnFaults, limit: float | None
@@ -121,7 +121,7 @@ def test_planned_workers_survive_losses(
     survives(limited(scenario, limit), lost)
 
 
-@settings(max_examples=400, derandomize=True)
+@settings(max_examples=400)
 @given(scenarios(), faults, limits, st.just(Policies()) | policies, st.sampled_from(CONFIGURATIONS))
 def test_flexible_workers_survive_losses(
     scenario: Scenario,

@@ -94,6 +94,10 @@ class Joins:
         """A mark was answered; who claims the task has taken it by now."""
         group = self.marking.pop((event.task, event.producer))
         come = [output for target, output in self.delayed if target == event.task]
+        if event.claimed:  # by marks that an earlier start of the worker had set, too
+            for output in come:
+                del self.delayed[event.task, output]
+                self._memory.used(output, unneeded)
         for output in group if event.refused else ():
             if come:
                 self._memory.use(output)
