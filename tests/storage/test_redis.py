@@ -183,6 +183,17 @@ def test_full_memory_is_told_with_what_to_do(run: RunId, nbytes: int) -> None:
         store.disconnect()
 
 
+def test_who_asks_after_the_store_was_given_up_leaves_no_connection(
+    store: RedisStore, server: Connection, run: RunId
+) -> None:
+    store.disconnect()
+    store.open(run, Opening([w0]))
+    with pytest.raises(StoreRefused):
+        store._call([["NONSENSE"]])
+    store.close(run, [w0])
+    assert len(bytes(server.call("CLIENT", "LIST")).splitlines()) == 1
+
+
 def test_latency_is_added_to_each_round_trip(
     tcp_port: int, run: RunId, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ class ServerClient:
         self._hurried = threading.Event()
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        self._given_up = False
         if not known:
             self._connection = self._persist(self._first_contact)
 
@@ -145,13 +146,15 @@ class ServerClient:
                 self._connection = None
             if self._connection is None:
                 self._connection = self._connect()
+            kept = False
             try:
                 yield self._connection
-            except BaseException:
-                # Whatever it was, replies may still be on their way that nobody would expect.
-                self._connection.close()
-                self._connection = None
-                raise
+                kept = not self._given_up
+            finally:
+                # Whatever an error was, replies may still be on their way that nobody expects.
+                if not kept:
+                    self._connection.close()
+                    self._connection = None
 
     def _call(
         self, commands: Sequence[Sequence[Arg]], *, seconds: float | None = None
@@ -193,7 +196,8 @@ class ServerClient:
         self._hurried.set()
 
     def disconnect(self) -> None:
-        """Give up the connection, also under whoever uses it."""
+        """Give up the connection, also under whoever uses it; who comes later leaves none."""
+        self._given_up = True
         self.hurry()
         connection = self._connection
         if connection is not None:
