@@ -109,6 +109,13 @@ def test_output_that_is_written_again_replaces_the_first(folder: SharedFolder) -
     assert content(first) == b"first"
 
 
+def test_output_is_written_only_where_none_is_if_asked_for(folder: SharedFolder) -> None:
+    assert folder.write("task", [b"first"], over=False)
+    assert not folder.write("task", [b"second"], over=False)
+    assert content(folder.read("task")) == b"first"
+    assert len(os.listdir(folder.path)) == 2  # with the lock
+
+
 def test_output_is_not_visible_before_it_is_complete(
     folder: SharedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,13 +169,25 @@ def test_a_start_that_is_repeated_does_not_touch_a_shared_output(
     large: Sandbox, tmp_path: Path
 ) -> None:
     first = large.roots[0]
-    assert large.start(first) == [f"complete {first}"] * 2
+    assert large.start(first) == [f"complete {first}"]
     shared = SharedFolder(str(tmp_path))
     shared.write(first, [b"what others may have read"])
     large.start(first)
     found = shared.read(first)
     assert found is not None
     assert bytes(found) == b"what others may have read"
+
+
+def test_a_shared_output_of_a_start_that_never_entered_is_written_over(
+    large: Sandbox, tmp_path: Path
+) -> None:
+    first = large.roots[0]
+    shared = SharedFolder(str(tmp_path))
+    shared.write(first, [b"of a start that was lost"])
+    assert large.start(first) == [f"complete {first}"] * 2
+    found = shared.read(first)
+    assert found is not None
+    assert bytes(found) != b"of a start that was lost"
 
 
 def test_a_worker_that_is_started_anew_enters_and_recovers(small: Sandbox) -> None:

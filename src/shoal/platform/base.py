@@ -120,7 +120,7 @@ class Invocation:
 
     @staticmethod
     def from_json(text: str | bytes) -> Invocation:
-        """As it arrives; whatever doesn't fit is refused with a reason."""
+        """As it arrives."""
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -128,8 +128,14 @@ class Invocation:
         return Invocation.from_dict(found)
 
     @staticmethod
+    def accepted(found: dict[str, Any]) -> Invocation:
+        """From decoded JSON that a gateway has looked at."""
+        lists = {name: tuple(value) for name, value in found.items() if type(value) is list}
+        return Invocation(**(found | lists))
+
+    @staticmethod
     def from_dict(found: Any) -> Invocation:
-        """From decoded JSON."""
+        """From decoded JSON; whatever doesn't fit is refused with a reason."""
         if not isinstance(found, dict):
             raise GatewayRefused("An invocation must be a JSON object.")
         unknown = found.keys() - _TYPES.keys()
@@ -147,8 +153,7 @@ class Invocation:
                 _check_text(name, value)
             elif isinstance(value, list):
                 _check_list(name, value)
-        lists = {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
-        invocation = Invocation(**(found | lists))
+        invocation = Invocation.accepted(found)
         try:
             invocation.resources  # noqa: B018 - checks itself
         except UsageError as error:

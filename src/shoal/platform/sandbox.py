@@ -15,7 +15,7 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TextIO
 
 _LENGTH = struct.Struct("<I")
 PAGE = mmap.PAGESIZE
@@ -94,10 +94,19 @@ def serve(control: int, page: int, entry: Entry, home: str) -> int:
             return 0
 
 
+_streams: list[TextIO] = []
+"""Standard output and error as the job before was given them."""
+
+
 def _open_streams() -> None:
     """What a job prints goes to the gateway, whatever the one before did to the streams."""
-    sys.stdout = os.fdopen(1, "w", buffering=1, errors="replace", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, errors="replace", closefd=False)
+    with contextlib.suppress(ValueError):  # detached from what is below
+        if _streams == [sys.stdout, sys.stderr] and not any(s.closed for s in _streams):
+            return
+    _streams[:] = [
+        os.fdopen(number, "w", buffering=1, errors="replace", closefd=False) for number in (1, 2)
+    ]
+    sys.stdout, sys.stderr = _streams
 
 
 def _flush_streams() -> None:

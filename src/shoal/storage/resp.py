@@ -391,6 +391,9 @@ def _encode(arg: Arg, small: list[bytes], pieces: list[Buffer]) -> None:
         return
     else:
         data = arg
+    if type(data) is bytes and len(data) < _GATHER:
+        small.append(b"$%d\r\n%b\r\n" % (len(data), data))
+        return
     small.append(b"$%d\r\n" % memoryview(data).nbytes)
     _append(data, small, pieces)
     small.append(b"\r\n")

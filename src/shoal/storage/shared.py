@@ -86,8 +86,8 @@ class SharedFolder:
         digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
         return f"{self.path}/{digest}"
 
-    def write(self, name: str, blob: Blob) -> bool:
-        """Put an output there; False if there is no room."""
+    def write(self, name: str, blob: Blob, *, over: bool = True) -> bool:
+        """Put an output there, over one that is there only if told; False if that can't be."""
         path = self._file(name)
         unfinished = f"{path}.{os.getpid()}"
         nbytes = blob_nbytes(blob)
@@ -100,7 +100,11 @@ class SharedFolder:
                 os.ftruncate(descriptor, nbytes)
             finally:
                 os.close(descriptor)
-            os.rename(unfinished, path)
+            if over:
+                os.rename(unfinished, path)
+            else:
+                os.link(unfinished, path)
+                os.unlink(unfinished)
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(unfinished)

@@ -7,7 +7,8 @@
    right to start are invoked after it.
 3. Large outputs for this machine go through shared memory, and nothing of them to the store.
 4. A worker that hasn't entered does so with its first round trip; until then it changes nothing
-   that others see, for its start may be a repetition.
+   that others see, for its start may be a repetition. It may put outputs into shared memory that
+   nobody has put there: nobody looks for them before they are marked.
 """
 
 from __future__ import annotations
@@ -349,6 +350,7 @@ class Courier:
                 self._announcements,
                 list(self._starts.items()),
                 self._done or leaving,
+                not self._entered,
             )
             self._saves, self._marks, self._letters, self._announcements = [], [], [], []
             self._starts = {}
@@ -374,8 +376,6 @@ class Courier:
         self._told = completion.executed
         self._heard = time.monotonic()
         invocation = self._invocation
-        if not self._entered:
-            completion = replace(completion, entering=True)
         answers = self._store.complete(
             invocation.run, self._part.worker, invocation.epoch, completion
         )
@@ -438,9 +438,7 @@ class Courier:
         blob = self._worker.blob(task)
         nbytes = blob_nbytes(blob)
         if self._shared and worthwhile(blob) and nbytes <= self._room:
-            if not self._entered:
-                self._tell_progress()
-            if self._shared.write(task, blob):
+            if self._share(task, blob, self._shared):
                 self._room -= nbytes
                 self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
                 self._worker.tell(Saved(task))
@@ -451,6 +449,14 @@ class Courier:
         self._saves.append((task, blob))
         self._sending.append((task, start, nbytes))
         self._worker.tell(Saved(task))
+
+    def _share(self, task: TaskId, blob: Blob, shared: SharedFolder) -> bool:
+        """Put an output into shared memory, before entering only where nobody else has put it."""
+        if not self._entered:
+            if shared.write(task, blob, over=False):
+                return True
+            self._tell_progress()
+        return shared.write(task, blob)
 
     def _fetch(self, outputs: tuple[TaskId, ...], found: dict[TaskId, Any], until: float) -> None:
         """Fetch what isn't found yet; of a worker that was lost it may have to be made again.
@@ -562,7 +568,8 @@ class Courier:
 
     def _tell_progress(self) -> None:
         if not self._left:
-            self._complete(Completion(executed=self._worker.executed))
+            entering = not self._entered
+            self._complete(Completion(executed=self._worker.executed, entering=entering))
 
     def _due(self) -> Sequence[Callable[[], None]]:
         due = []

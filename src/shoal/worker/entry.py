@@ -38,7 +38,7 @@ _packages: dict[tuple[RunId, str], Unpacked] = {}
 
 def handle(job: dict[str, Any], running: Running) -> bool:
     """Run a worker; whether the sandbox can be used again."""
-    invocation = Invocation.from_dict(job["invocation"])
+    invocation = Invocation.accepted(job["invocation"])
     move_to(invocation)
     if invocation.farm:
         return farming.work(invocation, running)

@@ -56,6 +56,8 @@ class Package:
     """Task name and version, for the numbers of functions whose outputs are kept across runs."""
     retry_on: dict[int, bytes]
     """For numbers of functions, pickled: the only exceptions after which another try is made."""
+    limited: bool
+    """Whether a task has a timeout."""
 
 
 @dataclass
@@ -114,7 +116,8 @@ def _package(
                 cached[number] = (call.task.name, str(call.task.cache))
         args, kwargs, refs = constants.taken_out(task, call)
         calls.append((number, args, kwargs, refs, call.nested, call.task.timeout))
-    return Package(part, own, calls, cached, kinds)
+    limited = any(call[5] is not None for call in calls)
+    return Package(part, own, calls, cached, kinds, limited)
 
 
 def _function(task: Task[..., Any]) -> Function:
@@ -345,7 +348,7 @@ def unpack(data: Any, key: bytes, worker: WorkerId) -> Unpacked:
         package.cached,
         package.retry_on,
         part.numbered(),
-        any(call[5] is not None for call in package.calls),
+        package.limited,
     )
     if part.flexible:
         unpacked.upstream = dict(zip(part.tasks, part.upstream, strict=True))
