@@ -3,8 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+ROUNDS := 10
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick bench planning predictions load chaos quality factors farm fuzz executors conformance-joblib conformance-dask clean
+.PHONY: help demo test lint types layers tests quick search bench planning predictions load chaos quality factors farm fuzz executors conformance-joblib conformance-dask clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
@@ -56,6 +57,11 @@ tests: $(VENV)/.dev
 
 quick: $(VENV)/.dev  ## only the tests that need no server and no processes
 	$(BIN)/pytest -m "not real"
+
+search: $(VENV)/.dev  ## look for simulated runs that losses break, until one is found or ROUNDS are over
+	for round in $$(seq $(ROUNDS)); do \
+	  $(BIN)/pytest --quiet --hypothesis-profile search tests/faults/test_simulated_faults.py || exit 1; \
+	done
 
 bench: $(VENV)/.bench  ## Shoal, Dask and Ray side by side
 	$(BIN)/python benchmarks/compare.py $(ARGS)

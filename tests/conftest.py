@@ -10,10 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from observing import eventually, processes_mentioning
 from shoal.engine import default_engine
 from shoal.session import Session
+
+settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("search", settings.get_profile("same"), derandomize=False)
+settings.load_profile("same")  # every time the same cases; `make search` looks for others
 
 
 @pytest.fixture(scope="session", autouse=True)

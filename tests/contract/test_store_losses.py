@@ -283,9 +283,7 @@ def test_what_is_kept_of_a_run_is_deleted_later(
     assert all(900 < server.call("TTL", key) <= 1000 for key in found)
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     before=st.lists(st.sampled_from(sorted(SAID))), after=st.lists(st.sampled_from(sorted(SAID)))
 )

@@ -65,7 +65,7 @@ from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 
 SMALL, LARGE = INLINE_NBYTES, INVOKED_NBYTES + 1
 TWO_SLOTS = Resources(memory_mb=2 * MB_PER_CPU)
-many = settings(max_examples=300, deadline=None)
+many = settings(max_examples=300)
 
 
 def mark(task: TaskId, producer: TaskId, *others: TaskId, saved: bool = False) -> Mark:

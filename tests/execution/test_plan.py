@@ -126,7 +126,7 @@ def test_part_is_rooted_if_a_task_of_it_waits_for_nothing() -> None:
     assert rooted == {w0: True, w1: False, w2: True, w3: False}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(scenarios())
 def test_parts_together_are_the_plan(scenario: Scenario) -> None:
     plan = scenario.plan

@@ -307,7 +307,7 @@ def test_clustering_and_delaying_write_nothing_between_tasks_of_one_worker() -> 
     assert (spans(simulation, "save"), spans(simulation, "fetch")) == (1, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(scenarios(), policies)
 def test_without_a_forecast_nobody_waits_at_a_fan_in(scenario: Scenario, chosen: Policies) -> None:
     """A worker is always executing, moving, retrying or waiting for an answer; never idle."""
@@ -320,7 +320,7 @@ def test_without_a_forecast_nobody_waits_at_a_fan_in(scenario: Scenario, chosen:
             assert not holds, (name, now, event)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(scenarios(), policies, st.sampled_from([1.0, 6.0]))
 def test_held_outputs_are_written_in_time(
     scenario: Scenario, chosen: Policies, limit: float

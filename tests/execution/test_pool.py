@@ -107,7 +107,7 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(capacity=st.integers(1, 4), steps=_steps)
 def test_pool_keeps_its_rules(capacity: int, steps: list[tuple[str, str | int | float]]) -> None:
     pool: WarmPool[str] = WarmPool(capacity, idle_seconds=7.0)

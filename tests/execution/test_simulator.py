@@ -31,7 +31,7 @@ from shoal.execution.simulator import Simulation, makespan_of, simulate
 from shoal.execution.timeline import Span, Timeline
 from shoal.types import Resources, TaskId, WorkerId
 
-many = settings(max_examples=300, deadline=None)
+many = settings(max_examples=300)
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def round_robin(wiring: dict[str, list[str]], workers: int, linger: float | None
     return replace(plan, placements=placements)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(seed=st.integers(0, 2**32), tasks=st.integers(1, 24))
 def test_everything_holds_for_thousands_of_small_plans(seed: int, tasks: int) -> None:
     scenario = large_scenario(seed, tasks)

@@ -193,7 +193,7 @@ runs_of_samples = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     runs_of_samples,
     st.lists(st.floats(0.1, 99.9), min_size=2, max_size=5),

@@ -68,7 +68,7 @@ def test_of_equally_fast_plans_the_cheapest_is_taken() -> None:
     assert set(plan.workers.values()) == {SMALL}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(cases(), st.sampled_from([None, (SMALL, LARGE)]))
 def test_no_plan_is_slower_than_the_better_one_of_the_papers(
     case: tuple[Workflow, Table, int], resources: tuple[Resources, ...] | None

@@ -373,7 +373,7 @@ def test_what_is_no_optimization_is_refused_in_words(wrong: object) -> None:
 SUBSETS = [*chained.from_iterable(combinations(ALL, n) for n in range(4))]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(cases(), st.sampled_from(SUBSETS), st.booleans())
 def test_whatever_is_on_or_off_the_plan_gives_the_same_result(
     case: tuple[Workflow, Table, int], chosen: tuple[type[Any], ...], uniform: bool

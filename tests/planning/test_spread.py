@@ -148,7 +148,7 @@ def outputs(draw: st.DrawFn) -> list[Output[Any]]:
     return made
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(outputs(), st.integers(1, 9))
 def test_every_task_has_one_place_and_no_configuration_more_than_the_allowed_workers(
     made: list[Output[Any]], workers: int
@@ -165,7 +165,7 @@ def test_every_task_has_one_place_and_no_configuration_more_than_the_allowed_wor
     assert sum(map(len, homes.values())) == len(plan.workers)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(outputs(), st.integers(1, 9))
 def test_planning_twice_gives_the_same_plan(made: list[Output[Any]], workers: int) -> None:
     assert spread(*made, workers=workers).placements == spread(*made, workers=workers).placements

@@ -494,8 +494,7 @@ def perform(workflow: Workflow, task: TaskId, values: Mapping[TaskId, Any]) -> A
 
 @settings(
     max_examples=15,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(graph=graphs(), linger=st.sampled_from([0.0, 0.05, 0.5, None]))
 def test_a_run_gives_what_the_simulation_and_a_sequential_evaluation_give(

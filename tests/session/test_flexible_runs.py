@@ -176,8 +176,7 @@ switched = st.builds(
 
 @settings(
     max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(graph=graphs(), planner=st.sampled_from([WUKONG, TWO_SLOTS]) | switched)
 def test_a_run_gives_what_a_sequential_evaluation_gives(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.errors import NotPicklable, Tampered
@@ -35,9 +35,6 @@ OTHER_KEY = b"l" * 32
 NAME = "output of 'add#0'"
 HEAD = 4 + 32
 """Magic and signature."""
-
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""A busy machine is no reason to fail."""
 
 plain = st.one_of(
     st.none(),
@@ -105,14 +102,12 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-@unhurried
 @given(nested)
 def test_nested_values_come_back_equal(value: Any) -> None:
     assert same(decode(joined(value), KEY, NAME), value)
     assert same(decode(bytearray(joined(value)), KEY, NAME), value)
 
 
-@unhurried
 @given(st.lists(st.binary(max_size=200), max_size=6), st.booleans())
 def test_any_number_of_buffers_of_any_length_comes_back(
     contents: list[bytes], readonly: bool
@@ -205,7 +200,7 @@ def covered(data: bytearray) -> int:
     return int(HEAD + 12 + 8 * count + length)
 
 
-@settings(unhurried, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_any_changed_byte_that_could_be_executed_is_noticed(data: st.DataObject) -> None:
     blob = bytearray(joined(EXAMPLE))
@@ -223,7 +218,6 @@ def test_blob_that_was_cut_off_is_noticed(value: Any) -> None:
             decode(blob[:length], KEY, NAME)
 
 
-@unhurried
 @given(st.binary(max_size=200))
 def test_anything_else_is_no_blob(data: bytes) -> None:
     for head in (b"", b"SHL1"):
@@ -231,14 +225,12 @@ def test_anything_else_is_no_blob(data: bytes) -> None:
             decode(head + data, KEY, NAME)
 
 
-@unhurried
 @given(nested)
 def test_blob_of_another_run_is_refused(value: Any) -> None:
     with pytest.raises(Tampered, match="signature"):
         decode(joined(value, OTHER_KEY), KEY, NAME)
 
 
-@unhurried
 @given(nested, st.text(), st.text())
 def test_blob_that_was_written_as_something_else_is_refused(
     value: Any, name: str, other: str
@@ -365,7 +357,6 @@ def test_functions_and_classes_of_a_script_travel_by_value(tmp_path: Path) -> No
     assert found.stdout == b"82\n"
 
 
-@unhurried
 @given(plain)
 def test_quick_size_is_about_the_size_of_the_pickle(value: Any) -> None:
     nbytes = quick_nbytes(value)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from observing import PATIENCE, eventually
@@ -231,7 +231,6 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(values, min_size=1, max_size=5), st.data())
 def test_any_replies_in_any_pieces_are_understood(replies: list[Any], data: st.DataObject) -> None:
     written = b"".join(map(resp, replies))

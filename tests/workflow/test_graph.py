@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.errors import UsageError, WorkflowError
@@ -472,7 +472,6 @@ def plainly(wiring: Wiring) -> str:
 LIST = Held(list, (None,), (Use(0),))
 
 
-@settings(deadline=None)
 @given(neighbours() | st.tuples(wirings(), wirings()))
 @example(
     (
@@ -485,7 +484,6 @@ def test_fingerprints_are_equal_exactly_if_the_wirings_are(pair: tuple[Wiring, W
     assert (plainly(one) == plainly(other)) == (meaning(one) == meaning(other))
 
 
-@settings(deadline=None)
 @given(wirings().flatmap(lambda w: st.tuples(st.just(w), st.permutations(range(len(w.calls))))))
 def test_order_of_creation_and_constants_change_nothing(case: tuple[Wiring, list[int]]) -> None:
     wiring, order = case
