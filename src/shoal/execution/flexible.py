@@ -106,17 +106,6 @@ class FlexibleMachine:
         """Taken tasks whose outputs are fetched instead."""
         self._begun = False
         self._log = new_log()
-        self._handlers: dict[type, Callable[[Any, list[Effect], list[TaskId]], None]] = {
-            Started: self._on_started,
-            Arrived: self._on_arrived,
-            Fetched: self._on_fetched,
-            Executed: self._on_executed,
-            Failed: self._on_failed,
-            Saved: self._on_saved,
-            Marked: self._on_marked,
-            TimerFired: self._on_timer,
-            Stopped: self._on_stopped,
-        }
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take note of what happened; the effects are to be carried out in order."""
@@ -124,11 +113,11 @@ class FlexibleMachine:
         self._log.append((now, event, effects))
         if self.finished:
             return effects
-        if type(event) not in self._handlers:
+        if type(event) not in _HANDLERS:
             raise ProtocolViolation(f"worker {self.part.worker} is flexible, and got {event}")
         unneeded: list[TaskId] = []
         self._now = now
-        self._handlers[type(event)](event, effects, unneeded)
+        _HANDLERS[type(event)](self, event, effects, unneeded)
         if not self.finished:
             self._go_on(effects, unneeded)
         forgotten = self._memory.forget(unneeded)
@@ -433,3 +422,17 @@ class FlexibleMachine:
         held, there = self._memory.held, self._memory.saved | self._memory.saving.keys()
         own = [task for task in self.part.tasks if task in held and task not in there]
         effects.extend([Save(task) for task in own])
+
+
+_HANDLERS: dict[type, Callable[[FlexibleMachine, Any, list[Effect], list[TaskId]], None]] = {
+    Started: FlexibleMachine._on_started,
+    Arrived: FlexibleMachine._on_arrived,
+    Fetched: FlexibleMachine._on_fetched,
+    Executed: FlexibleMachine._on_executed,
+    Failed: FlexibleMachine._on_failed,
+    Saved: FlexibleMachine._on_saved,
+    Marked: FlexibleMachine._on_marked,
+    TimerFired: FlexibleMachine._on_timer,
+    Stopped: FlexibleMachine._on_stopped,
+}
+"""Not of bound methods: a machine that holds none is freed as soon as nobody holds it."""

@@ -79,13 +79,13 @@ IN_TIME = 0.7
 class WorkerMachine:
     """The state of one worker."""
 
-    def __init__(self, part: Part, like: WorkerMachine | None = None) -> None:
-        """Begin with nothing done; `like` is another start of the same worker, to save time."""
+    def __init__(self, part: Part, duties: Duties | None = None) -> None:
+        """Begin with nothing done; `duties` are those of the part, if they are known already."""
         self.part = part
         self.finished = False
         """Nothing more will be asked of the driver."""
         self._slots = part.resources.slots
-        self._take_on(like._duties if like else Duties.of(part))
+        self._take_on(duties or Duties.of(part))
         self._held: set[TaskId] = set()
         """Outputs and constants in memory."""
         self._saved: set[TaskId] = set()
@@ -122,21 +122,8 @@ class WorkerMachine:
         self._worked = False
         """This start has executed a task: however late, it doesn't leave before."""
         self._log = new_log()
-        self._handlers: dict[type, Callable[[Any, list[Effect]], None]] = {
-            Started: self._on_started,
-            Arrived: self._on_arrived,
-            Announced: self._on_announced,
-            Fetched: self._on_fetched,
-            Executed: self._on_executed,
-            Failed: self._on_failed,
-            Saved: self._on_saved,
-            TimerFired: self._on_timer,
-            MailCame: self._on_mail_came,
-            Stopped: self._on_stopped,
-        }
 
     def _take_on(self, duties: Duties) -> None:
-        self._duties = duties
         self._order, self._rank, self._inputs = duties.order, duties.rank, duties.inputs
         self._takers, self._joins, self._given = duties.takers, duties.joins, duties.given
         self._lacks = dict(duties.lacks)
@@ -152,7 +139,7 @@ class WorkerMachine:
         self._log.append((now, event, effects))
         if self.finished:
             return effects
-        self._handlers[type(event)](event, effects)
+        _HANDLERS[type(event)](self, event, effects)
         if not self.finished:
             self._go_on(effects, now)
         return effects
@@ -587,3 +574,18 @@ class WorkerMachine:
         elif self.part.linger is not None:
             self._idle_since += 1
             effects.append(SetTimer(f"linger {self._idle_since}", self.part.linger))
+
+
+_HANDLERS: dict[type, Callable[[WorkerMachine, Any, list[Effect]], None]] = {
+    Started: WorkerMachine._on_started,
+    Arrived: WorkerMachine._on_arrived,
+    Announced: WorkerMachine._on_announced,
+    Fetched: WorkerMachine._on_fetched,
+    Executed: WorkerMachine._on_executed,
+    Failed: WorkerMachine._on_failed,
+    Saved: WorkerMachine._on_saved,
+    TimerFired: WorkerMachine._on_timer,
+    MailCame: WorkerMachine._on_mail_came,
+    Stopped: WorkerMachine._on_stopped,
+}
+"""Not of bound methods: a machine that holds none is freed as soon as nobody holds it."""

@@ -258,6 +258,7 @@ class _Cut:
         self.numbers: dict[WorkerId, list[int]] = {worker: [] for worker in workers}
         self.shared: dict[WorkerId, dict[TaskId, tuple[WorkerId, ...]]] = {w: {} for w in workers}
         self.feeds: dict[WorkerId, dict[TaskId, list[TaskId]]] = {w: {} for w in workers}
+        self.sinks: dict[WorkerId, list[TaskId]] = {worker: [] for worker in workers}
         self.copies: dict[WorkerId, dict[TaskId, Copy]] = {worker: {} for worker in workers}
         self._walk()
         if plan.expected:
@@ -278,6 +279,8 @@ class _Cut:
             for source in sources:
                 if home[source] != me:
                     self.feeds[home[source]].setdefault(source, []).append(task)
+        for sink in self.plan.workflow.sinks:
+            self.sinks[home[sink]].append(sink)
 
     def _find_copies(self) -> None:
         for number, task in enumerate(self.plan.workflow.calls):
@@ -321,7 +324,7 @@ class _Cut:
             shared=self.shared[worker],
             owners=owners,
             feeds={source: tuple(takers) for source, takers in self.feeds[worker].items()},
-            sinks=frozenset(sink for sink in workflow.sinks if self.home[sink] == worker),
+            sinks=frozenset(self.sinks[worker]),
             constants={
                 task: tuple(dict.fromkeys(self.constants[task]))
                 for task in (*tasks, *copies)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from shoal.execution.duties import Duties
 from shoal.execution.events import Announced, Arrived
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
@@ -40,8 +41,8 @@ class Worker:
     epoch: int = 0
     machine: WorkerMachine | FlexibleMachine | None = None
     """None: not started, or parked."""
-    first: WorkerMachine | None = None
-    """The one of an earlier start."""
+    duties: Duties | None = None
+    """What its part asks of it, once it was started."""
     parking: bool = False
     """It asked the store to let it leave, and reads no mail until that answers."""
     sandbox: int = 0

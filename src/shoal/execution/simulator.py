@@ -19,6 +19,7 @@ from typing import Any, assert_never
 from shoal.clock import VirtualClock
 from shoal.errors import WorkflowError
 from shoal.execution.costs import Costs, Direction
+from shoal.execution.duties import Duties
 from shoal.execution.effects import (
     Abort,
     Announce,
@@ -230,9 +231,9 @@ class Simulation:
             first = Arrived(TaskId(worker.part.worker), tuple(worker.values))
             self._tell(worker, first, epoch)
             return
-        worker.machine = WorkerMachine(worker.part, worker.first)
+        worker.duties = worker.duties or Duties.of(worker.part)
+        worker.machine = WorkerMachine(worker.part, worker.duties)
         if recovered is None:
-            worker.first = worker.machine
             worker.values = {}
         worker.read = 0
         self._tell(worker, Started(worker.executed, recovered), epoch)

@@ -112,7 +112,9 @@ class _Spread:
 
         Both only grow, so what the heap says of a worker is never too much.
         """
-        heap = self.heaps.setdefault(kind, [(0, 0, home) for home in range(self.workers)])
+        if kind not in self.heaps:
+            self.heaps[kind] = [(0, 0, home) for home in range(self.workers)]
+        heap = self.heaps[kind]
         while True:
             home = heap[0][2]
             now = (self.share[(*kind, home)], self.load[home], home)
