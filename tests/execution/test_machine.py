@@ -1,5 +1,8 @@
 """The machine as data: each event, and exactly the effects that follow."""
 
+import gc
+import weakref
+
 import pytest
 from execution_examples import a, b, c, d, e, f, g, machine_of, w0, w1, w2
 
@@ -398,3 +401,15 @@ def test_pauses_double_and_differ_between_tasks() -> None:
     pauses = [retry_pause(a, tried) for tried in range(8)]
     assert all(0.5 <= pause / (0.1 * 2**tried) <= 1.5 for tried, pause in enumerate(pauses))
     assert retry_pause(a, 0) != retry_pause(b, 0)
+
+
+def test_a_machine_that_nobody_holds_is_freed_without_the_collector() -> None:
+    machine = machine_of({"a": ""}, {"w0": "a"})
+    machine.handle(Started())
+    held = weakref.ref(machine)
+    gc.disable()
+    try:
+        del machine
+        assert held() is None
+    finally:
+        gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from report_examples import EXPERIMENT, ROW, recorded, runs
 from shoal.errors import UsageError
 from shoal.experiments.grid import CENTRALISED
 from shoal.experiments.records import Records, Row, Scale
+from shoal.experiments.report import charts
 from shoal.experiments.report.statistics import PLANNERS
 from shoal.experiments.report.writing import write_report
 
@@ -89,7 +91,7 @@ def test_figures_are_files_of_their_own_whose_links_lead_to_the_same_charts(
 ) -> None:
     recorded(tmp_path, planned())
     page = page_of(tmp_path)
-    figures = sorted((tmp_path / "figures").iterdir())
+    figures = sorted((tmp_path / "figures").glob("*.svg"))
     assert len(figures) == page.count("<svg")
     for figure in figures:
         ElementTree.fromstring(figure.read_text())
@@ -117,6 +119,8 @@ def test_the_scale_of_simulations_is_drawn_as_curves(tmp_path: Path) -> None:
     page = page_of(tmp_path)
     assert 'id="scale"' in page
     assert "tree, 100,000 tasks" in page
+    assert "tree, 1,000 workers" in page
+    assert page.count("by tasks</figcaption>") == page.count("by workers</figcaption>") == 4
     assert 'id="claims"' not in page
 
 
@@ -209,3 +213,29 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "figures").write_text("in the way")
     with pytest.raises(UsageError, match="can't be written"):
         write_report(tmp_path)
+
+
+def test_each_figure_is_a_png_too(tmp_path: Path) -> None:
+    recorded(tmp_path, [ROW])
+    assert not write_report(tmp_path).note
+    figures = sorted((tmp_path / "figures").glob("*.svg"))
+    assert figures
+    for figure in figures:
+        assert figure.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_resvg_pngs_are_left_out_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    recorded(tmp_path, [ROW])
+    assert "shoal[experiments]" in write_report(tmp_path).note
+    assert list((tmp_path / "figures").glob("*.svg"))
+    assert not list((tmp_path / "figures").glob("*.png"))
+
+
+def test_a_plain_drawing_has_its_colours_fixed() -> None:
+    drawn = charts.plain(charts.bars("seconds", "s", [charts.Bar("one", 1.0, "#123456")]))
+    assert "var(" not in drawn
+    assert "#123456" in drawn
+    ElementTree.fromstring(drawn)

@@ -111,10 +111,15 @@ def test_runs_are_missing_until_every_planner_has_as_many_in_each_case() -> None
     assert missing([*rows, *runs("text", "uniform", 1.0, 2.0, 3.0)], repeat=2) == 0
 
 
-def test_curves_go_by_workers_and_take_the_median_of_repeats() -> None:
+def test_curves_go_by_tasks_or_workers_and_take_the_median_of_repeats() -> None:
     lines = [
         Scale("tree", 10_000, workers, makespan, 1.0, 1, 1.0, 1.0)
         for workers, makespan in ((1000, 2.0), (100, 9.0), (100, 11.0), (100, 10.0))
     ]
-    found = curves(lines, lambda line: line.makespan / line.ideal)
-    assert found == {"tree, 10,000 tasks": [(100, 10.0), (1000, 2.0)]}
+    found = curves(lines, lambda line: line.makespan / line.ideal, "workers")
+    assert found == {("tree", "10,000 tasks"): [(100, 10.0), (1000, 2.0)]}
+    found = curves(lines, lambda line: line.makespan / line.ideal, "tasks")
+    assert found == {
+        ("tree", "100 workers"): [(10_000, 10.0)],
+        ("tree", "1,000 workers"): [(10_000, 2.0)],
+    }

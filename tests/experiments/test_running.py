@@ -152,6 +152,11 @@ def test_large_workflows_take_at_least_the_ideal() -> None:
         cases([1], [4])
 
 
+def test_the_plan_of_a_layered_graph_is_close_to_the_ideal() -> None:
+    found = simulated(Case("layered", 5000, 20), 0)
+    assert found.makespan < 1.1 * found.ideal
+
+
 @pytest.mark.real
 def test_real_runs_go_the_same_way(tmp_path: Path) -> None:
     """Real sandboxes carry the same plans out, and tell what the platform takes."""

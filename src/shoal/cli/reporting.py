@@ -35,6 +35,8 @@ def carry_out(args: argparse.Namespace) -> None:
     for line in report.damaged:
         print(f"left out: {line}", file=sys.stderr)
     _print_claims(report.verdicts)
+    if report.note:
+        print(report.note, file=sys.stderr)
     print(f"written to {report.path}")
 
 

@@ -1,7 +1,8 @@
 """The figures of a report as SVG drawings: bars, boxes, dots, stacks and curves.
 
 1. A chart has a row for each label, and its values run to the right; only curves have two axes.
-2. Lines and letters take the page's colours, in light and dark; `standalone` brings them along.
+2. Lines and letters take the page's colours, in light and dark; `standalone` brings them along,
+   `plain` fixes them for what knows no such thing.
 3. What a mark stands for is told in words when it is pointed at.
 """
 
@@ -22,11 +23,12 @@ _TOP = 26
 _LETTER = 7.2
 """How wide a letter is at most, on average."""
 
-VARIABLES = """
-:root{color-scheme:light dark;--page:#fff;--ink:#1f2937;--pale:#6b7280;--line:#e5e7eb;
---box:#f6f7f9;--good:#15803d;--part:#b45309;--bad:#b91c1c}
-@media(prefers-color-scheme:dark){:root{--page:#16181d;--ink:#e5e7eb;--pale:#9ca3af;--line:#2b3038;
---box:#1e2127;--good:#4ade80;--part:#fbbf24;--bad:#f87171}}
+_LIGHT = {"page": "#fff", "ink": "#1f2937", "pale": "#6b7280", "line": "#e5e7eb",
+          "box": "#f6f7f9", "good": "#15803d", "part": "#b45309", "bad": "#b91c1c"}  # fmt: skip
+VARIABLES = f"""
+:root{{color-scheme:light dark;{"".join(f"--{name}:{colour};" for name, colour in _LIGHT.items())}}}
+@media(prefers-color-scheme:dark){{:root{{--page:#16181d;--ink:#e5e7eb;--pale:#9ca3af;
+--line:#2b3038;--box:#1e2127;--good:#4ade80;--part:#fbbf24;--bad:#f87171}}}}
 """
 MARKS = """
 svg.chart{display:block;max-width:100%;height:auto}
@@ -167,11 +169,13 @@ def curves(
     title: str,
     units: tuple[str, str],
     lines: Mapping[str, Sequence[tuple[float, float]]],
-    colours: Sequence[str],
+    colours: Mapping[str, str],
 ) -> str:
     """Lines through points; an axis (across, up) that spans a lot is logarithmic."""
     points = [point for line in lines.values() for point in line]
-    across = _fitting([x for x, _ in points], NARROW - _RIGHT, left=64)
+    most = max(x for x, _ in points)
+    right = NARROW - max(_RIGHT, round(_LETTER * len(_number(most)) / 2) + 4)
+    across = _fitting([x for x, _ in points], right, left=64)
     height = 230
     up = _fitting([y for _, y in points], height, left=0)
     marks = [_line("grid", across(at), across(at), _TOP, _TOP + height) for at in across.ticks]
@@ -181,10 +185,10 @@ def curves(
     ]
     for at in up.ticks:
         y = _TOP + height - up(at)
-        marks.append(_line("grid", 64, NARROW - _RIGHT, y, y))
+        marks.append(_line("grid", 64, right, y, y))
         marks.append(f'<text class="pale end" x="58" y="{y + 4:.1f}">{_number(at)}</text>')
-    for number, (name, line) in enumerate(lines.items()):
-        colour = colours[number % len(colours)]
+    for name, line in lines.items():
+        colour = colours[name]
         placed = [(across(x), _TOP + height - up(y), x, y) for x, y in line]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _, _ in placed)
         marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
@@ -195,20 +199,28 @@ def curves(
         ]
     marks.append(f'<text class="pale" x="4" y="14">{escape(units[1])}</text>')
     marks.append(
-        f'<text class="pale end" x="{NARROW - _RIGHT}" y="{_TOP + height + 32}">'
-        f"{escape(units[0])}</text>"
+        f'<text class="pale end" x="{right}" y="{_TOP + height + 32}">{escape(units[0])}</text>'
     )
-    legend = {name: colours[number % len(colours)] for number, name in enumerate(lines)}
-    return _svg(title, _TOP + height + 40, marks, legend, NARROW)
+    return _svg(title, _TOP + height + 40, marks, colours, NARROW)
 
 
 def standalone(svg: str) -> str:
     """A drawing as a file of its own, in the folder of figures."""
-    style = (
-        f"<style>{VARIABLES}\n{MARKS}</style><rect width='100%' height='100%' fill='var(--page)'/>"
-    )
+    return _styled(svg.replace('href="', 'href="../'), VARIABLES + MARKS)
+
+
+def plain(svg: str) -> str:
+    """A drawing in the colours of light pages, without what only browsers know."""
+    styled = _styled(svg, MARKS)
+    for name, colour in _LIGHT.items():
+        styled = styled.replace(f"var(--{name})", colour)
+    return styled
+
+
+def _styled(svg: str, style: str) -> str:
     head, end, rest = svg.partition(">")
-    return head + end + style + rest.replace('href="', 'href="../') + "\n"
+    page = "<rect width='100%' height='100%' fill='var(--page)'/>"
+    return f"{head}{end}<style>{style}</style>{page}{rest}\n"
 
 
 class _Axis:
@@ -247,7 +259,7 @@ class _Axis:
                 for factor in factors
                 if self._low <= log10(factor) + power <= self._high
             ]
-            if len(found) >= 4:
+            if len(found) >= 3:
                 return found
         return found
 
@@ -285,8 +297,8 @@ def _svg(
     title: str, height: int, marks: Sequence[str], legend: Mapping[str, str], width: int
 ) -> str:
     key, x, y = [], 4, height + 4
+    room = 26 + round(_LETTER * max(map(len, legend), default=0))
     for name, colour in legend.items():
-        room = 26 + round(_LETTER * len(name))
         if x + room > width:
             x, y = 4, y + 20
         key.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="2" fill="{colour}"/>')

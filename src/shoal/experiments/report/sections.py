@@ -5,9 +5,11 @@ A figure whose records aren't there is left out, not drawn empty.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 from shoal.experiments.grid import CENTRALISED
 from shoal.experiments.records import Row, Scale
@@ -37,6 +39,8 @@ _COLOURS = {
     "auto-fastest": "#e8853a", "auto-cheapest": "#dcb53c",
 }  # fmt: skip
 _SERIES = ("#3d85c6", "#e8853a", "#2f9e68", "#7b68a8", "#c2557f", "#dcb53c", "#4aa8b5", "#8f6d4f")
+_SHADES = {"tree": ("#a4d9bd", "#4fb783", "#1f7a4a"), "layered": ("#f5c9a3", "#e8853a", "#a8480f")}
+_ALONG: tuple[Literal["tasks"], Literal["workers"]] = ("tasks", "workers")
 _PARTS = ("#e0a050", "#b4bcc8", "#6fb1c9", "#4c78a8", "#8a7fb5")
 _KEPT = {50: (0.419, 0.715), 75: (0.667, 0.897), 90: (0.869, 1.0)}
 """The paper's shares of kept SLAs, over its planners."""
@@ -302,21 +306,36 @@ def scale_sections(lines: Sequence[Scale]) -> list[Section]:
     """How makespan, coordination and the simulation itself grow with tasks and workers."""
     if not lines:
         return []
-    drawn = {
-        "Makespan over the ideal": ("times", lambda line: line.makespan / line.ideal),
-        "Coordination operations a task": ("operations", lambda line: line.operations / line.tasks),
-        "Time of the simulation": ("s", lambda line: line.seconds),
-        "Memory of the simulation": ("MB", lambda line: line.peak_mb),
+    drawn: dict[str, tuple[str, Callable[[Scale], float]]] = {
+        "Makespan": ("times the ideal", lambda line: line.makespan / line.ideal),
+        "Coordination": ("operations a task", lambda line: line.operations / line.tasks),
+        "Time of the simulation": ("CPU seconds", lambda line: line.seconds),
+        "Memory of the simulation": ("MB at the peak", lambda line: line.peak_mb),
     }
-    drawings = {
-        title: charts.curves(title, ("workers", unit), curves(lines, value), _SERIES)
-        for title, (unit, value) in drawn.items()
-    }
+    drawings = {}
+    for what, (unit, value) in drawn.items():
+        for along in _ALONG:
+            found = curves(lines, value, along)
+            title = f"{what} by {along}"
+            named = {", ".join(name): points for name, points in found.items()}
+            drawings[title] = charts.curves(title, (along, unit), named, _shaded(found))
     about = (
-        "Simulated runs of very large workflows. The ideal is the longer of the critical path and "
-        "the work divided by the workers: no schedule is shorter."
+        "Simulated runs of very large workflows of tasks that take about a second. The ideal is "
+        "the longer of the critical path and the work divided by the workers: no schedule is "
+        "shorter. An operation is a round trip to the store or the gateway."
     )
     return [Section("scale", "Scale", about, drawings)]
+
+
+def _shaded(names: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """A colour for each curve: its shape's hue, the darker the larger."""
+    seen: Counter[str] = Counter()
+    colours = {}
+    for name in names:
+        shades = _SHADES.get(name[0], _SERIES)
+        colours[", ".join(name)] = shades[seen[name[0]] % len(shades)]
+        seen[name[0]] += 1
+    return colours
 
 
 def _colour(planner: str) -> str:

@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, quantiles
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from shoal.experiments.records import Row, Scale
 
@@ -174,14 +174,15 @@ def missing(rows: Sequence[Row], repeat: int) -> int:
 
 
 def curves(
-    rows: Iterable[Scale], value: Callable[[Scale], float]
-) -> Mapping[str, list[tuple[float, float]]]:
-    """For each shape and size the points (workers, value), by their workers."""
-    found: dict[str, dict[float, list[float]]] = {}
-    for row in sorted(rows, key=lambda row: (row.shape, row.tasks, row.workers)):
-        points = found.setdefault(f"{row.shape}, {row.tasks:,} tasks", {})
-        points.setdefault(row.workers, []).append(value(row))
+    rows: Iterable[Scale], value: Callable[[Scale], float], along: Literal["tasks", "workers"]
+) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """For each shape and number of the other kind the points (tasks or workers, value)."""
+    other = "workers" if along == "tasks" else "tasks"
+    found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    rows = sorted(rows, key=lambda row: row.shape, reverse=True)
+    for row in sorted(rows, key=lambda row: (getattr(row, other), getattr(row, along))):
+        points = found.setdefault((row.shape, f"{getattr(row, other):,} {other}"), {})
+        points.setdefault(getattr(row, along), []).append(value(row))
     return {
-        name: [(workers, median(each)) for workers, each in points.items()]
-        for name, points in found.items()
+        name: [(at, median(each)) for at, each in points.items()] for name, points in found.items()
     }

@@ -1,20 +1,21 @@
 """`write_report`: an experiment's records as a page, with its figures and Gantt charts as files.
 
-The page is `report.html` in the experiment's folder; figures are in `figures/`, and `gantt/` has
-the median run of whatever a bar or a cell stands for.
+The page is `report.html` in the experiment's folder; figures are in `figures/`, as SVG and, where
+resvg is installed, as PNG; and `gantt/` has the median run of whatever a bar or a cell stands for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from shoal.errors import ShoalError, UsageError
 from shoal.execution.gantt import gantt_html
 from shoal.experiments.grid import CENTRALISED
 from shoal.experiments.records import Records, Row
-from shoal.experiments.report.charts import standalone
+from shoal.experiments.report.charts import plain, standalone
 from shoal.experiments.report.claims import Verdict, claims, judged
 from shoal.experiments.report.page import page
 from shoal.experiments.report.sections import (
@@ -33,6 +34,8 @@ from shoal.experiments.report.statistics import (
     middle_run,
 )
 
+_ZOOM = 2.0
+"""Of figures as PNG, so that they are sharp in print."""
 PAGE, FIGURES, GANTT = "report.html", "figures", "gantt"
 
 
@@ -44,6 +47,8 @@ class Written:
     verdicts: Sequence[Verdict]
     damaged: Sequence[str]
     """What couldn't be read, and was left out."""
+    note: str = ""
+    """What else is left out, and how to get it."""
 
 
 def write_report(folder: Path) -> Written:
@@ -65,12 +70,12 @@ def write_report(folder: Path) -> Written:
         drawn = design_sections(rows, links) if designs else planner_sections(rows, links)
         drawn += scale_sections(lines)
         verdicts = _verdicts(rows, designs)
-        _draw_figures(folder / FIGURES, drawn)
+        note = _draw_figures(folder / FIGURES, drawn)
         path = folder / PAGE
         path.write_text(page(experiment, rows, verdicts, drawn, links, damaged), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"The report can't be written to {folder}: {error}.") from error
-    return Written(path, verdicts, damaged)
+    return Written(path, verdicts, damaged, note)
 
 
 def _verdicts(rows: Sequence[Row], designs: bool) -> list[Verdict]:
@@ -103,10 +108,24 @@ def _draw_runs(records: Records, rows: Sequence[Row]) -> tuple[Links, list[str]]
     return links, missing
 
 
-def _draw_figures(folder: Path, sections: Sequence[Section]) -> None:
+def _draw_figures(folder: Path, sections: Sequence[Section]) -> str:
+    """Write the figures; what is left out."""
     folder.mkdir(exist_ok=True)
+    rendered = _renderer()
     for section in sections:
         for number, svg in enumerate(section.drawings.values(), 1):
             several = f"-{number}" if len(section.drawings) > 1 else ""
             path = folder / f"{section.name}{several}.svg"
             path.write_text(standalone(svg), encoding="utf-8")
+            if rendered is not None:
+                path.with_suffix(".png").write_bytes(rendered(plain(svg)))
+    return "" if rendered else "The figures as PNG are left out: pip install 'shoal[experiments]'."
+
+
+def _renderer() -> Callable[[str], bytes] | None:
+    """What makes a PNG of an SVG, if it is installed."""
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError:
+        return None
+    return partial(svg_to_bytes, zoom=_ZOOM)
