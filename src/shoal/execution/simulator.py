@@ -116,6 +116,9 @@ class Simulation:
         self._nbytes: dict[TaskId, int] = {}
         for sizes in self._constants.values():
             self._nbytes.update(sizes)
+        self._ways: dict[TaskId, float] = {}
+        """How long marks of each task are on their way: what is known of messages tells of the
+        last mark of a task, so they are drawn for each task once."""
         self._spans: list[Span] = []
         self._makespan = 0.0
         self._unfinished = len(self._workers)
@@ -434,7 +437,10 @@ class Simulation:
 
         if owner is None:
             worker.asked.add((mark.task, mark.producer))
-        self._ask(sent - self._clock.now() + self._costs.coordination(), marked)
+        way = self._ways.get(mark.task)
+        if way is None:
+            way = self._ways[mark.task] = self._costs.coordination()
+        self._ask(sent - self._clock.now() + way, marked)
 
     def _leave_with(self, worker: Worker, mark: Mark, last: bool) -> None:
         """The store has a mark; who leaves with it does so unless it is the last."""
