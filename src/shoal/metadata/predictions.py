@@ -21,8 +21,9 @@ from itertools import islice, zip_longest
 from typing import NamedTuple
 
 from shoal.execution.costs import Costs, Direction
-from shoal.metadata.draws import Choice, Draws, Value
-from shoal.metadata.samples import FIRST, Sample, Samples
+from shoal.execution.timeline import STARTS
+from shoal.metadata.draws import TASKS, Choice, Draws, Kin, Value
+from shoal.metadata.samples import FIRST, KINDS, Sample, Samples
 from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
 
@@ -41,6 +42,13 @@ PARALLEL_GAIN = 0.3
 """Exponent: what a task that uses several CPUs gains from more of them."""
 _FIXED_NBYTES = 64 * 1024
 """A transfer's fixed cost, as so many bytes."""
+_UNKNOWN = Kin(TASKS)
+"""Of a task that has hardly run."""
+_KIN = {
+    part: Kin(part, part)
+    for part in (*(kind + who for kind in STARTS for who in (FIRST, "")), *KINDS)
+}
+"""Of everything that isn't a task: it deviates as its kind does."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ class LearntPredictions:
         self._draws = Draws()
         self.needs: dict[str, int] = {}
         """Memory that tasks of some names have turned out to need, in MB."""
-        self._cached: dict[tuple[str, str | int, int, Resources | None], list[Value]] = {}
+        self._cached: dict[tuple[str, str | int, int, Resources | None, int], list[Value]] = {}
         same = workflow.fingerprint()
         for run, block in enumerate(runs):
             for sample in block.samples:
@@ -136,35 +144,42 @@ class LearntPredictions:
         self._groups.setdefault(key, _Group(recent=recent)).add(run, sample)
         if sample.kind == "execute" and own:
             self._own.setdefault(sample.number, _Group(recent=True)).add(run, sample)
-            self._draws.add(run, sample.name, sample.number, sample.resources, sample.seconds)
+            thing = (sample.number, sample.resources)
+            self._draws.add(run, Kin(TASKS, sample.name, thing), sample.seconds)
+        elif sample.kind != "execute":
+            part = sample.kind + sample.name
+            thing = (sample.nbytes, sample.resources)
+            self._draws.add(run, Kin(part, part, thing), sample.seconds)
 
     def at(self, sla: SLA) -> Costs:
         """Each cost at a service level."""
         p = 50.0 if sla == "median" else sla.p
         known: dict[int, float] = {}
 
-        def choose(values: list[Value], _: str) -> float:
+        def choose(values: list[Value], _: Kin) -> float:
             """Lists of values are kept, so that each is looked at once."""
             amount = known.get(id(values))
             if amount is None:
                 amount = known[id(values)] = percentile(values, p)
             return amount
 
-        return _CostsAt(self, choose, p)
+        return _CostsAt(self, choose, p, RECENT)
 
     def sampled(self, seed: int) -> Costs:
         """Costs as one run might have them."""
-        return _CostsAt(self, self._draws.of_run(seed), 50.0)
+        return _CostsAt(self, self._draws.of_run(seed), 50.0, MOST)
 
     def executions(self, task: TaskId, nbytes: int, resources: Resources) -> list[Value]:
         """How long the task has taken, or would have."""
         name, number = self._calls[task].task.name, self._numbers[task]
         return self._values("execute", name, number, nbytes, resources)
 
-    def peers(self, task: TaskId, nbytes: int) -> str:
-        """The name of the tasks that deviate as this one does, if it has run often enough."""
-        own = self._own_group(self._numbers[task], nbytes)
-        return "" if own is None else self._calls[task].task.name
+    def kin(self, task: TaskId, nbytes: int, resources: Resources) -> Kin:
+        """What the task's deviations are like; its namesakes' only if it has run often enough."""
+        number = self._numbers[task]
+        if self._own_group(number, nbytes) is None:
+            return _UNKNOWN
+        return Kin(TASKS, self._calls[task].task.name, (number, resources))
 
     def outputs(self, task: TaskId, nbytes: int) -> list[Value]:
         """How large the task's output has been, or would have."""
@@ -176,10 +191,11 @@ class LearntPredictions:
         return self._values(direction, "", -1, nbytes, resources)
 
     def others(
-        self, kind: str, nbytes: int = 0, resources: Resources | None = None, name: str = ""
-    ) -> list[Value]:
-        """How long starts, messages and launches have taken."""
-        return self._values(kind, name, -1, nbytes, resources)
+        self, kind: str, latest: int, nbytes: int = 0, resources: Resources | None = None,
+        name: str = "",
+    ) -> list[Value]:  # fmt: skip
+        """How long starts, messages and launches have taken, so many of the latest."""
+        return self._values(kind, name, -1, nbytes, resources, latest)
 
     def _own_group(self, number: int, nbytes: int) -> _Group | None:
         own = self._own.get(number)
@@ -188,28 +204,33 @@ class LearntPredictions:
         return None
 
     def _values(
-        self, kind: str, name: str, number: int, nbytes: int, resources: Resources | None
-    ) -> list[Value]:
+        self, kind: str, name: str, number: int, nbytes: int, resources: Resources | None,
+        latest: int = RECENT,
+    ) -> list[Value]:  # fmt: skip
         group = self._groups.get(("execute" if kind == "output" else kind, name))
         if group is None:
             return []
         own = self._own_group(number, nbytes)
         group = own or group
-        key = (kind, number if group is own else name, nbytes, resources)
+        key = (kind, number if group is own else name, nbytes, resources, latest)
         values = self._cached.get(key)
         if values is None:
-            values = self._cached[key] = group.values(kind, nbytes, resources)
+            values = self._cached[key] = group.values(kind, nbytes, resources, latest)
         return values
 
 
 class _CostsAt:
     """One figure for each cost, made of what it has been."""
 
-    def __init__(self, predictions: LearntPredictions, choose: Choice, p: float) -> None:
+    def __init__(
+        self, predictions: LearntPredictions, choose: Choice, p: float, latest: int
+    ) -> None:
         self.constants = predictions.constants
         self._predictions = predictions
         self._choose = choose
         self._p = p
+        self._latest = latest
+        """How many starts and messages count: enough for a level, or to draw from."""
         self._defaults = predictions.defaults
         self._executions: dict[tuple[TaskId, int, Resources], float] = {}
         self._outputs: dict[tuple[TaskId, int], int] = {}
@@ -217,22 +238,22 @@ class _CostsAt:
         self._constant_nbytes = sum(sizes.values())
 
     def launch(self) -> float:
-        values = self._predictions.others("launch", self._constant_nbytes)
-        return self._choose(values, "") if values else self._defaults.launch()
+        values = self._predictions.others("launch", self._latest, self._constant_nbytes)
+        return self._choose(values, _KIN["launch"]) if values else self._defaults.launch()
 
     def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         kind = "warm start" if warm else "cold start"
         for who in (FIRST, "") if first else ("", FIRST):
-            values = self._predictions.others(kind, 0, resources, who)
+            values = self._predictions.others(kind, self._latest, 0, resources, who)
             if values:
-                return self._choose(values, "")
+                return self._choose(values, _KIN[kind + who])
         return self._defaults.startup(resources, warm=warm)
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         values = self._predictions.transfers(direction, nbytes, resources)
         if not values:
             return self._defaults.transfer(direction, nbytes, resources)
-        return self._choose(values, "")
+        return self._choose(values, _KIN[direction])
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
         key = (task, input_nbytes, resources)
@@ -240,7 +261,7 @@ class _CostsAt:
         if seconds is None:
             values = self._predictions.executions(task, input_nbytes, resources)
             seconds = (
-                self._choose(values, self._predictions.peers(task, input_nbytes))
+                self._choose(values, self._predictions.kin(task, input_nbytes, resources))
                 if values
                 else self._defaults.execution(task, input_nbytes, resources)
             )
@@ -261,15 +282,17 @@ class _CostsAt:
         return nbytes
 
     def coordination(self) -> float:
-        values = self._predictions.others("deliver")
-        return self._choose(values, "") if values else self._defaults.coordination()
+        values = self._predictions.others("deliver", self._latest)
+        return self._choose(values, _KIN["deliver"]) if values else self._defaults.coordination()
 
     def invocation(self) -> float:
         return self._defaults.invocation()
 
     def hand_in(self, nbytes: int, resources: Resources) -> float:
-        values = self._predictions.others("hand in", nbytes)
-        return self._choose(values, "") if values else self._defaults.hand_in(nbytes, resources)
+        values = self._predictions.others("hand in", self._latest, nbytes)
+        if not values:
+            return self._defaults.hand_in(nbytes, resources)
+        return self._choose(values, _KIN["hand in"])
 
 
 class _Row(NamedTuple):
@@ -302,7 +325,9 @@ class _Group:
         self._sort()
         return self._all[0].nbytes / 2 <= nbytes <= self._all[-1].nbytes * 2
 
-    def values(self, kind: str, nbytes: int, resources: Resources | None) -> list[Value]:
+    def values(
+        self, kind: str, nbytes: int, resources: Resources | None, latest: int
+    ) -> list[Value]:
         """What the cost has been or would have been, the smallest first."""
         self._sort()
         rows = self._all if resources is None else self._of.get(resources, [])
@@ -312,7 +337,7 @@ class _Group:
         growth = _growth(rows[0].nbytes, rows[-1].nbytes, nbytes)
         chosen = selected(rows, nbytes)
         if self._recent:
-            chosen = sorted(chosen, key=lambda row: row.run)[:RECENT]
+            chosen = sorted(chosen, key=lambda row: row.run)[:latest]
         decay = _DECAY if self._recent else 1.0
         return sorted(
             Value(scale(row.sample, nbytes, resources, growth), row.run, decay**row.run)
