@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from math import exp
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from planning_examples import workflow
 
 from shoal import NonUniformPlanner, Percentile, Resources, UniformPlanner, WukongPlanner, task
 from shoal.execution.costs import Costs, Direction
-from shoal.execution.plan import Plan
+from shoal.execution.plan import Placement, Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import makespan_of, simulate
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
@@ -24,7 +24,7 @@ from shoal.metadata.samples import Samples, distilled, undistilled
 from shoal.planning import preview as previewing
 from shoal.planning.base import Conditions, Planner
 from shoal.planning.preview import Preview
-from shoal.types import SLA, TaskId
+from shoal.types import SLA, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 WORLDS = 25
@@ -152,3 +152,29 @@ def test_history_of_simulated_runs_predicts_simulated_runs_without_bias() -> Non
         block = undistilled(distilled(flow, workers, timeline, {}))
         known = Conditions(LearntPredictions(flow, [block] * 5, DefaultCosts()), 4, SMALL, pool)
         assert Preview(plan, known).makespan == pytest.approx(timeline.makespan, rel=0.005)
+
+
+def test_a_wide_fan_in_is_predicted_without_bias_however_messages_vary() -> None:
+    """Only the last of many messages is recorded: it isn't drawn for each of them."""
+
+    class Talking(World):
+        def _off(self, deviation: float) -> float:
+            return 1.0
+
+        def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+            return 0.5
+
+        def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
+            return 100
+
+        def coordination(self) -> float:
+            return 0.1 * exp(self._rng.gauss(0.0, 1.0))
+
+    flow = workflow(join(*[load() for _ in range(16)]))
+    homes = {task: Placement(WorkerId(f"w{n % 16}"), SMALL) for n, task in enumerate(flow.calls)}
+    plan = Plan(flow, homes)
+    past = [simulate(plan, Talking(0, f"past {n}", 0.0), pool()) for n in range(40)]
+    runs = [undistilled(distilled(flow, plan.workers, each, {})) for each in past]
+    known = LearntPredictions(flow, runs, DefaultCosts())
+    drawn = [makespan_of(plan, known.sampled(seed), pool()) for seed in range(200)]
+    assert median(drawn) == pytest.approx(median([each.makespan for each in past]), rel=0.05)

@@ -117,8 +117,8 @@ class Simulation:
         for sizes in self._constants.values():
             self._nbytes.update(sizes)
         self._ways: dict[TaskId, float] = {}
-        """How long marks of each task are on their way: what is known of messages tells of the
-        last mark of a task, so they are drawn for each task once."""
+        """How long marks of each task are on their way. What is known of messages tells of the
+        last mark of each task, so the first one's time counts for all."""
         self._spans: list[Span] = []
         self._makespan = 0.0
         self._unfinished = len(self._workers)
@@ -437,9 +437,7 @@ class Simulation:
 
         if owner is None:
             worker.asked.add((mark.task, mark.producer))
-        way = self._ways.get(mark.task)
-        if way is None:
-            way = self._ways[mark.task] = self._costs.coordination()
+        way = self._ways.setdefault(mark.task, self._costs.coordination())
         self._ask(sent - self._clock.now() + way, marked)
 
     def _leave_with(self, worker: Worker, mark: Mark, last: bool) -> None:
