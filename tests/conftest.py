@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ settings.load_profile("same")  # every time the same cases; `make search` looks 
 @pytest.fixture(scope="session", autouse=True)
 def private_folder() -> Iterator[Path]:
     """Where history, logs, sockets and locks of all tests go; no process may be left in it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background
     folder = Path(tempfile.mkdtemp(prefix="shoal-"))
     with pytest.MonkeyPatch.context() as patch:
         for variable in [name for name in os.environ if name.startswith("SHOAL_")]:
