@@ -206,12 +206,18 @@ def test_a_fan_in_with_a_big_input_here_waits_for_the_slot() -> None:
     assert Execute(d) in machine.handle(Executed(c, 1))
 
 
-def test_two_outputs_for_one_task_are_asked_for_together() -> None:
+def clustering() -> Any:
+    """A worker that has all of a diamond, and asks whether `d` waits for `b` only."""
     known = deciding(fan_out_clustering=True, fan_in_clustering=True, delayed_io=True)
     machine = flexible_machine({"a": "", "b": "a", "c": "a", "d": "bc"}, "a", policies=known)
     machine.handle(Arrived(a))
     machine.handle(Executed(a, BIG))
     machine.handle(Executed(b, BIG))
+    return machine
+
+
+def test_two_outputs_for_one_task_are_asked_for_together() -> None:
+    machine = clustering()
     machine.handle(Marked(d, b, claimed=False, refused=True))
     assert Mark(d, None, (b, c), (), (), c, held=(c, b)) in machine.handle(Executed(c, BIG))
     assert machine.handle(Marked(d, c, claimed=True)) == [Execute(d)]
@@ -219,11 +225,7 @@ def test_two_outputs_for_one_task_are_asked_for_together() -> None:
 
 def test_what_comes_while_the_store_is_asked_is_asked_for_with_it() -> None:
     """Each of two questions in flight would be refused because of the other."""
-    known = deciding(fan_out_clustering=True, fan_in_clustering=True, delayed_io=True)
-    machine = flexible_machine({"a": "", "b": "a", "c": "a", "d": "bc"}, "a", policies=known)
-    machine.handle(Arrived(a))
-    machine.handle(Executed(a, BIG))
-    machine.handle(Executed(b, BIG))
+    machine = clustering()
     assert machine.handle(Executed(c, BIG)) == [Forget((a,))]
     together = Mark(d, None, (b, c), (), (), c, held=(c, b))
     assert machine.handle(Marked(d, b, claimed=False, refused=True)) == [together]
@@ -232,11 +234,7 @@ def test_what_comes_while_the_store_is_asked_is_asked_for_with_it() -> None:
 
 def test_nothing_is_held_for_a_task_that_has_become_the_workers_own() -> None:
     """An earlier start of the worker had marked `d` for `c`, whose output was small then."""
-    known = deciding(fan_out_clustering=True, fan_in_clustering=True, delayed_io=True)
-    machine = flexible_machine({"a": "", "b": "a", "c": "a", "d": "bc"}, "a", policies=known)
-    machine.handle(Arrived(a))
-    machine.handle(Executed(a, BIG))
-    machine.handle(Executed(b, BIG))
+    machine = clustering()
     machine.handle(Executed(c, BIG))
     assert Execute(d) in machine.handle(Marked(d, b, claimed=True))
     assert machine.handle(Executed(d, 1))[-1] == Finish()
