@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -112,6 +113,18 @@ def test_an_input_that_no_worker_can_read_harms_no_other(session: Session) -> No
         assert farm.submit(1).result(30) == 2
         with pytest.raises(TaskError, match="can't be read"):
             poison.result(30)
+
+
+def test_a_function_that_can_not_be_sent_is_told_and_leaves_no_connection(
+    session: Session,
+) -> None:
+    lock = threading.Lock()
+    with (
+        pytest.raises(NotPicklable, match="stage 1"),
+        Farm(lambda value: (value, lock), workers=1, session=session),
+    ):
+        pass
+    gc.collect()  # warns of what is still open
 
 
 def test_a_result_that_the_client_cannot_read_is_an_error_of_that_task(session: Session) -> None:

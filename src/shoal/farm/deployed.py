@@ -100,10 +100,11 @@ class DeployedFarm:
         self._closing = False
         """Nothing is submitted any more."""
         self._closed = False
+        opening = self._opening(specs, tries)
         self._store = FarmStore(place.like.store, place.like.latency)
         self._ahead = self._store.time() - time.monotonic()
         self.crew = Crew(self.stages, place, self._store, self.now)
-        self._begin(specs, tries)
+        self._begin(opening)
         self._threads = [
             threading.Thread(target=self._guarded, args=(what,), name=name, daemon=True)
             for what, name in (
@@ -115,7 +116,7 @@ class DeployedFarm:
         for thread in self._threads:
             thread.start()
 
-    def _begin(self, specs: Sequence[StageSpec], tries: int) -> None:
+    def _opening(self, specs: Sequence[StageSpec], tries: int) -> FarmOpening:
         limit = None if self._place.limit is None else 0.8 * self._place.limit
         functions = [
             encode(
@@ -126,7 +127,7 @@ class DeployedFarm:
             )
             for number, spec in enumerate(specs)
         ]
-        opening = FarmOpening(
+        return FarmOpening(
             functions,
             [spec.order.late_last for spec in specs],
             tries,
@@ -134,6 +135,8 @@ class DeployedFarm:
             self._place.restarts,
             self._place.ttl,
         )
+
+    def _begin(self, opening: FarmOpening) -> None:
         try:
             self._store.begin(self.id, opening)
             for stage in self.stages:

@@ -124,10 +124,14 @@ class Tender:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        for store in list(self._stores.values()):
-            store.disconnect()
+        self._disconnect()
         if self._thread is not None:
             self._thread.join()
+            self._disconnect()  # from what the thread has opened meanwhile
+
+    def _disconnect(self) -> None:
+        for store in list(self._stores.values()):
+            store.disconnect()
 
     def _run(self) -> None:
         looked = time.monotonic()
@@ -163,7 +167,7 @@ class Tender:
             if job.farm:
                 self._cancel(job.run)
         except StoreUnavailable as error:
-            self._stores.pop(job.store, None)
+            self._give_up(job.store)
             if job.run not in self._since:
                 self._since[job.run] = time.monotonic()
                 log.warning("run %s can't be tended: %s", job.run, error)
@@ -174,6 +178,11 @@ class Tender:
             if job.run not in self._since:
                 self._since[job.run] = time.monotonic()
                 log.warning("run %s can't be tended: %s", job.run, error)
+
+    def _give_up(self, url: str) -> None:
+        store = self._stores.pop(url, None)
+        if store is not None:
+            store.disconnect()
 
     def _store(self, url: str) -> Store:
         if url not in self._stores:

@@ -52,7 +52,7 @@ def handle(job: dict[str, Any], running: Running) -> bool:
     try:
         return run_worker(invocation, store, platform, running, start=job["start"])
     except BaseException:
-        _stores.pop(where, None)
+        _stores.pop(where, store).disconnect()
         raise
     finally:
         platform.close()

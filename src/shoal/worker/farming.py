@@ -50,7 +50,7 @@ def work(invocation: Invocation, running: Running) -> bool:
     try:
         return work_with(store, invocation, running)
     except BaseException:
-        _stores.pop(where, None)
+        _stores.pop(where, store).disconnect()
         raise
 
 
