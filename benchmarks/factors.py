@@ -2,9 +2,10 @@
 
 Tree reductions and a wide fan-out run under the centralised designs and under flexible workers, to
 which one technique after the other is added. All take turns on the same store and on gateways of
-the same size, with every round trip delayed; everything is warm; a time is that from handing the
-workflow over to having its result, planning included, cleaning up not. Medians are printed, and
-whether decentralised workers beat each centralised design.
+the same size, with every round trip delayed; everything is warm, and each run begins when nobody is
+at work for the one before any more. A time is that from handing the workflow over to having its
+result, planning included, cleaning up not. Medians are printed, and whether decentralised workers
+beat each centralised design.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from statistics import median
@@ -28,6 +30,8 @@ from shoal.experiments.fan_out import fan_out
 from shoal.experiments.tree_reduction import tree_reduction
 from shoal.workflow import Output
 
+REST_SECONDS = 30.0
+"""After which sandboxes that are still busy are an error."""
 BIG = 256 * 1024
 """Bytes from which an output counts as big: that of the fan-out does, those of the trees don't."""
 NONE: dict[str, Any] = {
@@ -102,10 +106,21 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
                 for name, compute in runners.items():
                     output, start = build(), RealClock().now()
                     values, ended = compute(output)
+                    rest(session, central)
                     assert values == expected, f"{name} gives {values} instead of {expected}"
                     if number >= options.warm_ups:
                         found[workload][name].append(ended - start)
     return found
+
+
+def rest(session: Session, central: CentralScheduler) -> None:
+    """Wait until nobody is at work any more: what one run leaves to do isn't the next one's."""
+    session.settle()
+    deadline = time.monotonic() + REST_SECONDS
+    while any(gateway.status()["busy"] for gateway in (session.platform, central.gateway)):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"Sandboxes are still busy {REST_SECONDS:g} s after a run.")
+        time.sleep(0.01)
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:
