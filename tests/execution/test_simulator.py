@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from shoal.errors import WorkflowError
 from shoal.execution import simulator
+from shoal.execution.costs import Direction
 from shoal.execution.events import MailCame, Started
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
@@ -405,14 +406,30 @@ def test_tasks_go_in_the_order_of_their_ranks() -> None:
     assert order == [b, c, a]
 
 
+class SetRates(SetCosts):
+    """Transfers take a second for each output's bytes."""
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        return nbytes / (INLINE_NBYTES + 1)
+
+
+def test_outputs_that_are_fetched_together_are_one_transfer() -> None:
+    timeline = simulate(
+        plan_of({"a": "", "b": "", "d": "ab"}, {"w0": "ab", "w1": "d"}), SetCosts({})
+    )
+    first, second = timeline.of_kind("fetch")
+    assert (first.seconds, first.nbytes) == (1.0, 2 * (INLINE_NBYTES + 1))
+    assert (second.start, second.seconds, second.nbytes) == (first.end, 0.0, 0)
+
+
 def test_preloaded_input_is_fetched_while_the_other_is_computed() -> None:
     """`d` waits for `a`, saved at 3, and for `b`, saved at 12; w1 is there for `c`."""
     wiring = {"a": "", "b": "", "c": "", "d": "ab"}
     homes = {"w0": "a", "w1": "cd", "w2": "b"}
-    costs = SetCosts({"b": 10.0})
+    costs = SetRates({"b": 10.0})
     plain = simulate(plan_of(wiring, homes), costs)
     preloaded = simulate(plan_of(wiring, homes, preload="d"), costs)
-    assert starts(plain, "fetch", w1) == [12.0, 13.0]
+    assert starts(plain, "fetch", w1) == [12.0, 14.0]
     assert starts(preloaded, "fetch", w1) == [3.0, 12.0]
     assert preloaded.makespan == plain.makespan - 1.0
 

@@ -398,15 +398,16 @@ class Simulation:
         outputs: tuple[TaskId, ...],
         callback: Callable[[], Event],
     ) -> None:
+        """Outputs that are moved together are one transfer, which is told of the first."""
         now = self._clock.now()
-        start = max(now, worker.moving)
+        after = max(0.0, worker.moving - now)
+        nbytes = sum([self._nbytes[output] for output in outputs])
+        seconds = self._costs.transfer(direction, nbytes, worker.part.resources)
+        worker.moving = now + after + seconds
+        self._answer(worker, after + seconds, callback)
         for output in outputs:
-            nbytes = self._nbytes[output]
-            seconds = self._costs.transfer(direction, nbytes, worker.part.resources)
-            self._span(direction, worker, output, seconds, nbytes, after=start - now)
-            start += seconds
-        worker.moving = start
-        self._answer(worker, start - now, callback)
+            self._span(direction, worker, output, seconds, nbytes, after=after)
+            after, seconds, nbytes = after + seconds, 0.0, 0
 
     def _save(self, task: TaskId, value: Any) -> Event:
         self._store.saved[task] = value

@@ -20,7 +20,7 @@ import threading
 import time
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -463,8 +463,10 @@ class Courier:
 
         Meanwhile other orders are carried out: whoever makes it may wait for one of them.
         """
-        self._find_shared(outputs, found)
-        self._find_stored([output for output in outputs if output not in found], found)
+        start = self._clock.now()
+        taken = self._find_shared(outputs, found)
+        taken |= self._find_stored([output for output in outputs if output not in found], found)
+        self._tell_taken(taken, start)
         missing = [output for output in outputs if output not in found]
         if not missing:
             self._worker.keep(found)
@@ -475,31 +477,40 @@ class Courier:
             again = partial(self._fetch, outputs, found, until)
             self.after(_PROGRESS_SECONDS, lambda: self._orders.append(again))
 
-    def _find_shared(self, outputs: Sequence[TaskId], found: dict[TaskId, Any]) -> None:
+    def _find_shared(
+        self, outputs: Sequence[TaskId], found: dict[TaskId, Any]
+    ) -> dict[TaskId, int]:
+        taken: dict[TaskId, int] = {}
         for output in outputs:
-            start = self._clock.now()
             view = None
             if self._shared is not None and output not in found:
                 view = self._shared.read(output)
             if view is not None:
-                self._take(found, output, view, start)
+                taken[output] = self._take(found, output, view)
+        return taken
 
-    def _find_stored(self, outputs: Sequence[TaskId], found: dict[TaskId, Any]) -> None:
-        if outputs:
-            start = self._clock.now()
-            fetched = self._store.fetch(self._invocation.run, outputs)
-            for output, data in zip(outputs, fetched, strict=True):
-                if data is not None:
-                    nbytes = memoryview(data).nbytes
-                    place = self._store.place(self._invocation.run, output, nbytes)
-                    self._worker.recorder.spread(place, fetched=nbytes)
-                    self._take(found, output, data, start)
-                    start = self._clock.now()
+    def _find_stored(
+        self, outputs: Sequence[TaskId], found: dict[TaskId, Any]
+    ) -> dict[TaskId, int]:
+        taken: dict[TaskId, int] = {}
+        fetched = self._store.fetch(self._invocation.run, outputs) if outputs else ()
+        for output, data in zip(outputs, fetched, strict=True):
+            if data is not None:
+                nbytes = taken[output] = self._take(found, output, data)
+                place = self._store.place(self._invocation.run, output, nbytes)
+                self._worker.recorder.spread(place, fetched=nbytes)
+        return taken
 
-    def _take(self, found: dict[TaskId, Any], output: TaskId, data: Buffer, start: float) -> None:
+    def _take(self, found: dict[TaskId, Any], output: TaskId, data: Buffer) -> int:
         found[output] = decode(data, self._key, signed_output(output))
-        nbytes = memoryview(data).nbytes
-        self._worker.recorder.moved(FETCH, output, start, self._clock.now(), nbytes)
+        return memoryview(data).nbytes
+
+    def _tell_taken(self, taken: Mapping[TaskId, int], start: float) -> None:
+        """Outputs that came together are one transfer, which is told of the first."""
+        end, nbytes = self._clock.now(), sum(taken.values())
+        for output in taken:
+            self._worker.recorder.moved(FETCH, output, start, end, nbytes)
+            start, nbytes = end, 0
 
     def opened(self, letter: Letter) -> dict[TaskId, Any]:
         """The small outputs that came with a message; none with one that is about a saved one."""
