@@ -123,6 +123,7 @@ def test_preloading_that_shortens_nothing_is_not_planned() -> None:
     assert PreLoadOptimization().apply(plan, conditions(costs), costs) == plan
     plan, costs = waiting(5.0)
     assert PreLoadOptimization().apply(plan, charged(costs), costs) == plan
+    assert PreLoadOptimization(threshold=1).apply(plan, charged(costs), costs) == plan
 
 
 def late(first: float = 10.0, *, idle: float = 7.0, **options: Any) -> tuple[Plan, Conditions]:

@@ -29,9 +29,10 @@ _LONGER = 1 + 1e-6
 class PreLoadOptimization:
     """Fetch a task's inputs as each is saved, while its worker may still be busy with others.
 
-    Every task with at least `threshold` upstream tasks on other workers gets it. Then the critical
-    path is walked: its other tasks that wait for another worker get it as long as that shortens
-    the simulated makespan and shows a new path.
+    Every task with at least `threshold` upstream tasks on other workers gets it, unless the
+    simulated makespan is longer for it: inputs that are fetched together are one round trip,
+    pre-loaded ones are not. Then the critical path is walked: its other tasks that wait for another
+    worker get it as long as that shortens the simulated makespan and shows a new path.
     """
 
     threshold: int = 2
@@ -48,8 +49,11 @@ class PreLoadOptimization:
         watch = Stopwatch(conditions.seconds)
         away = _elsewhere(plan)
         chosen = [task for task, count in away.items() if count >= self.threshold]
-        best = _preloaded(plan, chosen)
-        timeline = conditions.simulate(best, costs)
+        best, timeline = plan, conditions.simulate(plan, costs)
+        trial = _preloaded(plan, chosen)
+        tried = conditions.simulate(trial, costs)
+        if tried.makespan <= timeline.makespan * _LONGER:
+            best, timeline = trial, tried
         for _ in range(self.iterations):
             path = critical_path(plan.workflow, timeline)
             more = [t for t in path if away.get(t) and not best.placements[t].preload]
