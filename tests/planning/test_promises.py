@@ -134,16 +134,19 @@ def test_about_as_many_runs_keep_a_promise_as_its_level_says(
         assert abs(share - p) < 5, f"{p:g} % promised, {share:.1f} % kept"
 
 
+class Even(World):
+    """Nothing deviates."""
+
+    def _off(self, deviation: float) -> float:
+        return 1.0
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        """Half a second."""
+        return 0.5
+
+
 def test_history_of_simulated_runs_predicts_simulated_runs_without_bias() -> None:
-    """Nothing deviates: a run is what it was."""
-
-    class Even(World):
-        def _off(self, deviation: float) -> float:
-            return 1.0
-
-        def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-            return 0.5
-
+    """A run is what it was."""
     flow = tree()
     for planner in (UniformPlanner(), WukongPlanner()):
         plan = planner.plan(flow, Conditions(DefaultCosts(), 4, SMALL, pool=pool))
@@ -157,13 +160,7 @@ def test_history_of_simulated_runs_predicts_simulated_runs_without_bias() -> Non
 def test_a_wide_fan_in_is_predicted_without_bias_however_messages_vary() -> None:
     """Only the last of many messages is recorded: it isn't drawn for each of them."""
 
-    class Talking(World):
-        def _off(self, deviation: float) -> float:
-            return 1.0
-
-        def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-            return 0.5
-
+    class Talking(Even):
         def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
             return 100
 

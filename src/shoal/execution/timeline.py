@@ -54,6 +54,11 @@ class Span:
         """How long it took."""
         return self.end - self.start
 
+    @property
+    def came_along(self) -> bool:
+        """Whether it was fetched with another output, which has the transfer's time and bytes."""
+        return self.kind == "fetch" and not self.nbytes
+
 
 @dataclass(frozen=True, slots=True)
 class Moved:

@@ -180,9 +180,7 @@ def _row(
         waiting=waiting(timeline),
         uploaded=sum(span.nbytes for span in timeline.of_kind("save")),
         downloaded=sum(span.nbytes for span in timeline.of_kind("fetch")),
-        operations=len(
-            [s for s in timeline.of_kind(*_OPERATIONS) if s.kind != "fetch" or s.nbytes]
-        ),
+        operations=len([s for s in timeline.of_kind(*_OPERATIONS) if not s.came_along]),
         cold=len(timeline.of_kind("cold start")),
         warm=len(timeline.of_kind("warm start")),
         workers=len(timeline.lives),

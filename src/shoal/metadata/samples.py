@@ -150,8 +150,8 @@ class _Distillery:
         samples = []
         for span in self.timeline.of_kind("execute", "fetch", "save", "deliver"):
             resources = self.workers.get(span.worker)
-            if resources is None or (span.kind == "fetch" and not span.nbytes):
-                continue  # what came with another one took no time of its own
+            if resources is None or span.came_along:
+                continue
             if span.kind == "execute":
                 samples.append(self._execution(span, resources))
             else:
