@@ -12,6 +12,7 @@ import pytest
 
 from platform_examples import Caller
 from shoal.clock import RealClock
+from shoal.errors import StoreError
 from shoal.execution.plan import Placement, Plan
 from shoal.platform.base import NOTHING, Invocation
 from shoal.storage.base import Answer, Completion, Entry, Opening
@@ -197,3 +198,24 @@ def test_a_worker_that_is_started_anew_enters_and_recovers(small: Sandbox) -> No
     assert claim is not None
     job = replace(small.like.of(claim, RealClock().now()), inputs=NOTHING)
     assert small.carried_out(job) == [f"enter {second}", *[f"complete {second}"] * 2]
+
+
+def test_a_job_that_fails_gives_its_store_up(
+    small: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up: list[str] = []
+
+    class Failing(Asked):
+        def enter(self, run: RunId, worker: WorkerId, epoch: int, *, part: bool = True) -> Entry:
+            raise StoreError("out of order")
+
+        def disconnect(self) -> None:
+            given_up.append("store")
+
+    monkeypatch.setattr(entry, "open_store", lambda *_, **__: Failing())
+    invocation = replace(small.like, worker=WorkerId(small.roots[0]), common="", shared=None)
+    job = {"invocation": invocation.to_dict(), "token": "token", "start": "warm"}
+    with pytest.raises(StoreError):
+        entry.handle(job | {"gateway": "http://127.0.0.1:1"}, Idle())
+    assert given_up == ["store"]
+    assert not entry._stores
