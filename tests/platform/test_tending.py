@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from observing import PATIENCE, eventually
 from platform_examples import Caller
+from shoal.platform import tending
 from shoal.platform.base import Invocation
 from shoal.platform.kept import KeptRuns
 from shoal.platform.tending import Tender
-from shoal.storage.base import Opening
+from shoal.storage.base import Claim, Opening
 from shoal.storage.keys import CLIENT
 from shoal.storage.redis import RedisStore
 from shoal.types import RunId, WorkerId
@@ -163,3 +165,30 @@ def test_what_is_kept_holds_a_key_and_is_its_owner_s_alone(
     (file,) = (tmp_path / "kept").iterdir()
     assert file.stat().st_mode & 0o077 == 0
     assert file.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_store_that_is_opened_while_the_tender_ends_is_given_up_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tender is at the first run, whose store ends only with it; then it turns to the next."""
+    opened: dict[str, Slow] = {}
+
+    class Slow:
+        def __init__(self) -> None:
+            self.given_up = threading.Event()
+
+        def tend(self, *_: Any) -> list[Claim]:
+            if len(opened) == 1:
+                assert self.given_up.wait(PATIENCE)
+            return []
+
+        def disconnect(self) -> None:
+            self.given_up.set()
+
+    monkeypatch.setattr(tending, "open_store", lambda url, **_: opened.setdefault(url, Slow()))
+    tender = Tender(dict, lambda jobs: None, lambda run: None)
+    like = Caller(cast(Any, None), tmp_path).job(lease=0.03)
+    tender.know([replace(like, run=RunId(url), store=url) for url in ("first", "second")])
+    assert eventually(lambda: opened)
+    tender.close()
+    assert [store.given_up.is_set() for store in opened.values()] == [True, True]
