@@ -87,7 +87,9 @@ class Drawn(Costs):
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         """A local sandbox's."""
         return 0.002 if warm else 0.03
 

@@ -31,7 +31,9 @@ class FixedCosts:
         """Nothing."""
         return 0.0
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         """Nothing."""
         return 0.0
 

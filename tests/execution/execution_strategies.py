@@ -48,7 +48,9 @@ class DrawnCosts(Costs):
         """What was given."""
         return self._constants
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         """The next seconds, more for a cold start."""
         return next(self._seconds) + (not warm)
 

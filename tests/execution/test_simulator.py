@@ -240,16 +240,19 @@ def test_worker_that_is_woken_often_still_parks_and_gives_up_its_sandbox() -> No
 def test_message_that_comes_while_a_worker_leaves_keeps_it() -> None:
     """The store decides between leaving and a message.
 
-    1. w1 has nothing to do and asks to park at 1.25, which takes a second.
+    1. w1 has nothing to do and asks to park at 1.25, which takes a trip for what it has to tell
+       and one for the question, a second each.
     2. w0's mark for `b` lands at 2.0: the message lies in w1's mailbox.
-    3. At 2.25 the store refuses: w1 stays, reads the message and runs `b`.
+    3. At 3.25 the store refuses: w1 stays, reads the message and runs `b`.
     """
 
     class Costs(DrawnCosts):
         def coordination(self) -> float:
             return 1.0
 
-        def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+        def startup(
+            self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+        ) -> float:
             return 0.0
 
         def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
@@ -259,9 +262,9 @@ def test_message_that_comes_while_a_worker_leaves_keeps_it() -> None:
     simulation = Simulation(plan, Costs((0.0,), (1,)), WarmPool())
     timeline = simulation.run()
     log = simulation._workers[w1].machine._log  # type: ignore[union-attr]
-    assert [now for now, event, _ in log if isinstance(event, MailCame)] == [2.25]
+    assert [now for now, event, _ in log if isinstance(event, MailCame)] == [3.25]
     assert len([event for _, event, _ in log if isinstance(event, Started)]) == 1
-    assert {span.task: span.start for span in timeline.of_kind("execute")}[b] == 2.25
+    assert {span.task: span.start for span in timeline.of_kind("execute")}[b] == 3.25
     assert simulation.performed == [(a, w0), (c, w1), (b, w1)]
 
 
@@ -286,21 +289,66 @@ def test_worker_that_is_started_again_too_late_starts_cold() -> None:
     assert kinds == [("cold start", w0), ("cold start", w1), ("cold start", w0)]
 
 
-def test_each_effect_takes_its_predicted_time() -> None:
-    """Everything takes a second, a cold start two; `a` is too large to travel with its mark."""
+def test_far_from_the_store_outputs_and_messages_travel_together() -> None:
+    """Everything takes a second, a cold start two; `a` is too large to travel with its mark.
+
+    w0's mark arrives with the output, and w0 asks for w1 before it hands its timeline in.
+    """
     plan = plan_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"})
     timeline = simulate(plan, DrawnCosts((1.0,), (INLINE_NBYTES + 1, 1)))
     assert [(s.kind, s.worker, s.task, s.start, s.end, s.nbytes) for s in timeline.spans] == [
         ("cold start", w0, None, 0.0, 2.0, 0),
         ("execute", w0, a, 2.0, 3.0, INLINE_NBYTES + 1),
         ("save", w0, a, 3.0, 4.0, INLINE_NBYTES + 1),
-        ("leave", w0, None, 4.0, 4.0, 0),
-        ("warm start", w1, None, 5.0, 6.0, 0),
+        ("cold start", w1, None, 4.0, 6.0, 0),
+        ("leave", w0, None, 5.0, 5.0, 0),
         ("fetch", w1, a, 6.0, 7.0, INLINE_NBYTES + 1),
         ("execute", w1, b, 7.0, 8.0, 1),
         ("leave", w1, None, 8.0, 8.0, 0),
     ]
     assert timeline.makespan == 9.0
+
+
+def test_near_the_store_messages_follow_outputs_and_nobody_waits_for_them() -> None:
+    """Everything takes a tick, a cold start a second more: w1 gets the sandbox that w0 has left."""
+    tick = 1 / 1024
+    plan = plan_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"})
+    timeline = simulate(plan, DrawnCosts((tick,), (INLINE_NBYTES + 1, 1)))
+    ticks = [(s.kind, s.worker, s.start / tick, s.end / tick) for s in timeline.spans[1:]]
+    assert ticks == [
+        ("execute", w0, 1025, 1026),
+        ("leave", w0, 1026, 1026),
+        ("save", w0, 1026, 1027),
+        ("warm start", w1, 1028, 1029),
+        ("fetch", w1, 1029, 1030),
+        ("execute", w1, 1030, 1031),
+        ("leave", w1, 1031, 1031),
+    ]
+    assert timeline.makespan == 1032 * tick
+
+
+def test_far_from_the_store_a_worker_goes_on_and_sends_together_what_came_meanwhile() -> None:
+    """`b` and `c` end while `a` is saved; with that trip over, both go in one."""
+    large = (INLINE_NBYTES + 1,)
+    wiring = {"a": "", "b": "a", "c": "b", "d": "abc"}
+    timeline = simulate(plan_of(wiring, {"w0": "abc", "w1": "d"}), Slow((0.25,), large))
+    saves = [(s.task, s.start, s.end, s.nbytes) for s in timeline.of_kind("save") if s.task != d]
+    assert saves == [
+        (a, 1.5, 2.5, large[0]),
+        (b, 2.5, 3.5, 2 * large[0]),
+        (c, 3.5, 3.5, 0),
+    ]
+    assert [s.start for s in timeline.of_kind("execute")][:3] == [1.25, 1.5, 1.75]
+
+
+class Slow(DrawnCosts):
+    """Whatever goes to the store takes a second."""
+
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        return 1.0
+
+    def coordination(self) -> float:
+        return 1.0
 
 
 def test_message_to_a_worker_that_is_there_is_part_of_the_timeline() -> None:
@@ -342,7 +390,9 @@ class SetCosts(DrawnCosts):
         self._executions = executions
         self._cold = cold
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         """A warm start takes no time."""
         return 0.0 if warm else self._cold
 

@@ -25,6 +25,7 @@ from shoal.experiments.running import (
 )
 from shoal.experiments.scale import Case, cases, simulated
 from shoal.experiments.trial import VirtualStage, waiting
+from shoal.experiments.world import Platform, Varying, extra
 from shoal.types import TaskId, WorkerId
 
 SMALL = replace(
@@ -139,6 +140,27 @@ def test_configurations_that_were_run_both_ways_are_compared(tmp_path: Path) -> 
 def test_only_real_runs_tell_what_things_take(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="only real ones"):
         fitted(begun(tmp_path))
+
+
+def test_what_is_fitted_to_runs_is_what_they_were_made_with(tmp_path: Path) -> None:
+    """What is slow is told from what others slow down: starts by the cores, transfers by the store.
+
+    The runs pass for real ones.
+    """
+    grid = restricted(GRIDS["paper-000"], ["image", "tree"], ["wukong", "uniform"], [50])
+    records = begun(tmp_path, grid, "real")
+    made_with = Platform(
+        cold=Varying(0.1), start=Varying(0.08), crowd=[(4.0, 0.01), (16.0, 0.1)],
+        saving=2e-9, fetching=1e-9, sharing=0.8,
+    )  # fmt: skip
+    run_virtual(records, grid, 3, 0, lambda _: None, processes=1, platform=made_with)
+    found = fitted(records)
+    assert found.cold.median == pytest.approx(0.1, rel=0.2)
+    assert found.start.median == pytest.approx(0.08, rel=0.2)
+    assert found.saving == pytest.approx(2e-9, rel=0.2)
+    assert found.fetching == pytest.approx(1e-9, rel=0.2)
+    assert found.sharing == pytest.approx(0.8, rel=0.2)
+    assert extra(found.crowd, 12) == pytest.approx(extra(made_with.crowd, 12), rel=0.3)
 
 
 def test_large_workflows_take_at_least_the_ideal() -> None:

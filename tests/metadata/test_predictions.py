@@ -140,6 +140,14 @@ def test_starts_by_the_client_and_by_workers_are_predicted_from_their_own() -> N
     assert learnt([by_client]).at("median").startup(SMALL, warm=True) == 1.0
 
 
+def test_a_start_is_predicted_from_those_that_had_as_many_others_beside_them() -> None:
+    runs = [[other("cold start", 1.0, 0), other("cold start", 2.0, 1)] for _ in range(9)]
+    costs = learnt(*runs).at("median")
+    assert costs.startup(SMALL, warm=False) == 1.0
+    assert costs.startup(SMALL, warm=False, beside=1) == 2.0
+    assert costs.startup(SMALL, warm=False, beside=31) == 2.0
+
+
 def test_samples_near_the_size_asked_for_count() -> None:
     samples = [execution(n / 10, n, number=9) for n in range(10, 1000, 10)]
     predictions = learnt(samples)

@@ -17,7 +17,9 @@ TASKS = [TaskId("long#0"), TaskId("short#0")]
 class Predicted(Costs):
     """A long task, a short one, and starts that depend on who starts."""
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         return (1.0 if warm else 2.0) + (4.0 if first else 0.0)
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:

@@ -75,6 +75,17 @@ def test_the_clients_part_is_told_by_the_gaps() -> None:
     assert one("hand in").seconds == 0.5
 
 
+def test_a_start_knows_how_many_others_were_under_way() -> None:
+    """Two begin at once, of which w0 counts as the first."""
+    begun = [(0.0, 3.0), (0.0, 1.0), (2.0, 4.0), (5.0, 6.0)]
+    spans = tuple(
+        Span("cold start", WorkerId(f"w{n}"), None, *when) for n, when in enumerate(begun)
+    )
+    block = distilled(WORKFLOW, {span.worker: R for span in spans}, Timeline(spans, 6.0), {})
+    found = undistilled(block).samples
+    assert [s.nbytes for s in found if s.kind == "cold start"] == [0, 1, 1, 0]
+
+
 def test_a_run_in_which_nothing_started_teaches_nothing() -> None:
     assert samples(Timeline((), 1.0)) == []
 

@@ -39,7 +39,9 @@ class Table(Costs):
         self._coordination = coordination
         self.basis = basis
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         return 0.0 if warm else self._start
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:

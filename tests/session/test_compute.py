@@ -463,7 +463,9 @@ def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[int]]:
 class Free(Costs):
     """Everything costs the same."""
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         """A second."""
         return 1.0
 

@@ -279,7 +279,9 @@ class Recorded(Costs):
     def launch(self) -> float:
         return self._launch
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         return self._starts[resources]
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:

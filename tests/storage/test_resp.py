@@ -121,10 +121,11 @@ def test_url_carries_for_how_long_the_server_is_waited_for() -> None:
 class Canned(Connection):
     """A connection to a server that answers with what was prepared, in pieces of our choosing."""
 
-    def __init__(self, pieces: list[bytes]) -> None:
+    def __init__(self, pieces: list[bytes], *, met: bool = False) -> None:
         self.pieces = [b"+PONG\r\n", *pieces]
         self.sent = b""
-        super().__init__(NOWHERE)
+        address = replace(NOWHERE, password="secret", db=2) if met else NOWHERE
+        super().__init__(address, met=met)
         self.sent = b""
 
     def _connect(self) -> Any:
@@ -407,6 +408,23 @@ def test_user_name_and_password_let_us_in(tcp_port: int) -> None:
     connection = Connection(address)
     assert connection.call("PING") == b"PONG"
     connection.close()
+
+
+def test_server_that_is_known_is_greeted_with_the_first_command() -> None:
+    canned = Canned([], met=True)
+    assert canned.sent == b""
+    canned.pieces = [resp("OK"), resp("OK"), resp(7)]
+    assert canned.call("INCR", "x") == 7
+    at = [canned.sent.index(word) for word in (b"AUTH", b"SELECT", b"INCR")]
+    assert at == sorted(at)
+    assert b"PING" not in canned.sent
+
+
+def test_server_that_is_known_may_refuse_all_the_same() -> None:
+    canned = Canned([], met=True)
+    canned.pieces = [resp(StoreRefused("WRONGPASS")), resp("OK"), resp(7)]
+    with pytest.raises(StoreRefused, match="doesn't let us in: WRONGPASS"):
+        canned.call("INCR", "x")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,19 @@ import pytest
 from observing import eventually
 from platform_examples import Caller
 from shoal.errors import Tampered
+from shoal.execution.costs import FAR
+from shoal.execution.effects import Mark
 from shoal.execution.events import Event, Fetched, Saved
 from shoal.execution.plan import Part
+from shoal.execution.timeline import decode_records
 from shoal.storage.base import Completion, Letter, Opening
-from shoal.storage.codec import Blob, encode
-from shoal.storage.keys import signed_mark, signed_output
+from shoal.storage.codec import Blob, blob_nbytes, encode
+from shoal.storage.keys import CLIENT, signed_mark, signed_output
 from shoal.storage.memory import MemoryStore
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId, TaskId, WorkerId
 from shoal.worker.courier import Courier
-from shoal.worker.recorder import Recorder
+from shoal.worker.recorder import DELIVER, Recorder
 
 RUN, W0 = RunId("run-1"), WorkerId("w0")
 OURS, THEIRS = TaskId("ours"), TaskId("theirs")
@@ -95,6 +99,53 @@ def test_own_output_is_saved_while_that_of_another_is_waited_for(
     assert courier.work()
     assert worker.events == [Saved(OURS)]
     assert store.fetch(RUN, [OURS]) != [None]
+
+
+def test_if_the_store_is_far_no_slot_carries_orders_out(
+    store: MemoryStore, worker: Watched, tmp_path: Path
+) -> None:
+    nobody: Any = None
+    job = replace(Caller(nobody, tmp_path).job(), latency=2 * FAR)
+    courier = Courier(job, PART, store, nobody, None, worker)
+    courier.start()
+    courier.save(OURS)
+    assert not courier.work()
+    assert eventually(lambda: store.fetch(RUN, [OURS]) != [None])
+    courier.stop()
+
+
+def test_timeline_tells_of_what_was_saved_last_and_together(
+    store: MemoryStore, worker: Watched, tmp_path: Path
+) -> None:
+    """Both outputs are one transfer, told of the first; the timeline goes with the next trip."""
+    nobody: Any = None
+    courier = Courier(Caller(nobody, tmp_path).job(), PART, store, nobody, None, worker)
+    courier.save(OURS)
+    courier.save(THEIRS)
+    courier.finish(done=True)
+    courier.work()
+    (letter,) = store.receive(RUN, CLIENT, "", 0.0)
+    timeline = decode_records(letter.parts[:1], [OURS], 0.0, 0.0)
+    first, second = timeline.of_kind("save")
+    whole = sum(blob_nbytes(worker.blob(task)) for task in (OURS, THEIRS))
+    assert (first.task, first.nbytes) == (OURS, whole)
+    assert second.came_along
+    assert timeline.of_kind("leave")[0].start >= first.end
+
+
+def test_message_that_outputs_travel_with_says_nothing_of_messages(
+    store: MemoryStore, worker: Watched, tmp_path: Path
+) -> None:
+    nobody: Any = None
+    courier = Courier(Caller(nobody, tmp_path).job(), PART, store, nobody, None, worker)
+    for task, producer, saving in ((OURS, "w1", True), (OURS, "w2", False)):
+        if saving:
+            courier.save(THEIRS)
+        courier.mark(Mark(task, W0, ("w1", "w2"), (), (), producer), {}, {})
+    courier.work()
+    (letter,) = store.receive(RUN, W0, "", 0.0)
+    courier.opened(letter)
+    assert not [row for row in worker.recorder.rows if row[0] == DELIVER]
 
 
 @pytest.mark.parametrize("place", ["store", "shared memory"])

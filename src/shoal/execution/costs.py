@@ -7,9 +7,14 @@ figures come from is not known here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from shoal.types import SLA, Resources, TaskId
+
+FAR = 0.005
+"""Seconds: if a round trip to the store takes longer, no slot waits for one, and outputs travel
+with the messages about them. Else outputs are there, mostly in shared memory, before these leave.
+"""
 
 Direction = Literal["fetch", "save"]
 """Out of the store, or into it."""
@@ -27,13 +32,16 @@ class Costs(Protocol):
         """From the start of a run until its first workers are invoked."""
         return 0.0
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         """From an invocation to the worker's first event.
 
         Args:
             resources: What the worker has.
             warm: Whether its sandbox is there already.
             first: Whether the client starts it, with the run, rather than another worker.
+            beside: How many others are starting, which may share cores with it.
         """
         ...
 
@@ -60,6 +68,15 @@ class Costs(Protocol):
     def hand_in(self, nbytes: int, resources: Resources) -> float:
         """From handing a sink's output in until the client has it."""
         return self.coordination()
+
+
+@runtime_checkable
+class Elastic(Protocol):
+    """Costs of transfers that others slow down meanwhile."""
+
+    def overtime(self) -> float:
+        """How many seconds more a transfer takes that was to end now; 0: it has ended."""
+        ...
 
 
 class Predictions(Protocol):

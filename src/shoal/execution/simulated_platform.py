@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from shoal.clock import VirtualClock
@@ -47,6 +48,8 @@ class SimulatedPlatform:
         self._queue: deque[Invocation] = deque()
         self._up: dict[int, float] = {}
         """When each sandbox that is being warmed up could have a worker's first event."""
+        self._starting: list[float] = []
+        """When the starts that are under way end, as a heap."""
 
     def invoke(self, invocation: Invocation, times: int = 1) -> None:
         """Queue an invocation, and serve what can be served."""
@@ -73,9 +76,18 @@ class SimulatedPlatform:
                 return
             self._queue.popleft()
             warm = acquired.start == "warm"
-            seconds = self._costs.startup(invocation.resources, warm=warm, first=invocation.first)
+            seconds = self._started(invocation.resources, warm=warm, first=invocation.first)
             seconds = max(seconds, self._up.pop(acquired.sandbox, 0.0) - now)
             invocation.began(Start(acquired.sandbox, warm, seconds))
+
+    def _started(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+        """The seconds of a start that begins now."""
+        now, starting = self._clock.now(), self._starting
+        while starting and starting[0] <= now:
+            heappop(starting)
+        seconds = self._costs.startup(resources, warm=warm, first=first, beside=len(starting))
+        heappush(starting, now + seconds)
+        return seconds
 
     def warm_up(self, resources: Resources, count: int) -> None:
         """Start sandboxes that nobody has asked for yet, as far as there is room."""
@@ -88,7 +100,7 @@ class SimulatedPlatform:
                 break
             if acquired.start == "cold":
                 self.warmed.append(resources)
-                self._up[acquired.sandbox] = now + self._costs.startup(resources, warm=False)
+                self._up[acquired.sandbox] = now + self._started(resources, warm=False)
             ready.append(acquired.sandbox)
         for sandbox in ready:
             self._pool.release(sandbox, now)

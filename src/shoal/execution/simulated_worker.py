@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shoal.execution.duties import Duties
+from shoal.execution.effects import Effect, Save
 from shoal.execution.events import Announced, Arrived
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
 from shoal.execution.plan import Part
 from shoal.types import TaskId, WorkerId
+
+Order = tuple[Effect, dict[TaskId, Any]]
+"""What is to be done, and the values that go along."""
 
 
 class Faults(Protocol):
@@ -48,12 +53,16 @@ class Worker:
     sandbox: int = 0
     began: float = 0.0
     """When its latest start had its first event."""
-    moving: float = 0.0
-    """Until when it is busy saving and fetching."""
+    orders: deque[Order] = field(default_factory=deque)
+    """What its courier is to do."""
+    load: list[Order] = field(default_factory=list)
+    """What of it is ready to go."""
+    away: bool = False
+    """The courier is under way."""
+    departed: float = 0.0
+    """When it last left with something."""
     saving: float = 0.0
-    """Until when it is busy saving, which the only slot does before it goes on."""
-    invoking: float = 0.0
-    """Until when it is busy invoking others."""
+    """Until when it is busy saving."""
     values: dict[TaskId, Any] = field(default_factory=dict)
     mailbox: list[Arrived | Announced] = field(default_factory=list)
     given: list[dict[TaskId, Any]] = field(default_factory=list)
@@ -81,6 +90,27 @@ class Worker:
         machine = self.machine
         return machine is not None and not machine.finished and not self.parking
 
+    @property
+    def saves(self) -> bool:
+        """Whether its courier will leave with an output, or is to."""
+        return any([isinstance(effect, Save) for effect, _ in (*self.load, *self.orders)])
+
+    def forget_orders(self) -> None:
+        """Of an earlier start."""
+        self.orders.clear()
+        self.load = []
+
     def taken(self, outputs: Sequence[TaskId]) -> dict[TaskId, Any]:
         """What travels of its memory."""
         return {output: self.values.get(output) for output in outputs}
+
+
+class Trip(NamedTuple):
+    """What a worker's courier leaves with."""
+
+    worker: Worker
+    load: list[Order]
+    epoch: int
+    sandbox: int
+    last: Effect
+    """Of the load: after `Finish` and `Park` nothing follows."""

@@ -1,13 +1,15 @@
 """`simulate`: a plan carried out on the virtual clock by the very machines that workers run.
 
-Each effect is answered after its predicted cost. A worker saves and fetches one thing at a time,
-beside its executions; but its only slot sees to saves before it goes on. Given `perform`, values
-flow along too, through the same saving, fetching and forgetting as in a real run, so that a test
-can compare them with a sequential evaluation. Who invokes workers does so one after the other; the
-fan-out invoker hands on to others like it. Given `faults`, workers and invocations are lost, and
-start again a lease later with what the store has of them; what a lost start still had on its way
-counts until then. And the store restarts: what it was asked for has happened, but nobody was told,
-and asks again.
+Each effect is answered after its predicted cost. What a worker wants of others it asks for as its
+courier does, beside its executions: in the order given, and all that is ready to go in one trip. If
+the store is far, that trip is all there is. If it is near, outputs are there before the messages
+about them leave, the worker's only slot sees to that before it goes on, and nobody waits for an
+answer. Given `perform`, values flow along too, through the same saving, fetching and forgetting as
+in a real run, so that a test can compare them with a sequential evaluation. Who invokes workers
+does so one after the other; the fan-out invoker hands on to others like it. Given `faults`, workers
+and invocations are lost, and start again a lease later with what the store has of them; what a lost
+start still had on its way counts until then. And the store restarts: what it was asked for has
+happened, but nobody was told, and asks again.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any, assert_never
 
 from shoal.clock import VirtualClock
 from shoal.errors import WorkflowError
-from shoal.execution.costs import Costs, Direction
+from shoal.execution.costs import FAR, Costs, Direction, Elastic
 from shoal.execution.duties import Duties
 from shoal.execution.effects import (
     Abort,
@@ -57,7 +59,7 @@ from shoal.execution.policies import invoked_after
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulated_platform import Invocation, SimulatedPlatform, Start
 from shoal.execution.simulated_store import SimulatedStore
-from shoal.execution.simulated_worker import Faults, Worker
+from shoal.execution.simulated_worker import Faults, Order, Trip, Worker
 from shoal.execution.timeline import Span, Timeline
 from shoal.types import Resources, TaskId, WorkerId
 
@@ -67,6 +69,10 @@ Perform = Callable[[TaskId, Mapping[TaskId, Any]], Any]
 _Reply = Callable[[], None]
 """Tells a worker what the store answers."""
 
+_TRIES = 3
+"""Messages that tell whether the store is far: one may be late for once."""
+_UNTOLD = -1.0
+"""When a message was sent that says nothing of how long messages take."""
 _AGAIN = 0.1
 """Seconds after which the store is asked once more, for what wasn't there yet or unanswered."""
 
@@ -84,6 +90,7 @@ class Simulation:
         repeats: Callable[[], Sequence[float]] = lambda: (0.0,),
         faults: Faults | None = None,
         recorded: bool = True,
+        clock: VirtualClock | None = None,
     ) -> None:
         """Prepare a simulation.
 
@@ -95,6 +102,7 @@ class Simulation:
             repeats: For each message, after which extra delays it arrives: once or more.
             faults: What goes wrong.
             recorded: Whether the timeline has spans, and not the makespan alone.
+            clock: Which tells the run's time; for costs that depend on it.
         """
         self.plan = plan
         self.performed: list[tuple[TaskId, WorkerId]] = []
@@ -104,8 +112,9 @@ class Simulation:
         self._repeats = repeats
         self._faults = faults
         self._recorded = recorded
-        self._clock = VirtualClock()
+        self._clock = clock or VirtualClock()
         self._store = SimulatedStore()
+        self._elastic = costs if isinstance(costs, Elastic) else None
         self._platform = SimulatedPlatform(pool, costs, self._clock)
         self._constants = costs.constants
         named = {task: tuple(sizes) for task, sizes in self._constants.items()}
@@ -119,6 +128,7 @@ class Simulation:
         self._ways: dict[TaskId, float] = {}
         """How long marks of each task are on their way. What is known of messages tells of the
         last mark of each task, so the first one's time counts for all."""
+        self._far = min([costs.coordination() for _ in range(_TRIES)]) > FAR
         self._spans: list[Span] = []
         self._makespan = 0.0
         self._unfinished = len(self._workers)
@@ -191,6 +201,7 @@ class Simulation:
         worker.machine = None
         worker.parking = False
         worker.values = {}
+        worker.forget_orders()
         self._platform.remove(worker.sandbox)
         self._span("leave", worker, None, 0.0)
         self._restart_later(worker)
@@ -223,7 +234,8 @@ class Simulation:
             self._platform.release(sandbox)
             return
         worker.entered, worker.sandbox, worker.began = epoch, sandbox, self._clock.now()
-        worker.moving = worker.saving = 0.0
+        worker.away, worker.saving = False, 0.0
+        worker.forget_orders()
         worker.asked, worker.leaving = set(), False
         recovered = self._recovered(worker) if worker.lost else None
         if worker.part.flexible:
@@ -261,66 +273,167 @@ class Simulation:
         if faults and not worker.machine.finished and faults.crashes(worker.part.worker):
             self._lose(worker)
             return
-        crowd: list[tuple[TaskId, dict[TaskId, Any]]] = []
+        executions: list[TaskId] = []
         for effect in worker.machine.handle(event, self._clock.now()):
-            if type(effect) is Invoke and effect.many:
-                crowd.append((effect.task, worker.taken(effect.inline)))
+            if type(effect) is Execute:
+                executions.append(effect.task)
             else:
                 self._carry_out(worker, effect)
-        if crowd:
-            self._invoke_crowd(worker, crowd)
+        if worker.orders:
+            self._see_to_orders(worker)
+        for task in executions:
+            if worker.machine is not None:
+                self._execute(worker, task)
 
     def _carry_out(self, worker: Worker, effect: Effect) -> None:
         match effect:
-            case Execute(task):
-                self._execute(worker, task)
-            case Fetch(outputs):
-                self._fetch(worker, outputs)
-            case Save(task):
-                value = worker.values.get(task)
-                self._move("save", worker, (task,), lambda: self._save(task, value))
-                worker.saving = worker.moving
-            case Mark() | Invoke() | Announce() | HandIn() | WarmUp():
-                self._send(worker, effect)
+            case Mark() | Invoke() | Save() | HandIn() | Park() | Fetch() | Announce() | Finish():
+                self._order(worker, effect)
+            case WarmUp(resources, count):
+                self._after(
+                    self._costs.coordination(), lambda: self._platform.warm_up(resources, count)
+                )
             case Forget(outputs):
                 for output in outputs:
                     worker.values.pop(output, None)
             case SetTimer(timer, seconds):
                 epoch = worker.epoch
                 self._after(seconds, lambda: self._tell(worker, TimerFired(timer), epoch))
-            case Park(executed, again):
-                worker.parking = True
-                epoch = worker.epoch
-                self._after(
-                    self._costs.coordination(), lambda: self._park(worker, executed, epoch, again)
-                )
             case Abort(task):
                 raise WorkflowError(f"The simulated task {task!r} failed.")
             case Leave():
-                worker.leaving = True
-            case Finish():
-                self._unfinished -= 1
-                self._leave(worker, worker.sandbox)
+                worker.leaving = not (self._far and worker.saves)
+            case Execute():
+                raise AssertionError("carried out by _tell")
             case _:
                 assert_never(effect)
 
-    def _send(self, worker: Worker, effect: Mark | Invoke | Announce | HandIn | WarmUp) -> None:
+    def _order(self, worker: Worker, effect: Effect) -> None:
+        """Have the courier do something, with the values that there are now."""
+        given: dict[TaskId, Any] = {}
         match effect:
-            case Mark():
-                self._mark(worker, effect)
-            case Invoke(task, inline):
-                given, now = worker.taken(inline), self._clock.now()
-                worker.invoking = max(now, worker.moving, worker.invoking)
-                worker.invoking += self._costs.invocation()
-                self._after(worker.invoking - now, lambda: self._invoke(task, given))
-            case Announce(task, owner):
-                self._announce(worker, task, owner)
-            case HandIn(task, saved):
-                self._hand_in(worker, task, saved=saved)
-            case WarmUp(resources, count):
-                self._after(
-                    self._costs.coordination(), lambda: self._platform.warm_up(resources, count)
-                )
+            case Mark() | Invoke():
+                given = worker.taken(effect.inline)
+                if isinstance(effect, Mark) and effect.owner is None:
+                    worker.asked.add((effect.task, effect.producer))
+            case Save(task) | HandIn(task):
+                given = worker.taken((task,))
+            case Park():
+                worker.parking = True
+        worker.orders.append((effect, given))
+
+    def _see_to_orders(self, worker: Worker) -> None:
+        """What a worker's courier does, unless it is away."""
+        if worker.away:
+            return
+        worker.away = True
+        while worker.orders:
+            order = worker.orders.popleft()
+            effect = order[0]
+            if type(effect) is Fetch:
+                if self._fetch(worker, effect):
+                    return
+                continue
+            worker.load.append(order)
+            if type(effect) is Save:  # it will be there before any mark
+                self._tell(worker, Saved(effect.task))
+        worker.away = False
+        if worker.load:
+            self._depart(worker)
+
+    def _back(self, worker: Worker, epoch: int) -> None:
+        """The courier of a start is free again."""
+        if worker.machine is not None and worker.epoch == epoch:
+            worker.away = False
+            self._see_to_orders(worker)
+
+    def _depart(self, worker: Worker) -> None:
+        """Send what is ready."""
+        load, worker.load = worker.load, []
+        saves = tuple([effect.task for effect, _ in load if type(effect) is Save])
+        if self._far and saves and isinstance(load[-1][0], Finish | Park):
+            worker.load = [load.pop()]  # a timeline can't tell of what is saved by the same trip
+        trip = Trip(worker, load, worker.epoch, worker.sandbox, load[-1][0])
+        if type(trip.last) is Finish and len(load) == 1 and (worker.left or not self._far):
+            self._leave(worker, worker.departed if worker.left else self._clock.now())
+            self._return(trip)
+            return
+        worker.departed = worker.saving = self._clock.now()
+        if type(trip.last) is Finish or type(trip.last) is Park:
+            self._leave(worker, worker.departed)
+        worker.away = True
+        if saves:
+            worker.saving += self._move("save", worker, saves, lambda: self._post(trip, _UNTOLD))
+        else:
+            self._post(trip, worker.departed)
+
+    def _post(self, trip: Trip, sent: float) -> None:
+        """The outputs of a trip, if any, are there; the rest of it is messages."""
+        for effect, given in trip.load:
+            if type(effect) is HandIn:
+                self._hand_in(trip.worker, effect, given)
+        if self._far and sent == _UNTOLD:  # they came along
+            self._ask(0.0, lambda: self._arrive(trip, sent))
+        else:
+            now = self._clock.now()
+            self._ask(self._way(trip.load), lambda: self._arrive(trip, now))
+        if not self._far:
+            self._return(trip)
+
+    def _way(self, load: Sequence[Order]) -> float:
+        """How long a message is on its way."""
+        marked = [effect.task for effect, _ in load if type(effect) is Mark]
+        known = [self._ways[task] for task in marked if task in self._ways]
+        way = known[0] if known else self._costs.coordination()
+        for task in marked:
+            self._ways.setdefault(task, way)
+        return way
+
+    def _arrive(self, trip: Trip, sent: float) -> _Reply | None:
+        """The store has what was sent; how it answers."""
+        worker, epoch = trip.worker, trip.epoch
+        if epoch <= worker.refused:
+            return None
+        replies: list[_Reply] = []
+        invoked: list[tuple[Invoke, dict[TaskId, Any]]] = []
+        starting = False
+        for effect, given in trip.load:
+            match effect:
+                case Save(task):
+                    self._store.saved[task] = given[task]
+                case Mark(_, None):
+                    replies.append(self._mark_free(worker, effect, given, epoch, sent))
+                case Mark():
+                    starting |= self._mark(worker, effect, given, sent)
+                case Announce(task, owner):
+                    self._announce(task, owner)
+                case Invoke():
+                    invoked.append((effect, given))
+
+        def answer() -> None:
+            for reply in replies:
+                reply()
+            if invoked:
+                self._invoke_all(invoked)
+            if self._far:
+                self._return(trip, starting=starting or bool(invoked))
+
+        return answer
+
+    def _return(self, trip: Trip, *, starting: bool = False) -> None:
+        """The courier is back; it may have to ask the gateway for workers, or to be let go."""
+        worker, last, epoch = trip.worker, trip.last, trip.epoch
+        parking = type(last) is Park
+        more = self._costs.coordination() if starting or parking else 0.0
+        if type(last) is Finish:
+            self._unfinished -= 1
+            self._after(more, lambda: self._platform.release(trip.sandbox))
+        elif isinstance(last, Park):
+            self._after(more, lambda: self._park(worker, last, epoch))
+        elif more:
+            self._after(more, lambda: self._back(worker, epoch))
+        else:
+            self._back(worker, epoch)
 
     def _ask(self, seconds: float, operation: Callable[[], _Reply | None]) -> None:
         """Have the store do something after a while; `operation` returns how it is answered."""
@@ -337,15 +450,19 @@ class Simulation:
     def _interrupted(self) -> bool:
         return self._faults is not None and self._faults.interrupts()
 
-    def _invoke_crowd(
-        self, worker: Worker, crowd: Sequence[tuple[TaskId, dict[TaskId, Any]]]
-    ) -> None:
-        """Have the fan-out invoker start workers."""
-        waiting = max(0.0, worker.moving - self._clock.now())
-        hop, each = self._costs.coordination(), self._costs.invocation()
-        delays = invoked_after(len(crowd), hop, each)
-        for (task, given), after in zip(crowd, delays, strict=True):
-            self._after(waiting + hop + after, lambda t=task, g=given: self._invoke(t, g))  # type: ignore[misc]
+    def _invoke_all(self, invoked: Sequence[tuple[Invoke, dict[TaskId, Any]]]) -> None:
+        """Start workers one after the other; those of a crowd the fan-out invoker starts."""
+        each, one_by_one = self._costs.invocation(), 0.0
+        crowd = [start for start in invoked if start[0].many]
+        for invoke, given in invoked:
+            if not invoke.many:
+                one_by_one += each
+                self._after(one_by_one, lambda i=invoke, g=given: self._invoke(i.task, g))  # type: ignore[misc]
+        if crowd:
+            hop = self._costs.coordination()
+            delays = invoked_after(len(crowd), hop, each)
+            for (invoke, given), after in zip(crowd, delays, strict=True):
+                self._after(hop + after, lambda i=invoke, g=given: self._invoke(i.task, g))  # type: ignore[misc]
 
     def _answer(self, worker: Worker, seconds: float, callback: Callable[[], Event]) -> None:
         epoch = worker.epoch
@@ -361,7 +478,7 @@ class Simulation:
         nbytes = self._costs.output_nbytes(task, input_nbytes)
         self._nbytes[task] = nbytes
         before = 0.0
-        if worker.part.resources.slots == 1:
+        if worker.part.resources.slots == 1 and not self._far:
             before = max(0.0, worker.saving - self._clock.now())
         self._span("execute", worker, task, seconds, nbytes, after=before)
         self.performed.append((task, worker.part.worker))
@@ -378,68 +495,77 @@ class Simulation:
 
         self._answer(worker, before + seconds, executed)
 
-    def _fetch(self, worker: Worker, outputs: tuple[TaskId, ...]) -> None:
-        calls, epoch = self.plan.workflow.calls, worker.epoch
+    def _fetch(self, worker: Worker, fetch: Fetch) -> bool:
+        """Fetch outputs, if they are there; whether the courier is under way."""
+        calls, epoch, outputs = self.plan.workflow.calls, worker.epoch, fetch.outputs
         if any([o in calls and o not in self._store.saved for o in outputs]):
-            self._after(_AGAIN, lambda: self._fetch_again(worker, outputs, epoch))
-            return
+            self._after(_AGAIN, lambda: self._fetch_again(worker, fetch, epoch))
+            return False
         for output in outputs:
             worker.values[output] = self._store.saved.get(output)
-        self._move("fetch", worker, outputs, lambda: Fetched(outputs))
 
-    def _fetch_again(self, worker: Worker, outputs: tuple[TaskId, ...], epoch: int) -> None:
+        def fetched() -> None:
+            self._tell(worker, Fetched(outputs), epoch)
+            self._back(worker, epoch)
+
+        self._move("fetch", worker, outputs, fetched)
+        return True
+
+    def _fetch_again(self, worker: Worker, fetch: Fetch, epoch: int) -> None:
         if worker.machine is not None and worker.epoch == epoch:
-            self._fetch(worker, outputs)
+            worker.orders.append((fetch, {}))
+            self._see_to_orders(worker)
 
     def _move(
         self,
         direction: Direction,
         worker: Worker,
         outputs: tuple[TaskId, ...],
-        callback: Callable[[], Event],
-    ) -> None:
-        """Outputs that are moved together are one transfer, which is told of the first."""
-        now = self._clock.now()
-        after = max(0.0, worker.moving - now)
-        nbytes = sum([self._nbytes[output] for output in outputs])
+        then: Callable[[], None],
+    ) -> float:
+        """Move outputs; in how many seconds, if nothing comes in between.
+
+        It is one transfer, which is told of the first.
+        """
+        begin, nbytes = self._clock.now(), sum([self._nbytes[output] for output in outputs])
         seconds = self._costs.transfer(direction, nbytes, worker.part.resources)
-        worker.moving = now + after + seconds
-        self._answer(worker, after + seconds, callback)
-        for output in outputs:
-            self._span(direction, worker, output, seconds, nbytes, after=after)
-            after, seconds, nbytes = after + seconds, 0.0, 0
 
-    def _save(self, task: TaskId, value: Any) -> Event:
-        self._store.saved[task] = value
-        return Saved(task)
+        def moved() -> None:
+            more = self._elastic.overtime() if self._elastic else 0.0
+            if more:
+                self._after(more, moved)
+                return
+            took = self._clock.now() - begin
+            self._span(direction, worker, outputs[0], took, nbytes, after=-took)
+            for output in outputs[1:]:
+                self._span(direction, worker, output, 0.0)
+            then()
 
-    def _mark(self, worker: Worker, mark: Mark) -> None:
-        values = worker.taken(mark.inline)
-        owner, me, epoch = mark.owner, worker.part.worker, worker.epoch
-        sent = max(self._clock.now(), worker.moving)
+        self._after(seconds, moved)
+        return seconds
 
-        def marked() -> _Reply | None:
-            if epoch <= worker.refused:
-                return None
-            found = self._store.mark(mark, values, me)
-            last, given = found is not None, found or {}
-            if owner is None:
-                self._leave_with(worker, mark, last)
-                refused = mark.held is not None and not last
-                event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given), refused)
-                delay = min(self._repeats())
-                return lambda: self._after(
-                    delay, lambda: self._answer_mark(worker, event, given, epoch, sent)
-                )
-            if last:
-                for delay in self._repeats():
-                    self._after(delay, lambda: self._deliver(owner, mark.task, given, sent))
-            return None
+    def _mark(self, worker: Worker, mark: Mark, values: dict[TaskId, Any], sent: float) -> bool:
+        """Mark a task that a worker waits for; whether that worker is to be started."""
+        owner, found = mark.owner, self._store.mark(mark, values, worker.part.worker)
+        if found is None or owner is None:
+            return False
+        for delay in self._repeats():
+            self._after(delay, lambda: self._deliver(owner, mark.task, found, sent))
+        return not self._workers[owner].started
 
-        if owner is None:
-            worker.asked.add((mark.task, mark.producer))
-        way = self._ways.setdefault(mark.task, self._costs.coordination())
-        self._ask(sent - self._clock.now() + way, marked)
+    def _mark_free(
+        self, worker: Worker, mark: Mark, values: dict[TaskId, Any], epoch: int, sent: float
+    ) -> _Reply:
+        """Mark a task that is whoever's marks it last."""
+        found = self._store.mark(mark, values, worker.part.worker)
+        last, given = found is not None, found or {}
+        self._leave_with(worker, mark, last)
+        refused = mark.held is not None and not last
+        event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given), refused)
+        delay = min(self._repeats())
+        return lambda: self._after(
+            delay, lambda: self._answer_mark(worker, event, given, epoch, sent)
+        )
 
     def _leave_with(self, worker: Worker, mark: Mark, last: bool) -> None:
         """The store has a mark; who leaves with it does so unless it is the last."""
@@ -471,57 +597,48 @@ class Simulation:
         if worker.machine is None and not worker.started:
             self._start(worker)
 
-    def _announce(self, worker: Worker, task: TaskId, owner: WorkerId) -> None:
-        def announced() -> None:
-            for delay in self._repeats():
-                self._after(delay, lambda: self._put(self._workers[owner], Announced((task,)), {}))
-
-        waiting = max(0.0, worker.moving - self._clock.now())
-        self._ask(waiting + self._costs.coordination(), announced)
+    def _announce(self, task: TaskId, owner: WorkerId) -> None:
+        for delay in self._repeats():
+            self._after(delay, lambda: self._put(self._workers[owner], Announced((task,)), {}))
 
     def _put(self, worker: Worker, message: Arrived | Announced, given: dict[TaskId, Any]) -> None:
         worker.mailbox.append(message)
         worker.given.append(given)
         self._read_mail(worker)
 
-    def _hand_in(self, worker: Worker, task: TaskId, *, saved: bool) -> None:
-        value = self._store.saved[task] if saved else worker.values.get(task)
-        waiting = max(0.0, worker.moving - self._clock.now())
-        seconds = waiting + self._costs.hand_in(self._nbytes[task], worker.part.resources)
-        epoch = worker.epoch
+    def _hand_in(self, worker: Worker, effect: HandIn, given: dict[TaskId, Any]) -> None:
+        """The client gets what is small with the message, and fetches what was saved."""
+        task, epoch = effect.task, worker.epoch
+        seconds = self._costs.hand_in(self._nbytes[task], worker.part.resources)
 
         def handed_in() -> None:
             if epoch <= worker.refused:
                 return
-            self._store.results[task] = value
+            self._store.results[task] = self._store.saved.get(task, given[task])
             self._missing_sinks.discard(task)
             if not self._missing_sinks:
                 self._makespan = max(self._makespan, self._clock.now())
 
         self._ask(seconds, handed_in)
 
-    def _park(self, worker: Worker, executed: tuple[TaskId, ...], epoch: int, again: bool) -> None:
+    def _park(self, worker: Worker, park: Park, epoch: int) -> None:
         if worker.machine is None or worker.epoch != epoch:
             return
-        worker.parking = False
-        if worker.read < len(worker.mailbox) and not again:
+        worker.parking = worker.away = False
+        if worker.read < len(worker.mailbox) and not park.again:
             self._tell(worker, MailCame())
             self._read_mail(worker)
             return
-        worker.executed = executed
+        worker.executed = park.executed
         worker.started = worker.lost = False
         worker.machine = None
-        if self._interrupted():
-            sandbox = worker.sandbox
-            self._after(_AGAIN, lambda: self._leave(worker, sandbox))
-        else:
-            self._leave(worker, worker.sandbox)
-        if again:
+        sandbox = worker.sandbox
+        self._after(_AGAIN if self._interrupted() else 0.0, lambda: self._platform.release(sandbox))
+        if park.again:
             self._start(worker)
 
-    def _leave(self, worker: Worker, sandbox: int) -> None:
-        self._span("leave", worker, None, 0.0)
-        self._platform.release(sandbox)
+    def _leave(self, worker: Worker, when: float) -> None:
+        self._span("leave", worker, None, 0.0, after=when - self._clock.now())
 
     def _span(
         self,
@@ -541,9 +658,14 @@ class Simulation:
         )
 
 
-def simulate(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> Timeline:
+def simulate(
+    plan: Plan,
+    costs: Costs,
+    pool: WarmPool[Resources] | None = None,
+    clock: VirtualClock | None = None,
+) -> Timeline:
     """The timeline that a plan is predicted to have."""
-    return _uncollected(Simulation(plan, costs, pool or WarmPool()))
+    return _uncollected(Simulation(plan, costs, pool or WarmPool(), clock=clock))
 
 
 def makespan_of(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> float:

@@ -22,7 +22,7 @@ KINDS = ("cold start", "warm start", "fetch", "execute", "save", "load", "delive
 """What a worker spends time on, the rest of its life it waits; `load` is the import of a task's
 module, `deliver` the way of a message to a worker that was there, `leave` the end of a start,
 `hit` stands for an execution whose output the cache had, `miss` is a look-up in vain before one.
-Outputs that were fetched together are one transfer: the first has its time and bytes, the others
+Outputs that travelled together are one transfer: the first has its time and bytes, the others
 none. A record has the kinds' numbers: a new kind goes to the end."""
 
 STARTS = ("cold start", "warm start")
@@ -56,8 +56,8 @@ class Span:
 
     @property
     def came_along(self) -> bool:
-        """Whether it was fetched with another output, which has the transfer's time and bytes."""
-        return self.kind == "fetch" and not self.nbytes
+        """Whether it was moved with another output, which has the transfer's time and bytes."""
+        return self.kind in ("fetch", "save") and not self.nbytes
 
 
 @dataclass(frozen=True, slots=True)

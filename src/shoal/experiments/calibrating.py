@@ -1,26 +1,42 @@
 """What store and gateway take, fitted to the real runs of an experiment.
 
-Of each kind of cost the latency is taken off, and the rest is told by its median and its spread.
-What depends on sizes has a rest for small ones, and seconds for each byte of large ones.
+1. Of each kind of cost the latency is taken off, and the rest is told by its median and its spread.
+   What depends on sizes has a rest for small ones, and seconds for each byte of large ones.
+2. What starts or moves alone is told from what has others beside it: those tell how much slower
+   they make it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import log
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
+from typing import NamedTuple
 
 from shoal.errors import UsageError
+from shoal.execution.timeline import Timeline
 from shoal.experiments.records import Records
-from shoal.experiments.world import Platform, Varying
+from shoal.experiments.world import LARGE, Platform, Varying
 from shoal.metadata.samples import FIRST, Sample, undistilled
 
-_LARGE = 256 * 1024
-"""Bytes from which on a size tells in the time."""
 _FEW = 3
 """Samples that say too little."""
+_HARDLY = 0.1
+"""Others that don't disturb."""
 _LEAST = 1e-4
 """Seconds that a rest has at least."""
+
+_Blocks = Sequence[Sequence[Sample]]
+
+
+class _Move(NamedTuple):
+    """A large transfer."""
+
+    others: float
+    """That were under way beside it, on average."""
+    nbytes: int
+    seconds: float
+    """That the bytes took."""
 
 
 def fitted(records: Records) -> Platform:
@@ -31,6 +47,7 @@ def fitted(records: Records) -> Platform:
     latency = float(experiment.settings["latency"])
     blocks = [undistilled(block).samples for block in records.lessons()]
     samples = [sample for block in blocks for sample in block]
+    timelines = [records.timeline(row.id) for row in records.rows()[0]]
     known = Platform()
 
     def of(kind: str, first: bool | None = None) -> list[Sample]:
@@ -39,28 +56,29 @@ def fitted(records: Records) -> Platform:
         ]
 
     def rest(found: Sequence[Sample], otherwise: Varying, off: float = latency) -> Varying:
-        small = [max(_LEAST, s.seconds - off) for s in found if s.nbytes < _LARGE]
+        small = [max(_LEAST, s.seconds - off) for s in found if s.nbytes < LARGE]
         return _varying(small) if len(small) > _FEW else otherwise
-
-    def each_byte(found: Sequence[Sample], base: Varying, otherwise: float) -> float:
-        large = [
-            max(0.0, s.seconds - latency - base.median) / s.nbytes
-            for s in found
-            if s.nbytes >= _LARGE
-        ]
-        return median(large) if len(large) > _FEW else otherwise
 
     launch = rest(of("launch"), known.launch, 0.0)
     save, fetch = rest(of("save"), known.save), rest(of("fetch"), known.fetch)
     hand_in = rest(of("hand in"), known.hand_in)
-    cold, each = _crowded(blocks, latency) or (known.cold, known.each)
+    cold = rest(_alone([b for b in blocks if _constants(b) < LARGE], first=True), known.cold)
+    start = rest(_alone(blocks, first=False), known.start)
     packing, uploading = _constants_cost(blocks, launch.median, latency + cold.median, known)
+    saves = _moves(timelines, "save", latency + save.median)
+    fetches = _moves(timelines, "fetch", latency + fetch.median)
+    results = [
+        _Move(0, s.nbytes, s.seconds - latency - hand_in.median)
+        for s in of("hand in")
+        if s.nbytes >= LARGE
+    ]
+    saving, fetching = _each_byte(saves, known.saving), _each_byte(fetches, known.fetching)
     return Platform(
         launch=launch,
         cold=cold,
-        each=each,
+        crowd=_crowd(blocks, cold.median + latency, start.median + latency),
         warm=rest(of("warm start", True), known.warm),
-        start=rest(of("cold start", False), known.start),
+        start=start,
         again=rest(of("warm start", False), known.again),
         message=rest(of("deliver"), known.message),
         save=save,
@@ -68,45 +86,91 @@ def fitted(records: Records) -> Platform:
         hand_in=hand_in,
         packing=packing,
         uploading=uploading,
-        saving=each_byte(of("save"), save, known.saving),
-        fetching=each_byte(of("fetch"), fetch, known.fetching),
-        handing_in=each_byte(of("hand in"), hand_in, known.handing_in),
+        saving=saving,
+        fetching=fetching,
+        sharing=_sharing(((saves, saving), (fetches, fetching)), known.sharing),
+        handing_in=_each_byte(results, known.handing_in),
     )
 
 
-def _crowded(blocks: Sequence[Sequence[Sample]], latency: float) -> tuple[Varying, float] | None:
-    """A client's first cold start of a run, and by how much each further one is later.
+def _alone(blocks: _Blocks, *, first: bool) -> list[Sample]:
+    """Cold starts that had no others beside them."""
+    return [s for samples in blocks for s in _cold(samples, first=first) if not s.nbytes]
 
-    Only of runs without large constants, for a start by the client waits until these are saved.
+
+def _crowd(blocks: _Blocks, cold: float, start: float) -> list[tuple[float, float]]:
+    """By how much a cold start is longer with so many others beside it: 1, 2 or 3, 4 to 7, ...
+
+    A start by the client waits until large constants are saved, which has nothing to do with it.
     """
-    firsts, steps = [], []
+    found: dict[int, list[tuple[int, float]]] = {}
     for samples in blocks:
-        starts = _starts(samples)
-        if starts and _constants(samples) < _LARGE:
-            firsts.append(max(_LEAST, starts[0] - latency))
-        if len(starts) > _FEW:
-            steps.append((starts[-1] - starts[0]) / (len(starts) - 1))
-    return (_varying(firsts), median(steps)) if len(firsts) > _FEW and steps else None
+        crowded = [(s.nbytes, s.seconds - start) for s in _cold(samples, first=False)]
+        if _constants(samples) < LARGE:
+            crowded += [(s.nbytes, s.seconds - cold) for s in _cold(samples, first=True)]
+        for others, longer in crowded:
+            if others:
+                found.setdefault(others.bit_length(), []).append((others, longer))
+    return [
+        (fmean(others for others, _ in those), max(0.0, fmean(longer for _, longer in those)))
+        for _, those in sorted(found.items())
+    ]
+
+
+def _moves(timelines: Iterable[Timeline], kind: str, base: float) -> list[_Move]:
+    """The large transfers."""
+    moves = []
+    for timeline in timelines:
+        large = [s for s in timeline.of_kind("save", "fetch") if s.nbytes >= LARGE]
+        for span in large:
+            seconds = span.seconds - base
+            if span.kind == kind and seconds > 0:
+                both = [min(span.end, o.end) - max(span.start, o.start) - base for o in large]
+                shared = sum(overlap for overlap in both if overlap > 0) - seconds
+                moves.append(_Move(shared / seconds, span.nbytes, seconds))
+    return moves
+
+
+def _each_byte(moves: Sequence[_Move], otherwise: float) -> float:
+    """The seconds of a byte, of transfers that had no others beside them."""
+    alone = [move for move in moves if move.others < _HARDLY]
+    if len(alone) <= _FEW:
+        return otherwise
+    return max(0.0, sum(move.seconds for move in alone)) / sum(move.nbytes for move in alone)
+
+
+def _sharing(found: Iterable[tuple[Sequence[_Move], float]], otherwise: float) -> float:
+    """By what share transfers are slower for each other beside them."""
+    crowded = [
+        (move, move.nbytes * each)
+        for moves, each in found
+        for move in moves
+        if move.others >= _HARDLY
+    ]
+    shared = sum(move.others * alone for move, alone in crowded)
+    if len(crowded) <= _FEW or not shared:
+        return otherwise
+    return max(0.0, sum(move.seconds - alone for move, alone in crowded) / shared)
 
 
 def _constants_cost(
-    blocks: Sequence[Sequence[Sample]], launch: float, start: float, known: Platform
+    blocks: _Blocks, launch: float, start: float, known: Platform
 ) -> tuple[float, float]:
     """Seconds for each byte of constants: of a longer launch, and of longer first starts."""
     packing, uploading = [], []
     for samples in blocks:
-        starts, nbytes = _starts(samples), _constants(samples)
-        if starts and nbytes >= _LARGE:
+        starts, nbytes = _cold(samples, first=True), _constants(samples)
+        if starts and nbytes >= LARGE:
             took = next(s.seconds for s in samples if s.kind == "launch")
             packing.append(max(0.0, took - launch) / nbytes)
-            uploading.append(max(0.0, starts[0] - start) / nbytes)
+            uploading.append(max(0.0, min(s.seconds for s in starts) - start) / nbytes)
     if len(packing) <= _FEW:
         return known.packing, known.uploading
     return median(packing), median(uploading)
 
 
-def _starts(samples: Sequence[Sample]) -> list[float]:
-    return sorted(s.seconds for s in samples if s.kind == "cold start" and s.name == FIRST)
+def _cold(samples: Sequence[Sample], *, first: bool) -> list[Sample]:
+    return [s for s in samples if s.kind == "cold start" and (s.name == FIRST) is first]
 
 
 def _constants(samples: Sequence[Sample]) -> int:

@@ -190,7 +190,9 @@ class _Costs(Costs):
     def launch(self) -> float:
         return self.coordination()
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         self.operations += 1
         return _LATENCY + (0.01 if warm else 0.1)
 

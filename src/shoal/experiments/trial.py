@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Protocol
 
+from shoal.clock import VirtualClock
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import simulate
@@ -77,8 +78,9 @@ class VirtualStage:
 
     def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
         """The simulated timeline."""
-        world = World(shape, service, self._platform, self._grid.latency, seed)
-        return simulate(plan, world, cold_pool(self._grid))
+        clock = VirtualClock()
+        world = World(shape, service, self._platform, self._grid.latency, seed, clock)
+        return simulate(plan, world, cold_pool(self._grid), clock)
 
 
 def cold_pool(grid: Grid) -> WarmPool[Resources]:

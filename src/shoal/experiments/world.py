@@ -4,27 +4,31 @@
    larger one; each run has a pace, each task deviates from it, and a few straggle. Real runs sleep
    for exactly these times, so a run of the same seed does the same work in both modes.
 2. What store and gateway take was fitted to real runs (`Platform`): a round trip's latency, and a
-   rest that varies. `platform.json` has it as a machine of 2 cores had it, but for one thing: there
-   sandboxes that start together slow each other down, which would tell against whoever starts many;
-   in it they don't, and each start takes what the first one of a run took. `shoal experiments
-   calibrate` fits it anew, that too.
+   rest that varies. All workers have one store: what they move at a time they share.
+3. `platform.json` has it as a machine of 2 cores had it, but for one thing: there sandboxes that
+   start together slow each other down, which would tell against whoever starts many; in it they
+   don't, and each takes what one alone takes. `shoal experiments calibrate` fits it anew, that too.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from math import exp
 from typing import Any
 
+from shoal.clock import Clock
 from shoal.execution.costs import Costs, Direction
+from shoal.experiments.pipe import Pipe
 from shoal.experiments.shapes import Shape
 from shoal.types import Resources, TaskId
 
 FILE = "platform.json"
+LARGE = 256 * 1024
+"""Bytes from which on a size tells in the time."""
 BASE = Resources(2048)
 """On which a task takes the time that was measured."""
 
@@ -68,8 +72,9 @@ class Platform:
     launch: Varying = Varying(0.012)
     cold: Varying = Varying(0.060)
     """A cold start by the client."""
-    each: float = 0.01
-    """What every further cold start by the client takes longer: they share the machine's cores."""
+    crowd: Sequence[tuple[float, float]] = ()
+    """What a cold start takes longer if so many others are under way: they share the cores. Between
+    the points it is in proportion."""
     warm: Varying = Varying(0.006)
     start: Varying = Varying(0.040)
     """A cold start by another worker."""
@@ -84,8 +89,10 @@ class Platform:
     """Seconds for each byte of constants that the workers it invokes wait for."""
     saving: float = 1.0 / 800e6
     fetching: float = 1.0 / 800e6
+    sharing: float = 1.0
+    """By what share a transfer is slower for each other that is under way."""
     handing_in: float = 1.0 / 800e6
-    """Of a result until the client has it, saving it included."""
+    """Of a result until the client has it, once it is saved."""
     invocation: float = 0.0005
     """What one who invokes workers spends on each."""
 
@@ -138,15 +145,21 @@ class World(Costs):
     """What one virtual run takes."""
 
     def __init__(
-        self, shape: Shape, service: Service, platform: Platform, latency: float, seed: str
+        self,
+        shape: Shape,
+        service: Service,
+        platform: Platform,
+        latency: float,
+        seed: str,
+        clock: Clock,
     ) -> None:
         self._shape = shape
         self._service = service
         self._platform = platform
         self._latency = latency
         self._rng = random.Random(f"{seed}/platform")
-        self._colds = 0
-        """Cold starts by the client so far."""
+        self._clock = clock
+        self._pipe = Pipe(clock, platform.sharing)
 
     @property
     def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
@@ -158,23 +171,27 @@ class World(Costs):
         packing = sum(self._shape.constants) * self._platform.packing
         return self._platform.launch.drawn(self._rng) + packing
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         """A request to the gateway, and a sandbox; those by the client wait for its constants."""
         platform = self._platform
+        crowd = 0.0 if warm else extra(platform.crowd, beside)
         if not first:
-            return self._trip(platform.again if warm else platform.start)
+            return self._trip(platform.again if warm else platform.start) + crowd
         uploading = sum(self._shape.constants) * platform.uploading
-        if warm:
-            return self._trip(platform.warm) + uploading
-        self._colds += 1
-        return self._trip(platform.cold) + uploading + (self._colds - 1) * platform.each
+        return self._trip(platform.warm if warm else platform.cold) + uploading + crowd
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
-        """A round trip, and the bytes."""
-        platform = self._platform
-        if direction == "save":
-            return self._trip(platform.save) + nbytes * platform.saving
-        return self._trip(platform.fetch) + nbytes * platform.fetching
+        """A round trip, and the bytes, which others may be moved beside."""
+        platform, saves = self._platform, direction == "save"
+        trip = self._trip(platform.save if saves else platform.fetch)
+        moving = nbytes * (platform.saving if saves else platform.fetching)
+        return trip + moving if nbytes < LARGE else self._pipe.enter(moving, trip)
+
+    def overtime(self) -> float:
+        """What a transfer still takes, because of others that came meanwhile."""
+        return self._pipe.overtime()
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
         """The task's time in this run."""
@@ -194,9 +211,18 @@ class World(Costs):
 
     def hand_in(self, nbytes: int, resources: Resources) -> float:
         """A round trip, and the bytes."""
-        platform = self._platform  # a large output was saved before, and that was counted then
-        each = max(0.0, platform.handing_in - platform.saving)
-        return self._trip(platform.hand_in) + nbytes * each
+        return self._trip(self._platform.hand_in) + nbytes * self._platform.handing_in
 
     def _trip(self, rest: Varying) -> float:
         return self._latency + rest.drawn(self._rng)
+
+
+def extra(points: Sequence[tuple[float, float]], at: float) -> float:
+    """What lies on the lines from 0 through the points, and on the last one beyond them."""
+    before = (0.0, 0.0)
+    for point in points:
+        if at <= point[0] or point is points[-1]:
+            share = (at - before[0]) / (point[0] - before[0])
+            return before[1] + share * (point[1] - before[1])
+        before = point
+    return 0.0

@@ -3,7 +3,8 @@
 1. Two paths: enough samples with the same resources, then only those; else the others' too, taken
    to one CPU and back by how fast each configuration computes. Waiting is the same everywhere,
    and so are starts: nothing says that memory slows them down. A worker that the client starts
-   has its part at once, one that another worker starts competes with it: each learns from its own.
+   has its part at once, one that another worker starts competes with it: each learns from its own,
+   and from those that had as many others beside it.
 2. Of those, the ones whose size is near the size asked for: a window that widens until enough are
    in it, balanced between smaller, larger and equal ones, closest first; failing that the nearest
    of all. A task of the same workflow shape learns from itself before it learns from its namesakes,
@@ -64,7 +65,9 @@ class DefaultCosts:
         """Packing and sending the plan."""
         return 0.003 + self.latency
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         """A local sandbox's."""
         return (0.002 if warm else 0.03) + self.latency
 
@@ -128,6 +131,8 @@ class LearntPredictions:
         self._draws = Draws()
         self.needs: dict[str, int] = {}
         """Memory that tasks of some names have turned out to need, in MB."""
+        self._crowds: dict[str, int] = {}
+        """How many starts have been under way beside one of each kind, at most."""
         self._cached: dict[tuple[str, str | int, int, Resources | None, int], list[Value]] = {}
         same = workflow.fingerprint()
         for run, block in enumerate(runs):
@@ -148,6 +153,7 @@ class LearntPredictions:
             self._draws.add(run, Kin(TASKS, sample.name, thing), sample.seconds)
         elif sample.kind != "execute":
             part = sample.kind + sample.name
+            self._crowds[part] = max(sample.nbytes, self._crowds.get(part, 0))
             thing = (sample.nbytes, sample.resources)
             self._draws.add(run, Kin(part, part, thing), sample.seconds)
 
@@ -189,6 +195,14 @@ class LearntPredictions:
     def transfers(self, direction: Direction, nbytes: int, resources: Resources) -> list[Value]:
         """How long such a transfer has taken, or would have."""
         return self._values(direction, "", -1, nbytes, resources)
+
+    def starts(
+        self, kind: str, who: str, beside: int, resources: Resources, latest: int
+    ) -> list[Value]:
+        """How long such starts have taken, beside so many or as many as there have been."""
+        return self.others(
+            kind, latest, min(beside, self._crowds.get(kind + who, 0)), resources, who
+        )
 
     def others(
         self, kind: str, latest: int, nbytes: int = 0, resources: Resources | None = None,
@@ -241,10 +255,12 @@ class _CostsAt:
         values = self._predictions.others("launch", self._latest, self._constant_nbytes)
         return self._choose(values, _KIN["launch"]) if values else self._defaults.launch()
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         kind = "warm start" if warm else "cold start"
         for who in (FIRST, "") if first else ("", FIRST):
-            values = self._predictions.others(kind, self._latest, 0, resources, who)
+            values = self._predictions.starts(kind, who, beside, resources, self._latest)
             if values:
                 return self._choose(values, _KIN[kind + who])
         return self._defaults.startup(resources, warm=warm)

@@ -51,5 +51,7 @@ def _predicted(costs: Costs, sample: Sample, tasks: Sequence[TaskId]) -> tuple[s
         return "transfer", costs.transfer(direction, sample.nbytes, sample.resources)
     if sample.kind in ("cold start", "warm start"):
         warm, first = sample.kind == "warm start", sample.name == FIRST
-        return "start", costs.startup(sample.resources, warm=warm, first=first)
+        return "start", costs.startup(
+            sample.resources, warm=warm, first=first, beside=sample.nbytes
+        )
     return None

@@ -54,7 +54,9 @@ class RecordedCosts(Costs):
         """The run's."""
         return self._other("launch", self._defaults.launch())
 
-    def startup(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
+    def startup(
+        self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+    ) -> float:
         """The next one."""
         starts = self._starts.get(("warm start" if warm else "cold start", first))
         if not starts:

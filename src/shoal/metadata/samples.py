@@ -14,8 +14,9 @@ import json
 import sys
 import zlib
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from shoal.errors import ShoalError
@@ -44,8 +45,8 @@ class Sample(NamedTuple):
     """The task's place in its workflow; -1 if it isn't about a task."""
     resources: Resources
     nbytes: int
-    """What it depended on: the input of a task, what was transferred, the constants of a run. Of
-    memory that a task turned out to need, how much that is."""
+    """What it depended on: the input of a task, what was transferred, the constants of a run. Of a
+    start, how many others were under way; of memory that a task turned out to need, how much."""
     seconds: float
     cpu: float
     """CPU seconds, of executions."""
@@ -175,6 +176,7 @@ class _Distillery:
         roots = {task for task, sources in self.workflow.upstream.items() if not sources}
         rooted = {s.worker for s in self.timeline.of_kind(*RUNS) if s.task in roots}
         samples: list[Sample] = []
+        beside = _beside(self.timeline.of_kind(*STARTS))
         for span in self.timeline.of_kind(*STARTS, "load"):
             resources = self.workers.get(span.worker)
             if resources is None:
@@ -187,7 +189,8 @@ class _Distillery:
                 continue
             name = FIRST if span.worker in rooted and span.worker not in latest else ""
             latest[span.worker] = len(samples)
-            samples.append(Sample(span.kind, name, -1, resources, 0, span.seconds, 0.0, 0))
+            others = beside[span.worker, span.start]
+            samples.append(Sample(span.kind, name, -1, resources, others, span.seconds, 0.0, 0))
         return samples
 
     def _of_client(self) -> list[Sample]:
@@ -202,7 +205,7 @@ class _Distillery:
         samples = [Sample("launch", "", -1, nobody, sum(sizes.values()), launch, 0.0, 0)]
         sinks = set(self.workflow.sinks)
         ends = [
-            (span.end, span.nbytes)
+            (span.end, self.outputs.get(span.task, 0))
             for span in self.timeline.of_kind(*RUNS, "save")
             if span.task in sinks
         ]
@@ -211,6 +214,18 @@ class _Distillery:
             seconds = max(0.0, self.timeline.makespan - end)
             samples.append(Sample("hand in", "", -1, nobody, nbytes, seconds, 0.0, 0))
         return samples
+
+
+def _beside(starts: Sequence[Span]) -> dict[tuple[WorkerId, float], int]:
+    """How many others were under way when each began; those that begin at once do so by number."""
+    found: dict[tuple[WorkerId, float], int] = {}
+    under_way: list[float] = []
+    for span in sorted(starts, key=lambda s: (s.start, len(s.worker), s.worker)):
+        while under_way and under_way[0] <= span.start:
+            heappop(under_way)
+        found[span.worker, span.start] = len(under_way)
+        heappush(under_way, span.end)
+    return found
 
 
 def _thinned(samples: list[Sample]) -> list[Sample]:

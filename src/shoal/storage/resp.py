@@ -134,7 +134,14 @@ def _safe(url: str) -> str:
 class Connection:
     """One connection; the caller sees to it that one thread at a time uses it."""
 
-    def __init__(self, address: Address, latency: float = 0.0) -> None:
+    def __init__(self, address: Address, latency: float = 0.0, *, met: bool = False) -> None:
+        """Connect.
+
+        Args:
+            address: Where to, and how to get in.
+            latency: Seconds added to each round trip.
+            met: It is known who answers there: the greeting travels with the first commands.
+        """
         self.address = address
         self.lifetime: str | None = None
         """The server's, once somebody has asked for it."""
@@ -143,7 +150,17 @@ class Connection:
         self._buffer = bytearray(1 << 16)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
-        self._greet()
+        self._greeting = self._words()
+        """What is said before the first commands."""
+        self._unanswered = 0
+        """How much of it the server has still to reply to."""
+        if not met:
+            try:
+                self._let_in(self.pipeline([("PING",)])[0])
+            except BaseException:
+                self.close()
+                raise
+        self._socket.settimeout(_REPLY_SECONDS)
 
     def _connect(self) -> socket.socket:
         try:
@@ -155,30 +172,27 @@ class Connection:
             ) from error
         return sock
 
-    def _greet(self) -> None:
+    def _words(self) -> list[Sequence[Arg]]:
         address = self.address
-        try:
-            if address.password is not None:
-                who = (address.username,) if address.username else ()
-                self.call("AUTH", *who, address.password)
-            if address.db:
-                self.call("SELECT", address.db)
-            elif address.password is None:
-                answer = self.call("PING")
-                if answer != b"PONG":
-                    raise self._strange(repr(answer))
-            self._socket.settimeout(_REPLY_SECONDS)
-        except StoreRefused as error:
-            self.close()
-            if not_ready(error):
-                raise self.interruption(error) from error
+        words: list[Sequence[Arg]] = []
+        if address.password is not None:
+            who = (address.username,) if address.username else ()
+            words.append(("AUTH", *who, address.password))
+        if address.db:
+            words.append(("SELECT", address.db))
+        return words
+
+    def _let_in(self, answer: Any) -> None:
+        """Heed what the server says to a greeting."""
+        if isinstance(answer, StoreRefused):
+            if not_ready(answer):
+                raise self.interruption(answer) from answer
             raise StoreRefused(
-                f"The store at {address} doesn't let us in: {error}. Check the user name, password "
-                "and database in the store's URL."
-            ) from error
-        except BaseException:
-            self.close()
-            raise
+                f"The store at {self.address} doesn't let us in: {answer}. Check the user name, "
+                "password and database in the store's URL."
+            ) from answer
+        if answer not in (b"PONG", b"OK"):
+            raise self._strange(repr(answer))
 
     def node(self, key: str) -> Connection:
         """The connection to the server that has a key."""
@@ -226,6 +240,9 @@ class Connection:
         """Write commands; each wants a `reply`."""
         if self._latency:
             time.sleep(self._latency)
+        if self._greeting:
+            commands = [*self._greeting, *commands]
+            self._unanswered, self._greeting = len(self._greeting), []
         pieces: list[Buffer] = []
         small: list[bytes] = []
         for command in commands:
@@ -260,6 +277,9 @@ class Connection:
         try:
             if patience:
                 self._socket.settimeout(_REPLY_SECONDS + patience)
+            while self._unanswered:
+                self._unanswered -= 1
+                self._let_in(self._reply())
             return self._reply()
         except OSError as error:
             raise self._broken(error) from error

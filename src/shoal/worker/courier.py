@@ -1,7 +1,8 @@
 """`Courier`: carries out what a worker owes to others and wants from them.
 
 1. Orders are carried out in the order given, by one thread at a time: a slot that has nothing else
-   to do, or the courier's own thread while the slots are busy.
+   to do, or the courier's own thread while the slots are busy. If the store is far, always by the
+   courier's own: a task that becomes ready doesn't wait for a round trip.
 2. Everything that is ready to go travels in one round trip. Within it the store saves before it
    marks, so an output counts as saved as soon as it stands in line. Workers that it gives the
    right to start are invoked after it.
@@ -27,6 +28,7 @@ from typing import Any, Protocol
 
 from shoal.clock import RealClock
 from shoal.errors import PlatformError, StoreError, Tampered
+from shoal.execution.costs import FAR
 from shoal.execution.effects import Mark
 from shoal.execution.events import Event, Fetched, Marked, Saved
 from shoal.execution.plan import Part
@@ -52,6 +54,8 @@ from shoal.worker.recovery import opened_outputs
 log = logging.getLogger(__name__)
 
 _PROGRESS_SECONDS = 0.25
+_QUICK = 0.0005
+"""Seconds of a round trip to a store that is near."""
 _LATE = 60.0
 """Seconds until an output that was saved, and isn't there, counts as gone."""
 
@@ -126,8 +130,9 @@ class Courier:
         """What may still go into shared memory, which counts as this worker's own."""
         self._orders: deque[Order] = deque()
         self._saves: list[tuple[str, Blob]] = []
-        self._sending: list[tuple[TaskId, float, int]] = []
-        """What is saved with the next round trip, since when, and its size."""
+        self._sending: dict[TaskId, int] = {}
+        """What is saved with the next round trip, and its size."""
+        self._sending_since = 0.0
         self._marks: list[MarkRequest] = []
         self._announcements: list[Announcement] = []
         self._letters: list[Letter] = []
@@ -148,6 +153,8 @@ class Courier:
         """How many executed tasks the store knows of."""
         self._heard = time.monotonic()
         """When the store last heard of this worker."""
+        self._trip = invocation.latency
+        """Seconds that a round trip takes, if nothing disturbs it."""
         self._working = threading.Lock()
         self._wake = threading.Condition()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -179,10 +186,13 @@ class Courier:
         self._orders.append(lambda: self._fetch(outputs, {}, until))
 
     def mark(self, mark: Mark, plain: dict[TaskId, Any], pickled: dict[TaskId, Blob]) -> None:
-        """Mark a task; small outputs for it travel along."""
-        sent = self._clock.now()
+        """Mark a task; small outputs for it travel along.
+
+        A message that saves travel with says nothing of how long messages take.
+        """
 
         def order() -> None:
+            sent = 0.0 if self._saves else self._clock.now()
             if mark.held is not None:
                 self._marks.append(
                     MarkRequest(mark.task, None, mark.producers, b"", mark.producer, mark.held)
@@ -273,7 +283,7 @@ class Courier:
     def leave(self) -> None:
         """Hand the timeline in with the next round trip, unless the store gives the worker a task.
 
-        A timeline can't tell of outputs that are saved by the same trip: then it goes later.
+        If outputs are saved by that trip, it goes later.
         """
 
         def order() -> None:
@@ -306,6 +316,13 @@ class Courier:
 
     def work(self) -> bool:
         """Carry the orders out, unless another thread does; whether there was anything to do."""
+        if self._trip <= FAR:
+            return self._work()
+        if self._orders:
+            self.wake()
+        return False
+
+    def _work(self) -> bool:
         worked = False
         while self._orders:
             if not self._working.acquire(blocking=False):
@@ -328,10 +345,12 @@ class Courier:
     def _carry_out(self) -> None:
         while self._orders:
             self._orders.popleft()()
-        self._send()
+        if self._sending and (self._finishing or self._parking):
+            self._send()  # a timeline can't tell of outputs that are saved by the same trip
+        self._send_last()
 
-    def _send(self) -> None:
-        """Send what is ready, then park if that was asked for."""
+    def _send_last(self) -> None:
+        """Send what is ready, then leave if that was asked for."""
         parking, self._parking = self._parking, None
         if self._finishing or parking:
             kind = "finished" if self._finishing else "parked"
@@ -341,23 +360,7 @@ class Courier:
         if leaving:
             record = self._worker.recorder.record(self._clock.now())
             self._letters.append(Letter("finished", self._part.worker, (record, *self._told_of())))
-        if self._saves or self._marks or self._announcements or self._letters or self._starts:
-            completion = Completion(
-                self._saves,
-                self._marks,
-                self._letters,
-                self._worker.executed,
-                self._announcements,
-                list(self._starts.items()),
-                self._done or leaving,
-                not self._entered,
-            )
-            self._saves, self._marks, self._letters, self._announcements = [], [], [], []
-            self._starts = {}
-            self._complete(completion)
-            for task, start, nbytes in self._sending:
-                self._worker.recorder.moved(SAVE, task, start, self._clock.now(), nbytes)
-            self._sending.clear()
+        self._send(finished=self._done or leaving)
         if parking:
             run, epoch = self._invocation.run, self._invocation.epoch
             worker = self._part.worker
@@ -367,6 +370,25 @@ class Courier:
             else:
                 left = self._store.park(run, worker, epoch, parking.read, parking.executed)
             self._worker.parked(left=left)
+
+    def _send(self, *, finished: bool = False) -> None:
+        """Send what is ready in one round trip."""
+        if self._saves or self._marks or self._announcements or self._letters or self._starts:
+            completion = Completion(
+                self._saves,
+                self._marks,
+                self._letters,
+                self._worker.executed,
+                self._announcements,
+                list(self._starts.items()),
+                finished,
+                not self._entered,
+            )
+            self._saves, self._marks, self._letters, self._announcements = [], [], [], []
+            self._starts = {}
+            self._complete(completion)
+            self._tell_moved(SAVE, self._sending, self._sending_since)
+            self._sending.clear()
 
     def _told_of(self) -> tuple[bytes, ...]:
         """What the client has to know of the workers that a flexible one has started."""
@@ -380,6 +402,7 @@ class Courier:
             invocation.run, self._part.worker, invocation.epoch, completion
         )
         self._entered = True
+        self._trip = min(time.monotonic() - self._heard, 2 * max(self._trip, _QUICK))
         stays = any([isinstance(answer, Ready | Refused) for answer in answers])
         self._left = completion.finished and not stays
         claims = [answer for answer in answers if isinstance(answer, Claim)]
@@ -446,8 +469,10 @@ class Courier:
             self._room = 0
         place = self._store.place(self._invocation.run, task, nbytes)
         self._worker.recorder.spread(place, saved=nbytes)
+        if not self._saves:
+            self._sending_since = start
         self._saves.append((task, blob))
-        self._sending.append((task, start, nbytes))
+        self._sending[task] = nbytes
         self._worker.tell(Saved(task))
 
     def _share(self, task: TaskId, blob: Blob, shared: SharedFolder) -> bool:
@@ -466,7 +491,7 @@ class Courier:
         start = self._clock.now()
         taken = self._find_shared(outputs, found)
         taken |= self._find_stored([output for output in outputs if output not in found], found)
-        self._tell_taken(taken, start)
+        self._tell_moved(FETCH, taken, start)
         missing = [output for output in outputs if output not in found]
         if not missing:
             self._worker.keep(found)
@@ -505,11 +530,11 @@ class Courier:
         found[output] = decode(data, self._key, signed_output(output))
         return memoryview(data).nbytes
 
-    def _tell_taken(self, taken: Mapping[TaskId, int], start: float) -> None:
-        """Outputs that came together are one transfer, which is told of the first."""
-        end, nbytes = self._clock.now(), sum(taken.values())
-        for output in taken:
-            self._worker.recorder.moved(FETCH, output, start, end, nbytes)
+    def _tell_moved(self, kind: int, outputs: Mapping[TaskId, int], start: float) -> None:
+        """Outputs that travelled together are one transfer, which is told of the first."""
+        end, nbytes = self._clock.now(), sum(outputs.values())
+        for output in outputs:
+            self._worker.recorder.moved(kind, output, start, end, nbytes)
             start, nbytes = end, 0
 
     def opened(self, letter: Letter) -> dict[TaskId, Any]:
@@ -519,7 +544,7 @@ class Courier:
             name = signed_announcement(letter.name)
             self._worker.recorder.learn(decode(letter.parts[0], self._key, name))
             return held
-        latest = 0.0
+        latest, alone = 0.0, True
         producers = self._part.shared.get(TaskId(letter.name), ())
         if len(letter.parts) != len(producers):
             raise Tampered(f"A message of task {letter.name!r} isn't from those whom it waits for.")
@@ -528,11 +553,12 @@ class Courier:
                 continue
             name = signed_mark(letter.name, producer)
             sent, plain, pickled, saved, _ = decode(part, self._key, name)
-            latest = max(latest, sent)
+            latest, alone = max(latest, sent), alone and sent > 0
             self._worker.recorder.learn(saved)
             held.update(plain)
             held.update(opened_outputs(pickled, self._key))
-        self._worker.recorder.delivered(TaskId(letter.name), latest, self._clock.now())
+        if alone:
+            self._worker.recorder.delivered(TaskId(letter.name), latest, self._clock.now())
         return held
 
     def inputs(self) -> dict[TaskId, Any]:
@@ -549,7 +575,7 @@ class Courier:
             while self._await_something():
                 for callback in self._due():
                     callback()
-                self.work()
+                self._work()
         except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
             self._worker.give_up(error)
         finally:
