@@ -167,6 +167,11 @@ class FarmModel:
         self.starting -= 1
         self._resize(now, self.workers + 1)
 
+    def never_started(self) -> None:
+        """A worker that was asked for is gone, and stands for one that was to leave."""
+        self.starting -= 1
+        self.leaving -= 1
+
     def left(self, now: float) -> None:
         """A worker that was to leave is gone."""
         self.leaving -= 1

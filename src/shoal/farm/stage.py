@@ -113,11 +113,16 @@ class Stage:
     def left(self, worker: str) -> bool:
         """A worker is gone; whether it was to be."""
         with self._lock:
+            there = worker in self._entered
             self._entered.discard(worker)
             if not self.model.leaving:
-                self._absent += 1  # the one that comes in its place changes nothing
+                self._absent += there  # the one that comes in its place changes nothing
                 return False
-            self.model.left(self._now())
+            if there or self._absent:
+                self._absent -= not there
+                self.model.left(self._now())
+            else:
+                self.model.never_started()
             return True
 
     def ask(self, change: int) -> int:
