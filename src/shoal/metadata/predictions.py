@@ -3,8 +3,8 @@
 1. Two paths: enough samples with the same resources, then only those; else the others' too, taken
    to one CPU and back by how fast each configuration computes. Waiting is the same everywhere,
    and so are starts: nothing says that memory slows them down. A worker that the client starts
-   has its part at once, one that another worker starts competes with it: each learns from its own,
-   and from those that had as many others beside it.
+   has its part at once, one that another worker starts competes with it: each learns from its own.
+   What others that start beside it make it longer is learnt apart, so that all starts tell of one.
 2. Of those, the ones whose size is near the size asked for: a window that widens until enough are
    in it, balanced between smaller, larger and equal ones, closest first; failing that the nearest
    of all. A task of the same workflow shape learns from itself before it learns from its namesakes,
@@ -19,6 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
+from statistics import fmean
 from typing import NamedTuple
 
 from shoal.execution.costs import Costs, Direction
@@ -33,7 +34,7 @@ ENOUGH = 6
 LEAST, MOST = 5, 100
 """How many samples a prediction rests on."""
 RECENT = 10
-_DECAY = 0.85
+_DECAY = 0.7
 """Of things that differ by nothing but the time, the latest count, and each run before it less."""
 OF_ITS_OWN = 3
 """Samples of the very same task that make its namesakes' needless."""
@@ -43,6 +44,8 @@ PARALLEL_GAIN = 0.3
 """Exponent: what a task that uses several CPUs gains from more of them."""
 _FIXED_NBYTES = 64 * 1024
 """A transfer's fixed cost, as so many bytes."""
+_LEAST_ALONE = 0.1
+"""Of a start beside others: what it would have taken alone at least."""
 _UNKNOWN = Kin(TASKS)
 """Of a task that has hardly run."""
 _KIN = {
@@ -131,8 +134,7 @@ class LearntPredictions:
         self._draws = Draws()
         self.needs: dict[str, int] = {}
         """Memory that tasks of some names have turned out to need, in MB."""
-        self._crowds: dict[str, int] = {}
-        """How many starts have been under way beside one of each kind, at most."""
+        self._crowds = _crowds(runs)
         self._cached: dict[tuple[str, str | int, int, Resources | None, int], list[Value]] = {}
         same = workflow.fingerprint()
         for run, block in enumerate(runs):
@@ -144,6 +146,9 @@ class LearntPredictions:
             needed = sample.nbytes // 2**20
             self.needs[sample.name] = max(needed, self.needs.get(sample.name, 0))
             return
+        if sample.kind in STARTS:
+            alone = sample.seconds - self.crowding(sample.kind, sample.name, sample.nbytes)
+            sample = sample._replace(seconds=max(alone, _LEAST_ALONE * sample.seconds), nbytes=0)
         key = (sample.kind, sample.name)
         recent = sample.kind not in ("execute", "fetch", "save")
         self._groups.setdefault(key, _Group(recent=recent)).add(run, sample)
@@ -153,7 +158,6 @@ class LearntPredictions:
             self._draws.add(run, Kin(TASKS, sample.name, thing), sample.seconds)
         elif sample.kind != "execute":
             part = sample.kind + sample.name
-            self._crowds[part] = max(sample.nbytes, self._crowds.get(part, 0))
             thing = (sample.nbytes, sample.resources)
             self._draws.add(run, Kin(part, part, thing), sample.seconds)
 
@@ -196,13 +200,10 @@ class LearntPredictions:
         """How long such a transfer has taken, or would have."""
         return self._values(direction, "", -1, nbytes, resources)
 
-    def starts(
-        self, kind: str, who: str, beside: int, resources: Resources, latest: int
-    ) -> list[Value]:
-        """How long such starts have taken, beside so many or as many as there have been."""
-        return self.others(
-            kind, latest, min(beside, self._crowds.get(kind + who, 0)), resources, who
-        )
+    def crowding(self, kind: str, who: str, beside: int) -> float:
+        """What a start takes longer beside others: so many, or as many as there have been."""
+        crowd = self._crowds.get(kind + who)
+        return min(beside, crowd.most) * crowd.each if crowd else 0.0
 
     def others(
         self, kind: str, latest: int, nbytes: int = 0, resources: Resources | None = None,
@@ -260,9 +261,10 @@ class _CostsAt:
     ) -> float:
         kind = "warm start" if warm else "cold start"
         for who in (FIRST, "") if first else ("", FIRST):
-            values = self._predictions.starts(kind, who, beside, resources, self._latest)
+            values = self._predictions.others(kind, self._latest, 0, resources, who)
             if values:
-                return self._choose(values, _KIN[kind + who])
+                alone = self._choose(values, _KIN[kind + who])
+                return alone + self._predictions.crowding(kind, who, beside)
         return self._defaults.startup(resources, warm=warm)
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
@@ -309,6 +311,40 @@ class _CostsAt:
         if not values:
             return self._defaults.hand_in(nbytes, resources)
         return self._choose(values, _KIN["hand in"])
+
+
+class _Crowd(NamedTuple):
+    """Starts that are under way at a time."""
+
+    each: float
+    """Seconds that one takes longer for each other."""
+    most: int
+    """How many others there have been."""
+
+
+def _crowds(runs: Sequence[Samples]) -> dict[str, _Crowd]:
+    """By kind of start. Only those of one run are held against each other: runs differ in pace."""
+    products: dict[str, float] = {}
+    squares: dict[str, float] = {}
+    most: dict[str, int] = {}
+    for block in runs:
+        starts: dict[str, list[Sample]] = {}
+        for sample in block.samples:
+            if sample.kind in STARTS:
+                starts.setdefault(sample.kind + sample.name, []).append(sample)
+        for part, found in starts.items():
+            others = fmean([sample.nbytes for sample in found])
+            seconds = fmean([sample.seconds for sample in found])
+            for sample in found:
+                away = sample.nbytes - others
+                products[part] = products.get(part, 0.0) + away * (sample.seconds - seconds)
+                squares[part] = squares.get(part, 0.0) + away**2
+                most[part] = max(sample.nbytes, most.get(part, 0))
+    return {
+        part: _Crowd(max(0.0, products[part] / square), most[part])
+        for part, square in squares.items()
+        if square
+    }
 
 
 class _Row(NamedTuple):
