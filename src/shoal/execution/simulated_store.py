@@ -5,6 +5,7 @@ It takes no time and knows no clock: the simulation asks it when a request would
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import Any
 
 from shoal.execution.effects import Mark
@@ -17,7 +18,9 @@ Values = dict[TaskId, Any]
 class SimulatedStore:
     """Outputs and marks."""
 
-    def __init__(self) -> None:
+    def __init__(self, tasks: Container[TaskId]) -> None:
+        self._tasks = tasks
+        """Whose outputs are saved; constants are there from the beginning."""
         self.saved: Values = {}
         self.results: Values = {}
         """The sinks' outputs that were handed in."""
@@ -27,6 +30,10 @@ class SimulatedStore:
         """Of tasks that the plan gives to nobody: whose mark was the last."""
         self._held: dict[TaskId, set[str]] = {}
         """Of the same tasks: whose outputs are only in the memory of who set the last mark."""
+
+    def has(self, outputs: Sequence[TaskId]) -> bool:
+        """Whether all of these outputs and constants are there."""
+        return all([output in self.saved or output not in self._tasks for output in outputs])
 
     def mark(self, mark: Mark, values: Values, me: WorkerId) -> Values | None:
         """Set a mark; what came with all of the task's marks if this is the last, else None."""

@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import log
 from statistics import fmean, median, quantiles
 from typing import NamedTuple
 
 from shoal.errors import UsageError
-from shoal.execution.timeline import Timeline
+from shoal.execution.timeline import STARTS, Timeline
 from shoal.experiments.records import Records
 from shoal.experiments.world import LARGE, Platform, Varying
 from shoal.metadata.samples import FIRST, Sample, undistilled
@@ -94,27 +94,43 @@ def fitted(records: Records) -> Platform:
 
 
 def _alone(blocks: _Blocks, *, first: bool) -> list[Sample]:
-    """Cold starts that had no others beside them."""
+    """Cold starts of runs in which no two were under way at a time.
+
+    If they are few, of all runs those that began when no other was under way.
+    """
+    apart = [
+        samples for samples in blocks if not any(s.nbytes for s in samples if s.kind in STARTS)
+    ]
+    found = [s for samples in apart for s in _cold(samples, first=first)]
+    if len(found) > _FEW:
+        return found
     return [s for samples in blocks for s in _cold(samples, first=first) if not s.nbytes]
 
 
 def _crowd(blocks: _Blocks, cold: float, start: float) -> list[tuple[float, float]]:
     """By how much a cold start is longer with so many others beside it: 1, 2 or 3, 4 to 7, ...
 
-    A start by the client waits until large constants are saved, which has nothing to do with it.
+    That is the mean of a run, and of all runs the median: some also do other things meanwhile. A
+    start by the client waits until large constants are saved, which has nothing to do with it.
     """
-    found: dict[int, list[tuple[int, float]]] = {}
+    found: dict[int, list[tuple[float, float]]] = {}
     for samples in blocks:
         crowded = [(s.nbytes, s.seconds - start) for s in _cold(samples, first=False)]
         if _constants(samples) < LARGE:
             crowded += [(s.nbytes, s.seconds - cold) for s in _cold(samples, first=True)]
+        alike: dict[int, list[tuple[int, float]]] = {}
         for others, longer in crowded:
             if others:
-                found.setdefault(others.bit_length(), []).append((others, longer))
-    return [
-        (fmean(others for others, _ in those), max(0.0, fmean(longer for _, longer in those)))
-        for _, those in sorted(found.items())
-    ]
+                alike.setdefault(others.bit_length(), []).append((others, longer))
+        for size, those in alike.items():
+            found.setdefault(size, []).append(_middle(those, fmean))
+    return [(x, max(0.0, y)) for x, y in (_middle(found[size], median) for size in sorted(found))]
+
+
+def _middle(
+    points: Sequence[tuple[float, float]], mean: Callable[[list[float]], float]
+) -> tuple[float, float]:
+    return mean([x for x, _ in points]), mean([y for _, y in points])
 
 
 def _moves(timelines: Iterable[Timeline], kind: str, base: float) -> list[_Move]:
@@ -133,24 +149,19 @@ def _moves(timelines: Iterable[Timeline], kind: str, base: float) -> list[_Move]
 
 def _each_byte(moves: Sequence[_Move], otherwise: float) -> float:
     """The seconds of a byte, of transfers that had no others beside them."""
-    alone = [move for move in moves if move.others < _HARDLY]
-    if len(alone) <= _FEW:
-        return otherwise
-    return max(0.0, sum(move.seconds for move in alone)) / sum(move.nbytes for move in alone)
+    alone = [move.seconds / move.nbytes for move in moves if move.others < _HARDLY]
+    return max(0.0, median(alone)) if len(alone) > _FEW else otherwise
 
 
 def _sharing(found: Iterable[tuple[Sequence[_Move], float]], otherwise: float) -> float:
     """By what share transfers are slower for each other beside them."""
-    crowded = [
-        (move, move.nbytes * each)
+    slower = [
+        (move.seconds / move.nbytes / each - 1) / move.others
         for moves, each in found
         for move in moves
-        if move.others >= _HARDLY
+        if each and move.others >= _HARDLY
     ]
-    shared = sum(move.others * alone for move, alone in crowded)
-    if len(crowded) <= _FEW or not shared:
-        return otherwise
-    return max(0.0, sum(move.seconds - alone for move, alone in crowded) / shared)
+    return max(0.0, median(slower)) if len(slower) > _FEW else otherwise
 
 
 def _constants_cost(
