@@ -143,9 +143,13 @@ class Scenario:
         pool = WatchedPool(self.capacity, self.idle_seconds)
         delays: Iterator[tuple[float, ...]] = cycle(self.repeats)
         simulation = Simulation(
-            self.plan, costs, pool, perform=value_of, repeats=lambda: next(delays)
+            self.plan,
+            costs,
+            pool,
+            perform=value_of,
+            repeats=lambda: next(delays),
+            clock=BoundedClock(),
         )
-        simulation._clock = BoundedClock()
         return Outcome(simulation, simulation.run(), costs, pool)
 
     def sequential(self) -> dict[TaskId, int]:

@@ -285,7 +285,7 @@ def simulated(plan: Plan, *sizes: int, seconds: float = 0.5) -> Simulation:
 
 
 def spans(simulation: Simulation, kind: str) -> int:
-    return len([span for span in simulation._spans if span.kind == kind])
+    return len([span for span in simulation._spans.found if span.kind == kind])
 
 
 def test_clustering_leaves_a_big_output_unwritten() -> None:
@@ -346,7 +346,7 @@ def test_a_crowd_is_invoked_by_a_tree() -> None:
         plan = flexible_plan(wiring, policies=Policies(large_fan_out=large_fan_out))
         simulation = Simulation(plan, Invoking([0.0], [1]), WarmPool(100))
         simulation.run()
-        starts.append(max(s.start for s in simulation._spans if s.kind.endswith(" start")))
+        starts.append(max(s.start for s in simulation._spans.found if s.kind.endswith(" start")))
     assert starts == [61.0, 31.0]  # after a cold start of a second
 
 
@@ -367,5 +367,7 @@ def test_an_input_is_not_forgotten_for_a_task_that_takes_it_next() -> None:
     assert outcome.simulation.results == {
         sink: scenario.sequential()[sink] for sink in plan.workflow.sinks
     }
-    fetched = Counter((s.worker, s.task) for s in outcome.simulation._spans if s.kind == "fetch")
+    fetched = Counter(
+        (s.worker, s.task) for s in outcome.simulation._spans.found if s.kind == "fetch"
+    )
     assert fetched[WorkerId("a"), TaskId("b")] <= 1

@@ -93,8 +93,8 @@ def survives(scenario: Scenario, lost: DrawnFaults) -> None:
         perform=value_of,
         repeats=lambda: next(delays),
         faults=lost,
+        clock=BoundedClock(),
     )
-    simulation._clock = BoundedClock()
     simulation.run()
     values = scenario.sequential()
     sinks = set(scenario.plan.workflow.sinks)

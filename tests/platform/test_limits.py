@@ -132,8 +132,8 @@ def test_a_group_is_removed_with_whatever_is_left_in_it(machine: Limits) -> None
         os.setsid()
         machine.enter(name, Resources(256, 1.0))
         os.execvp("sleep", ["sleep", "300"])
-    entered = machine.memory / name / "cgroup.procs"
-    assert eventually(lambda: entered.exists() and str(pid) in entered.read_text().split())
+    groups = [root / name / "cgroup.procs" for root in (machine.memory, machine.cpu)]
+    assert eventually(lambda: all(g.exists() and str(pid) in g.read_text().split() for g in groups))
     machine.remove(name)
     os.waitpid(pid, 0)
     assert not exists(pid)
