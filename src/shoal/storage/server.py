@@ -69,7 +69,7 @@ class ServerClient:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._given_up = False
-        self._met = known
+        self._known = known
         if not known:
             self._connection = self._persist(self._first_contact)
 
@@ -88,14 +88,12 @@ class ServerClient:
             self._seeds = cluster.known
             return cluster
         try:
-            connection = Connection(self._address, self._latency, met=self._met)
+            return Connection(self._address, self._latency, met=self._known)
         except StoreInterrupted as error:
             if self._revive is None or not_ready(error.__cause__):
                 raise
-            self._revive()
-            connection = Connection(self._address, self._latency)
-        self._met = True
-        return connection
+        self._revive()
+        return Connection(self._address, self._latency)
 
     def server_of(self, key: str) -> str:
         """The server that has a key."""
