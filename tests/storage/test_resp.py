@@ -427,6 +427,29 @@ def test_server_that_is_known_may_refuse_all_the_same() -> None:
         canned.call("INCR", "x")
 
 
+@pytest.mark.real
+@pytest.mark.parametrize("known", [False, True])
+def test_only_who_was_told_of_a_server_takes_it_for_granted(
+    tcp_port: int, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that reconnects may meet a server that still loads its data: it asks first."""
+    noted: list[bool] = []
+
+    class Noted(Connection):
+        def __init__(self, address: Address, latency: float = 0.0, *, met: bool = False) -> None:
+            noted.append(met)
+            super().__init__(address, latency, met=met)
+
+    monkeypatch.setattr("shoal.storage.server.Connection", Noted)
+    store = RedisStore(url_of(tcp_port), known=known)
+    for _ in range(2):
+        store.progress(RunId("nobody"))
+        store._connection.close()  # type: ignore[union-attr]
+        store._connection = None
+    assert noted == [known] * 2
+    store.disconnect()
+
+
 @pytest.fixture
 def connection(tcp_port: int) -> Iterator[Connection]:
     connection = Connection(parse_url(url_of(tcp_port, db=7)))
