@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -149,7 +150,8 @@ def test_nothing_is_lost_and_nothing_comes_twice_while_workers_are_killed_and_ch
         found = sandboxes()
         if found:
             done["kills"] += 1
-            os.kill(chance.choice(found), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(chance.choice(found), signal.SIGKILL)
 
     with Farm(
         examples.nap_a_moment,

@@ -301,7 +301,7 @@ def test_results_are_right_though_connections_to_all_shards_drop(
     try:
         with Session(store=url, workers=2, folder=str(tmp_path)) as session:
             for number, proxy in enumerate(proxies):
-                proxy.drops = at_random(3 * seed + number, 0.02, ("to",))
+                proxy.drops = at_random(3 * seed + number, 0.05, ("to",))
             found = session.compute(*gated(tmp_path), planner=planner, timeout=2 * PATIENCE)
             for proxy in proxies:
                 proxy.drops = lambda way, data: None
