@@ -21,7 +21,7 @@ import threading
 import time
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -48,7 +48,8 @@ from shoal.storage.keys import signed_announcement, signed_inputs, signed_mark, 
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.worker.background import in_background
-from shoal.worker.recorder import FETCH, SAVE, Recorder
+from shoal.worker.finding import Finder
+from shoal.worker.recorder import SAVE, Recorder
 from shoal.worker.recovery import opened_outputs
 
 log = logging.getLogger(__name__)
@@ -125,6 +126,7 @@ class Courier:
         self._given = given
         self._entered = entered
         self._key = bytes.fromhex(invocation.key)
+        self._finder = Finder(invocation.run, store, shared, self._key, worker.recorder)
         self._clock = RealClock()
         self._room = part.resources.memory_mb * 1024 * 1024 // 2
         """What may still go into shared memory, which counts as this worker's own."""
@@ -387,7 +389,8 @@ class Courier:
             self._saves, self._marks, self._letters, self._announcements = [], [], [], []
             self._starts = {}
             self._complete(completion)
-            self._tell_moved(SAVE, self._sending, self._sending_since)
+            sent = self._clock.now()
+            self._worker.recorder.moved_together(SAVE, self._sending, self._sending_since, sent)
             self._sending.clear()
 
     def _told_of(self) -> tuple[bytes, ...]:
@@ -488,11 +491,7 @@ class Courier:
 
         Meanwhile other orders are carried out: whoever makes it may wait for one of them.
         """
-        start = self._clock.now()
-        taken = self._find_shared(outputs, found)
-        taken |= self._find_stored([output for output in outputs if output not in found], found)
-        self._tell_moved(FETCH, taken, start)
-        missing = [output for output in outputs if output not in found]
+        missing = self._finder.find(outputs, found)
         if not missing:
             self._worker.keep(found)
             self._worker.tell(Fetched(outputs))
@@ -501,41 +500,6 @@ class Courier:
         else:
             again = partial(self._fetch, outputs, found, until)
             self.after(_PROGRESS_SECONDS, lambda: self._orders.append(again))
-
-    def _find_shared(
-        self, outputs: Sequence[TaskId], found: dict[TaskId, Any]
-    ) -> dict[TaskId, int]:
-        taken: dict[TaskId, int] = {}
-        for output in outputs:
-            view = None
-            if self._shared is not None and output not in found:
-                view = self._shared.read(output)
-            if view is not None:
-                taken[output] = self._take(found, output, view)
-        return taken
-
-    def _find_stored(
-        self, outputs: Sequence[TaskId], found: dict[TaskId, Any]
-    ) -> dict[TaskId, int]:
-        taken: dict[TaskId, int] = {}
-        fetched = self._store.fetch(self._invocation.run, outputs) if outputs else ()
-        for output, data in zip(outputs, fetched, strict=True):
-            if data is not None:
-                nbytes = taken[output] = self._take(found, output, data)
-                place = self._store.place(self._invocation.run, output, nbytes)
-                self._worker.recorder.spread(place, fetched=nbytes)
-        return taken
-
-    def _take(self, found: dict[TaskId, Any], output: TaskId, data: Buffer) -> int:
-        found[output] = decode(data, self._key, signed_output(output))
-        return memoryview(data).nbytes
-
-    def _tell_moved(self, kind: int, outputs: Mapping[TaskId, int], start: float) -> None:
-        """Outputs that travelled together are one transfer, which is told of the first."""
-        end, nbytes = self._clock.now(), sum(outputs.values())
-        for output in outputs:
-            self._worker.recorder.moved(kind, output, start, end, nbytes)
-            start, nbytes = end, 0
 
     def opened(self, letter: Letter) -> dict[TaskId, Any]:
         """The small outputs that came with a message; none with one that is about a saved one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from shoal.execution.timeline import KINDS, Moved, Row, encode_record
 from shoal.types import TaskId, WorkerId
 
@@ -42,6 +44,15 @@ class Recorder:
     def moved(self, kind: int, task: TaskId, start: float, end: float, nbytes: int) -> None:
         """An output was fetched or saved."""
         self.rows.append((kind, self._numbers.get(task, -1), start, end, 0.0, nbytes))
+
+    def moved_together(
+        self, kind: int, sizes: Mapping[TaskId, int], start: float, end: float
+    ) -> None:
+        """Outputs that travelled together are one transfer, which is told of the first."""
+        nbytes = sum(sizes.values())
+        for task in sizes:
+            self.moved(kind, task, start, end, nbytes)
+            start, nbytes = end, 0
 
     def spread(self, server: str, *, saved: int = 0, fetched: int = 0) -> None:
         """An output went to or came from one of the store's servers; it has no name if alone."""
