@@ -27,7 +27,7 @@ from shoal.types import TaskId
 Reply = Callable[[], None]
 """Tells a worker what the store answers."""
 
-UNTOLD = -1.0
+_UNTOLD = -1.0
 """When a message was sent that says nothing of how long messages take."""
 _TRIES = 3
 """Messages that tell whether the store is far: one may be late for once."""
@@ -213,7 +213,7 @@ class Couriers:
         for effect, given in trip.load:
             if type(effect) is HandIn:
                 self._hand_in(trip, effect.task, given)
-        sent = UNTOLD if along else self._clock.now()
+        sent = _UNTOLD if along else self._clock.now()
         self._ask(0.0 if along else self._way(trip.load), lambda: self._arrive(trip, sent))
         if not self.far:
             self._return(trip)
