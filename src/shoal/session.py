@@ -397,7 +397,7 @@ class Session:
                 self._book.keep(key, self._planned_now(workflow, name, wanted, settings))
             else:
                 conditions = partial(self._conditions, workflow, name, settings)
-                self._book.inform(key, run.makespan, lambda known: known.informed(conditions()))
+                self._book.inform(key, lambda known: known.informed(conditions()))
 
         known = self._book.find(key)
         if known is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,20 +46,29 @@ def test_a_plan_is_due_when_it_has_been_run_twice_as_often() -> None:
     assert due == [1, 2, 4, 8, 16, 32]
 
 
-def test_a_plan_is_told_of_a_long_run_and_not_of_a_short_one() -> None:
-    book, told = PlanBook(), preview()
-
-    def slowly(_: Preview) -> Preview:
-        time.sleep(0.001)
-        return told
-
+def test_a_plan_is_told_anew_as_often_as_that_takes_little_of_the_time() -> None:
+    now, told = 0.0, []
+    book = PlanBook(lambda: now)
     book.keep("key", preview())
-    book.inform("key", 1000.0, slowly)
+
+    def tell(known: Preview) -> Preview:
+        nonlocal now
+        told.append(now)
+        now += 1
+        return known
+
+    while now < 50:
+        book.inform("key", tell)
+        now += 1
+    assert told == [0.0, 21.0, 42.0]
+
+
+def test_what_is_told_anew_replaces_what_was_told_before() -> None:
+    book, told = PlanBook(), preview()
+    book.keep("key", preview())
+    book.inform("key", lambda _: told)
     assert book.find("key") is told
-    book.inform("key", 0.001, lambda _: pytest.fail("it takes longer than that"))
-    book.inform("key", 1000.0, lambda known: preview() if known is told else known)
-    assert book.find("key") is not told
-    book.inform("other", 1000.0, slowly)
+    book.inform("other", lambda _: pytest.fail("nothing is kept for it"))
     assert book.find("other") is None
 
 

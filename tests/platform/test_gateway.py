@@ -192,7 +192,7 @@ def test_when_no_sandbox_can_be_made_the_run_is_told_and_the_gateway_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(os, "memfd_create", refuse)
         caller.platform.prewarm(caller.job(), 1)
-        assert os.listdir("/proc/self/fd") == files
+        assert set(os.listdir("/proc/self/fd")) <= set(files)
         caller.invoke(caller.job(store=store.url))
     assert loss(store)["reason"] == "error"
     assert "no sandbox could be made: [Errno 24] Too many open files" in caplog.messages

@@ -4,8 +4,8 @@
    constants are, and what it was planned for.
 2. It is made anew, when nobody waits, each time that the workflow has been run twice as often as
    when it was made, and never takes longer than the run that it is for.
-3. After the other runs it stays, and only what it is predicted to do is told anew, unless that
-   would take long against a run.
+3. After the other runs it stays, and only what it is predicted to do is told anew, as often as
+   that takes little of the time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shoal.workflow import Workflow
 _MOST = 100
 """Plans that are kept; the oldest makes room."""
 _SHARE = 0.05
-"""Of a run's time, that may be spent on its predictions."""
+"""Of the time, that may be spent on telling anew what one plan is predicted to do."""
 
 
 @dataclass
@@ -31,14 +31,16 @@ class _Entry:
     due: int
     """After so many runs it is made anew."""
     runs: int = 0
-    informing: float = 0.0
-    """Seconds that it took to tell anew what it is predicted to do."""
+    rested: float = 0.0
+    """When it may be told anew what it is predicted to do."""
 
 
 class PlanBook:
     """Plans by what they are for; safe to use from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """With a clock that tells seconds."""
+        self._clock = clock
         self._entries: dict[Hashable, _Entry] = {}
         self._lock = threading.Lock()
 
@@ -59,14 +61,15 @@ class PlanBook:
             if len(self._entries) > _MOST:
                 del self._entries[next(iter(self._entries))]
 
-    def inform(self, key: Hashable, makespan: float, inform: Callable[[Preview], Preview]) -> None:
-        """Tell a plan's predictions anew after a run, if that is quick against it."""
+    def inform(self, key: Hashable, inform: Callable[[Preview], Preview]) -> None:
+        """Tell a plan's predictions anew after a run, unless that was done a moment ago."""
         with self._lock:
             entry = self._entries.get(key)
-        if entry is not None and entry.informing <= makespan * _SHARE:
-            begin = time.monotonic()
+        begin = self._clock()
+        if entry is not None and entry.rested <= begin:
             self.keep(key, inform(entry.preview))
-            entry.informing = time.monotonic() - begin
+            end = self._clock()
+            entry.rested = end + (end - begin) / _SHARE
 
     def due(self, key: Hashable) -> bool:
         """Count a run; whether its plan is to be made anew."""
