@@ -43,7 +43,7 @@ def tell(experiment: Experiment, begun: float, ended: threading.Event) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10.0, help="for how long (10)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the chance")
     parser.add_argument("--clients", type=positive, default=3, help="runs at a time (3)")

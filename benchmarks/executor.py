@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import numpy as np
 from arguments import positive
@@ -88,7 +88,7 @@ def loky() -> Iterator[Executor]:
         yield executor
 
 
-EXECUTORS: dict[str, Callable[[], object]] = {
+EXECUTORS: dict[str, Callable[[], AbstractContextManager[Executor]]] = {
     "Shoal": lambda: ShoalExecutor(WORKERS),
     "ProcessPool": lambda: ProcessPoolExecutor(WORKERS),
     "loky": loky,
@@ -97,7 +97,7 @@ EXECUTORS: dict[str, Callable[[], object]] = {
 
 
 def _started(stack: ExitStack) -> dict[str, Executor]:
-    started = {}
+    started: dict[str, Executor] = {}
     for name, make in EXECUTORS.items():
         try:
             started[name] = stack.enter_context(make())

@@ -28,6 +28,7 @@ from shoal.experiments import machine
 from shoal.experiments.centralised.scheduler import DESIGNS, CentralScheduler, Design
 from shoal.experiments.fan_out import fan_out
 from shoal.experiments.tree_reduction import tree_reduction
+from shoal.platform.gateway import LocalGateway
 from shoal.workflow import Output
 
 REST_SECONDS = 30.0
@@ -117,7 +118,9 @@ def rest(session: Session, central: CentralScheduler) -> None:
     """Wait until nobody is at work any more: what one run leaves to do isn't the next one's."""
     session.settle()
     deadline = time.monotonic() + REST_SECONDS
-    while any(gateway.status()["busy"] for gateway in (session.platform, central.gateway)):
+    own = session.platform
+    assert isinstance(own, LocalGateway)
+    while own.status()["busy"] or central.gateway.status()["busy"]:
         if time.monotonic() > deadline:
             raise SystemExit(f"Sandboxes are still busy {REST_SECONDS:g} s after a run.")
         time.sleep(0.01)

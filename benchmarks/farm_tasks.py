@@ -1,13 +1,14 @@
 """What the workers of all engines do in `farm.py`, importable by each of them."""
 
 import os
+from typing import Any
 
 
 def nothing(value: int) -> int:
     return value
 
 
-def celery_app():  # type: ignore[no-untyped-def]
+def celery_app() -> Any:
     """Celery's application, at the server that the environment names."""
     from celery import Celery
 

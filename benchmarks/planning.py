@@ -212,12 +212,12 @@ def main() -> int:
     sizes = {}
     with tempfile.TemporaryDirectory() as folder:
         history = SqliteHistory(Path(folder))
-        cases = [("tree 1023", lambda: tree(1024)), ("tree 63", lambda: tree(64))]
-        cases += [(f"layered {n}", lambda n=n: layered(n)) for n in (100, 1000, 10_000, 100_000)]
-        for case, make in cases:
-            workflow = make()
-            if len(workflow) > options.most:
+        cases = [("tree", 1023), ("tree", 63), *(("layered", 10**n) for n in (2, 3, 4, 5))]
+        for shape, tasks in cases:
+            if tasks > options.most:
                 continue
+            case = f"{shape} {tasks}"
+            workflow = tree(tasks + 1) if shape == "tree" else layered(tasks)
             sizes[case] = (len(workflow), sum(map(len, workflow.upstream.values())))
             measure(bench, history, case, workflow)
         history.close()

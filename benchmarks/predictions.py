@@ -50,20 +50,20 @@ def replayed(run: Any) -> float:
     """The simulated makespan, from the run's own costs, over the recorded one."""
     preview = run.preview
     costs = RecordedCosts(run.workflow, run.plan.workers, run.timeline, preview.constants)
-    return simulate(run.plan, costs, preview.conditions.pool()).makespan / run.makespan
+    return simulate(run.plan, costs, preview.conditions.pool()).makespan / float(run.makespan)
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Every figure of every run, by workflow."""
     found: dict[str, dict[str, list[float]]] = {}
     executions: dict[tuple[str, str | None], list[float]] = {}
-    idle = {"idle_seconds": 0.1} if options.cold else {}
+    idle: dict[str, Any] = {"idle_seconds": 0.1} if options.cold else {}
     with (
         tempfile.TemporaryDirectory() as folder,
         Session(workers=options.workers, folder=folder, progress=False, **idle) as session,
     ):
         outputs = {name: make() for name, make in workflows().items()}
-        level = {} if options.sla is None else {"sla": Percentile(options.sla)}
+        level: dict[str, Any] = {} if options.sla is None else {"sla": Percentile(options.sla)}
         for turn in range(options.history + options.repeats):
             for name, output in outputs.items():
                 run = session.submit(output, name=name, **level)

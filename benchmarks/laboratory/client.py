@@ -19,12 +19,12 @@ import shoal.run
 from laboratory.workflows import FARM, drawn, number_of, step, stream
 from shoal import Farm, Resources, Session
 from shoal.errors import GatewayUnavailable, ShoalError, StoreUnavailable
+from shoal.platform.base import this_host
 from shoal.run import Run
 from shoal.workflow import Output
 
 _EVERY = 0.5
 """Seconds between two decisions on how many workers a farm has."""
-_here = shoal.run.this_host
 
 
 def say(**facts: Any) -> None:
@@ -42,7 +42,8 @@ def carry_out(session: Session, order: dict[str, Any]) -> None:
         return
     outputs, expected = drawn(order["shape"], order["seed"])
     # Without a folder in shared memory, large outputs are staged in the store.
-    shoal.run.this_host = _here if order["shared"] else lambda: "elsewhere"
+    told = this_host if order["shared"] else lambda: "elsewhere"
+    shoal.run.this_host = told  # type: ignore[attr-defined]
     how = ("planner", "name") if order["resume"] is None else ("resume",)
     options = {option: order[option] for option in how}
     if order["detach"]:

@@ -78,13 +78,13 @@ def of_run(run: str, store: StoreProcess) -> list[str]:
     """What the store has of a run, as far as it tells how far that is."""
     lines = [f"run {run}, the store's time {_tried(lambda: store.ask('TIME'))}"]
     for key in _tried(lambda: keys_by_run(store).get(run, [])) or ["nothing is in the store"]:
-        kind = str(_tried(lambda key=key: store.ask("TYPE", key)))  # type: ignore[misc]
+        kind = str(_tried(lambda key=key: store.ask("TYPE", key)))
         if key.endswith((":state", ":leases", ":progress")):
-            lines.append(f"{key}: {_tried(lambda key=key: store.ask('HGETALL', key))}")  # type: ignore[misc]
+            lines.append(f"{key}: {_tried(lambda key=key: store.ask('HGETALL', key))}")
         elif key.endswith(":marks"):
-            lines.append(f"{key}: {_tried(lambda key=key: store.ask('HKEYS', key))}")  # type: ignore[misc]
+            lines.append(f"{key}: {_tried(lambda key=key: store.ask('HKEYS', key))}")
         elif ":mailbox:" in key:
-            letters = _tried(lambda key=key: store.ask("XRANGE", key, "-", "+"))  # type: ignore[misc]
+            letters = _tried(lambda key=key: store.ask("XRANGE", key, "-", "+"))
             named = [(bytes(i), bytes(f[1]), bytes(f[3])) for i, f in letters]
             lines.append(f"{key}: {named}")
         else:

@@ -107,7 +107,10 @@ def contend(
             barred[name] = case.missing[name] = f"{error} on {shape.name}"
         except NoPlanError as error:
             case.missing[name] = str(error)
-        except Exception as error:  # noqa: BLE001 - whatever a scheduler raises is in the report
+        except Exception as error:
+            if contestant.ours:
+                raise
+            # Whatever a scheduler of others raises is in the report.
             case.missing[name] = f"raises {type(error).__name__}"
     return case
 

@@ -53,6 +53,10 @@ class FixedCosts:
         """Nothing."""
         return 0.0
 
+    def invocation(self) -> float:
+        """Nothing."""
+        return 0.0
+
     def hand_in(self, nbytes: int, resources: Resources) -> float:
         """Nothing."""
         return 0.0
