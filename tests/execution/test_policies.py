@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from execution_examples import ONE_SLOT, a, b, c, d
+from execution_examples import ONE_SLOT, a, b, c, d, e
 from execution_strategies import DrawnCosts, Outcome, Scenario, scenarios
 from flexible_examples import flexible_machine, flexible_plan, made_flexible, policies
 from hypothesis import given, settings
@@ -204,6 +204,17 @@ def test_a_fan_in_with_a_big_input_here_waits_for_the_slot() -> None:
     machine.handle(Saved(a))
     assert machine.handle(Marked(d, a, claimed=True, held=(b,))) == []
     assert Execute(d) in machine.handle(Executed(c, 1))
+
+
+def test_a_task_that_is_to_fetch_is_a_longer_wait_for_others() -> None:
+    """`d` is to fetch `b` here, which takes longer than to start a worker for `e`."""
+    slow = deciding(fan_in_clustering=True, forecast=FORECAST, fetch=Pace(3.0, 0.0))
+    wiring = {"a": "", "b": "", "c": "a", "d": "ab", "e": "ab"}
+    machine = flexible_machine(wiring, "a", policies=slow)
+    machine.handle(Arrived(a))
+    assert Execute(c) in machine.handle(Executed(a, 1))
+    assert machine.handle(Marked(d, a, claimed=True)) == []
+    assert machine.handle(Marked(e, a, claimed=True)) == [Invoke(e, (a,))]
 
 
 def clustering() -> Any:

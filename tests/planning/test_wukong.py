@@ -190,6 +190,18 @@ def test_by_prediction_short_tasks_stay_where_a_start_would_take_longer() -> Non
     assert foreseen.timeline.makespan < by_size.timeline.makespan
 
 
+def test_predictions_that_would_make_the_run_longer_are_not_decided_by() -> None:
+    """A branch would wait for the other's chain, which goes before what waits."""
+    first = step()
+    branches = [first, first]
+    for _ in range(8):
+        branches = [step(branch) for branch in branches]
+    known = conditions(Table(start=1.5), workers=4)
+    plan = WukongPlanner(SMALL, decide="predicted").plan(workflow(step(*branches)), known)
+    assert plan.policies.forecast is None
+    assert "would take longer" in plan.notes[-1]
+
+
 @pytest.mark.parametrize(
     "wrong", [{"decide": "guess"}, {"big_output_nbytes": -1}, {"large_fan_out": 0}]
 )

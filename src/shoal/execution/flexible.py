@@ -59,6 +59,7 @@ from shoal.execution.joins import HOLD, Joins, Moment
 from shoal.execution.machine import IN_TIME, INLINE_NBYTES
 from shoal.execution.memory import Memory
 from shoal.execution.plan import Part
+from shoal.execution.policies import Forecast
 from shoal.execution.retries import Retries
 from shoal.execution.story import new_log, story_of, violation
 from shoal.types import TaskId, WorkerId
@@ -241,11 +242,18 @@ class FlexibleMachine:
         if forecast is None:
             return 0.0
         left = [
-            max(0.0, forecast.seconds.get(task, 0.0) + since - self._now)
+            max(0.0, self._slot_seconds(task, forecast) + since - self._now)
             for task, since in self._taken.items()
         ]
-        left += [forecast.seconds.get(task, 0.0) for task in self._kept]
+        left += [self._slot_seconds(task, forecast) for task in self._kept]
         return sum(left) / self._slots
+
+    def _slot_seconds(self, task: TaskId, forecast: Forecast) -> float:
+        """How long a task is predicted to need a slot: to fetch what isn't here, and to run."""
+        seconds = forecast.seconds.get(task, 0.0)
+        if all(source in self._memory.held for source in self._inputs(task)):
+            return seconds
+        return seconds + self.part.policies.fetch.seconds(0)
 
     def _save_again(self, task: TaskId, effects: list[Effect]) -> None:
         """Save the large inputs of a task that has its worker: the store has lost them since."""

@@ -66,7 +66,7 @@ class WukongPlanner:
             large_fan_out: How many workers to be invoked at once are the fan-out invoker's to
                 invoke; None: workers always invoke others themselves.
             decide: `predicted`: with history, the same decisions are taken by what is predicted to
-                be sooner, whatever the size of an output.
+                be sooner, whatever the size of an output, unless the simulated run is longer then.
             sla: How careful the predictions of its plans are.
             optimizations: What refines its plans, in this order; classes or objects. Those that
                 need to know workers beforehand are left out, and the plan's notes say so.
@@ -106,7 +106,10 @@ class WukongPlanner:
 
 
 def _foreseeing(plan: Plan, conditions: Conditions, costs: Costs, resources: Resources) -> Plan:
-    """The plan with what history predicts of it; without history it says that it is as it was."""
+    """The plan with what history predicts of it, if it is no slower; else it says that it isn't.
+
+    A worker sees what is sooner for one task, not what that task keeps waiting.
+    """
     if conditions.predictions.basis == "no history":
         note = "Workers decide by the size of outputs: there is no history to predict from yet."
         return replace(plan, notes=(*plan.notes, note))
@@ -123,7 +126,11 @@ def _foreseeing(plan: Plan, conditions: Conditions, costs: Costs, resources: Res
         + (median(starts) if starts else costs.startup(resources, warm=False)),
         message=costs.coordination(),
     )
-    return replace(plan, policies=replace(plan.policies, forecast=forecast))
+    foreseeing = replace(plan, policies=replace(plan.policies, forecast=forecast))
+    if conditions.makespan(foreseeing, costs) <= timeline.makespan:
+        return foreseeing
+    note = "Workers decide by the size of outputs: by predictions the run would take longer."
+    return replace(plan, notes=(*plan.notes, note))
 
 
 def _pace(direction: Direction, costs: Costs, resources: Resources) -> Pace:
