@@ -1,8 +1,8 @@
 """How good predictions are: real runs of the papers' workflows against what was predicted of them.
 
 Each workflow is run a few times, so that there is history, and then measured: before each run its
-makespan is predicted, after it the executions (those over 10 ms, if there are any), starts and
-transfers are compared with what was predicted at the median. All workflows take turns. How much
+makespan is predicted, after it the executions (those over 10 ms), starts and transfers are
+compared with what was predicted at the median. All workflows take turns. How much
 executions deviate from their own medians tells how well they could be predicted on this machine
 at all. The simulator is also fed with each run's own costs, to see whether it gives the run's
 makespan again. With --cold, sandboxes are removed after each run.
@@ -88,6 +88,9 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         middle = median(seconds)
         if middle > 0.01:
             found[name].setdefault("noise", []).extend(abs(s / middle - 1) for s in seconds)
+    for figures in found.values():
+        if "noise" not in figures:  # no task over 10 ms
+            del figures["execute"]
     return found
 
 
@@ -102,16 +105,21 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
         off = median(predicted) / median(recorded) - 1
         each = median(abs(p / r - 1) for p, r in zip(predicted, recorded, strict=True))
         kept = sum(r <= p for p, r in zip(predicted, recorded, strict=True)) / len(recorded)
-        errors = [
+        cells = [
             f"{median(figures[kind]):.0%}" if kind in figures else "-"
             for kind in ("execute", "noise", "start", "transfer")
         ]
         replay = median(abs(ratio - 1) for ratio in figures["replay"])
         lines.append(
             f"{name:22} {median(recorded):8.4f}s {median(predicted):8.4f}s {off:+7.1%} "
-            f"{each:7.1%} {kept:5.0%} {errors[0]:>8} {errors[1]:>6} {errors[2]:>7} {errors[3]:>9} "
+            f"{each:7.1%} {kept:5.0%} {cells[0]:>8} {cells[1]:>6} {cells[2]:>7} {cells[3]:>9} "
             f"{replay:7.1%}"
         )
+    together = []
+    for kind in ("execute", "start", "transfer"):
+        errors = [error for figures in found.values() for error in figures.get(kind, ())]
+        together.append(f"{kind} {median(errors):.0%}")
+    lines.append(f"all workflows: {', '.join(together)}")
     lines.append(
         "off by: the median prediction against the median run; median: of the runs' own errors; "
         "kept: runs no longer\nthan predicted; execute, start, transfer: median relative errors; "
