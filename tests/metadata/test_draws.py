@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from math import exp
 from statistics import median
 
@@ -68,6 +70,33 @@ def test_messages_are_not_slow_because_tasks_were() -> None:
     assert max(messages) < 0.03 * 1.5
     tasks = drawn(draws, values, of_task(0))
     assert max(tasks) / min(tasks) > 3
+
+
+def test_a_task_may_have_the_name_of_something_else() -> None:
+    def named(number: int) -> Kin:
+        return Kin(TASKS, MESSAGE.peers, (number, None))
+
+    took = {named(n): noisy(1.0, 0.3, n) for n in range(20)}
+    took |= {MESSAGE._replace(thing=(n, None)): noisy(0.001, 0.3, n) for n in range(20)}
+    draws, values = learnt(took)
+    for kin in (named(1), MESSAGE):
+        drawn(draws, values, kin, 1)
+    assert 0.7 < median(drawn(draws, values, named(0))) < 1.4
+
+
+def test_threads_that_ask_at_once_are_told_the_same() -> None:
+    took = {of_task(n): noisy(1.0 + n, 0.3, n) for n in range(50)}
+    alone = drawn(*learnt(took), of_task(7), 5)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            draws, values = learnt(took)
+            with ThreadPoolExecutor(4) as threads:
+                asked = [threads.submit(drawn, draws, values, of_task(7), 5) for _ in range(4)]
+            assert [each.result() for each in asked] == [alone] * 4
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_single_sample_is_what_is_drawn() -> None:

@@ -75,6 +75,13 @@ def test_the_clients_part_is_told_by_the_gaps() -> None:
     assert one("hand in").seconds == 0.5
 
 
+def test_a_run_that_failed_says_nothing_of_handing_in() -> None:
+    """One of two sinks was there long before the run ended without the other."""
+    both = Workflow.of(count(load("a")), load("b"))
+    block = distilled(both, {w0: R}, replace(TIMELINE, makespan=600.0), {})
+    assert not [s for s in undistilled(block).samples if s.kind == "hand in"]
+
+
 def test_a_start_knows_how_many_others_were_under_way() -> None:
     """Two begin at once, of which w0 counts as the first."""
     begun = [(0.0, 3.0), (0.0, 1.0), (2.0, 4.0), (5.0, 6.0)]
@@ -99,7 +106,9 @@ def test_a_large_run_teaches_no_more_than_its_share() -> None:
     fan = Workflow.of(*[load(str(i)) for i in range(10 * MOST)])
     spans = [Span("execute", w0, t, i, i + 1, 1.0, i) for i, t in enumerate(fan.calls)]
     block = distilled(fan, {w0: R}, Timeline(tuple(spans), 1.0), {})
-    assert len(undistilled(block).samples) == MOST
+    found = undistilled(block).samples
+    assert len(found) == MOST
+    assert {found[0].output_nbytes, found[-1].output_nbytes} == {0, 10 * MOST - 1}
     assert len(block) < 30 * MOST
 
 

@@ -153,6 +153,15 @@ def test_the_critical_path_leads_from_a_first_task_to_the_sink() -> None:
     assert path == ("step#2", "step#3")
 
 
+def test_the_critical_path_ends_though_tasks_take_no_time() -> None:
+    source = step()
+    flow = workflow(step(source, step(), step(step(source))))
+    given = conditions(Table(1e-10), workers=1)
+    path = critical_path(flow, given.simulate(SpreadPlanner().plan(flow, given), Table(1e-10)))
+    assert path[-1] in flow.sinks
+    assert len(set(path)) == len(path)
+
+
 def test_a_task_that_waits_for_its_worker_is_preceded_by_what_ran_there() -> None:
     flow = workflow(step(step(), step()))
     given = conditions(Table(), workers=1)

@@ -57,6 +57,11 @@ def test_figures_that_were_predicted_and_recorded_stand_side_by_side() -> None:
     assert found["executing s"] == ["3", "4", "+33%"]
 
 
+def test_a_chart_says_what_its_letters_mean() -> None:
+    chart = report(preview(), recorded()).splitlines()
+    assert "start" in chart[-1]
+
+
 def test_it_is_said_who_planned_from_what_and_how_far_off_tasks_were() -> None:
     text = report(preview(), recorded())
     assert text.startswith("planned by mine from 5 runs in 0.125 s\n")

@@ -11,11 +11,11 @@ on its way counts until then. And the store restarts.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
 from shoal.clock import VirtualClock
+from shoal.collector import uncollected
 from shoal.errors import WorkflowError
 from shoal.execution.costs import Costs
 from shoal.execution.duties import Duties
@@ -470,20 +470,11 @@ def simulate(
     clock: VirtualClock | None = None,
 ) -> Timeline:
     """The timeline that a plan is predicted to have."""
-    return _uncollected(Simulation(plan, costs, pool or WarmPool(), clock=clock))
+    with uncollected():  # it would look at everything, and find nothing
+        return Simulation(plan, costs, pool or WarmPool(), clock=clock).run()
 
 
 def makespan_of(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> float:
     """The makespan that a plan is predicted to have, for those who don't look at the timeline."""
-    return _uncollected(Simulation(plan, costs, pool or WarmPool(), recorded=False)).makespan
-
-
-def _uncollected(simulation: Simulation) -> Timeline:
-    """Run without the garbage collector: it would look at everything, and find nothing."""
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return simulation.run()
-    finally:
-        if collecting:
-            gc.enable()
+    with uncollected():
+        return Simulation(plan, costs, pool or WarmPool(), recorded=False).run().makespan

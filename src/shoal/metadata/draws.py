@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, inf, log, pi, sqrt
@@ -65,6 +66,8 @@ class Kin(NamedTuple):
 
 Choice = Callable[[list[Value], Kin], float]
 """Makes one figure of what a cost has been."""
+_Pool = tuple[str, str]
+"""A part, and those of it that deviate alike; all of it if that is empty."""
 
 
 class _Spread(NamedTuple):
@@ -74,7 +77,7 @@ class _Spread(NamedTuple):
     error: float
     """The standard deviation of what the level may be off."""
     deviations: Sequence[float]
-    peers: str
+    peers: _Pool | None
     """Whose deviations these are, if not its own."""
 
 
@@ -98,16 +101,18 @@ class _Family(NamedTuple):
 
 
 class Draws:
-    """Learns levels, paces and deviations."""
+    """Learns levels, paces and deviations; several threads may ask."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[Kin, list[tuple[int, float]]]] = {}
         """How long each thing has taken, by its part."""
         self._parts: dict[str, _Part] = {}
-        self._pools: dict[str, list[float]] = {}
+        self._pools: dict[_Pool, list[float]] = {}
         self._families: dict[tuple[str, Resources | None], _Family] = {}
+        """Of tasks."""
         self._spreads: dict[int, _Spread | None] = {}
         """By the identity of the list of values, which is kept by whoever made it."""
+        self._learning = threading.Lock()
 
     def add(self, run: int, kin: Kin, seconds: float) -> None:
         """Something has taken so long."""
@@ -117,7 +122,7 @@ class Draws:
     def of_run(self, seed: int) -> Choice:
         """Draws costs at the paces of one run."""
         rng = random.Random(seed)
-        pools: dict[str, Sequence[float]] = {}
+        pools: dict[_Pool, Sequence[float]] = {}
         met: dict[int, tuple[float, Sequence[float]]] = {}
 
         def meet(values: list[Value], kin: Kin) -> tuple[float, Sequence[float]]:
@@ -131,7 +136,7 @@ class Draws:
                 if spread.peers not in pools:
                     pools[spread.peers] = rng.choices(deviations, k=len(deviations))
                 deviations = pools[spread.peers]
-            pace = _next_pace(self._part(kin.part), seed)
+            pace = _next_pace(self._parts[kin.part], seed)
             return spread.level + pace + rng.gauss(0.0, spread.error), deviations
 
         def choose(values: list[Value], kin: Kin) -> float:
@@ -165,27 +170,27 @@ class Draws:
                 continue
             even = [each - paces.get(run, 0.0) for run, each in took]
             middle = median(even)
-            levels.setdefault((kin.peers, kin.thing[1]), []).append(middle)
+            if kin.part == TASKS:
+                levels.setdefault((kin.peers, kin.thing[1]), []).append(middle)
             deviations = _stretched(even, middle)
-            for pool in (kin.peers, kin.part):
-                self._pools.setdefault(pool, []).extend(deviations)
-                if kin.peers == kin.part:
-                    break
+            for peers in {kin.peers, ""}:
+                self._pools.setdefault((kin.part, peers), []).extend(deviations)
         for key, found in levels.items():
             if len(found) > _FEW:
                 self._families[key] = _Family(len(found), fmean(found), variance(found))
 
-    def _large_pool(self, kin: Kin) -> str:
+    def _large_pool(self, kin: Kin) -> _Pool | None:
         """The peers' deviations if there are enough of them, else those of the whole part."""
-        for name in (kin.peers, kin.part) if kin.peers else ():
-            if len(self._pools.get(name, ())) >= ENOUGH:
-                return name
-        return ""
+        for peers in (kin.peers, "") if kin.peers else ():
+            if len(self._pools.get((kin.part, peers), ())) >= ENOUGH:
+                return kin.part, peers
+        return None
 
     def _spread(self, values: list[Value], kin: Kin) -> _Spread | None:
-        if id(values) not in self._spreads:
-            self._spreads[id(values)] = self._found(values, kin)
-        return self._spreads[id(values)]
+        with self._learning:
+            if id(values) not in self._spreads:
+                self._spreads[id(values)] = self._found(values, kin)
+            return self._spreads[id(values)]
 
     def _found(self, values: list[Value], kin: Kin) -> _Spread | None:
         usual = median([value.amount for value in values])

@@ -229,8 +229,8 @@ class LearntPredictions:
         group = own or group
         key = (kind, number if group is own else name, nbytes, resources, latest)
         values = self._cached.get(key)
-        if values is None:
-            values = self._cached[key] = group.values(kind, nbytes, resources, latest)
+        if values is None:  # the first that any thread has made is kept: lists are told by identity
+            values = self._cached.setdefault(key, group.values(kind, nbytes, resources, latest))
         return values
 
 

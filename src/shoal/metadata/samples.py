@@ -209,7 +209,7 @@ class _Distillery:
             for span in self.timeline.of_kind(*RUNS, "save")
             if span.task in sinks
         ]
-        if ends:
+        if sinks <= self.outputs.keys():  # else the run ended for another reason
             end, nbytes = max(ends)
             seconds = max(0.0, self.timeline.makespan - end)
             samples.append(Sample("hand in", "", -1, nobody, nbytes, seconds, 0.0, 0))
@@ -229,9 +229,9 @@ def _beside(starts: Sequence[Span]) -> dict[tuple[WorkerId, float], int]:
 
 
 def _thinned(samples: list[Sample]) -> list[Sample]:
-    """At most `MOST`, evenly picked over the range of their sizes."""
+    """At most `MOST`, evenly picked from the smallest to the largest."""
     if len(samples) <= MOST:
         return samples
     samples.sort(key=lambda sample: sample.nbytes)
-    step = len(samples) / MOST
-    return [samples[int(i * step)] for i in range(MOST)]
+    step = (len(samples) - 1) / (MOST - 1)
+    return [samples[round(i * step)] for i in range(MOST)]

@@ -18,16 +18,22 @@ def critical_path(workflow: Workflow, timeline: Timeline) -> tuple[TaskId, ...]:
     """
     runs = {span.task: span for span in timeline.of_kind("execute") if span.task}
     fetched = {(s.worker, s.task): s.end for s in timeline.of_kind("fetch") if s.task}
-    ended: dict[tuple[WorkerId, float], Span] = {}
+    places = {task: place for place, task in enumerate(runs)}
+    ended: dict[tuple[WorkerId, float], list[Span]] = {}
     for span in runs.values():
-        ended[span.worker, round(span.end, 9)] = span
+        ended.setdefault((span.worker, round(span.end, 9)), []).append(span)
     path: list[TaskId] = []
     here: Span | None = max(
         (runs[sink] for sink in workflow.sinks if sink in runs), key=lambda s: s.end, default=None
     )
     while here is not None and here.task is not None:
         path.append(here.task)
-        here = _before(here, workflow, runs, fetched, ended)
+        earlier = [
+            span
+            for span in ended.get((here.worker, round(here.start, 9)), ())
+            if places[span.task] < places[here.task]
+        ]
+        here = _before(here, workflow, runs, fetched, earlier[-1] if earlier else None)
     return tuple(reversed(path))
 
 
@@ -36,8 +42,9 @@ def _before(
     workflow: Workflow,
     runs: dict[TaskId, Span],
     fetched: dict[tuple[WorkerId, TaskId], float],
-    ended: dict[tuple[WorkerId, float], Span],
+    earlier: Span | None,
 ) -> Span | None:
+    """What a span had to wait for; `earlier` ended on its worker as it began."""
     assert span.task is not None
     latest, at = None, -1.0
     for source in workflow.upstream[span.task]:
@@ -45,8 +52,6 @@ def _before(
             there = fetched.get((span.worker, source), runs[source].end)
             if there > at:
                 latest, at = runs[source], there
-    if at < span.start - _SAME:
-        before = ended.get((span.worker, round(span.start, 9)))
-        if before is not None and before.end > at and before is not span:
-            return before
+    if earlier is not None and at < span.start - _SAME and earlier.end > at:
+        return earlier
     return latest

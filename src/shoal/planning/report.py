@@ -78,7 +78,7 @@ def _chart(predicted: Timeline, recorded: Timeline, width: int, color: bool) -> 
     together = Timeline(tuple(spans), max(predicted.makespan, recorded.makespan))
     workers = dict.fromkeys((*predicted.workers, *recorded.workers))
     order = [_row_of(worker, suffix) for worker in workers for suffix in ("plan", "run")]
-    return gantt_text(together, width, color, order).rpartition("\n")[0]  # without the totals
+    return gantt_text(together, width, color, order)
 
 
 def _row_of(worker: WorkerId, suffix: str) -> WorkerId:
