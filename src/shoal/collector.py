@@ -1,4 +1,4 @@
-"""`uncollected`: work that leaves no cycles behind, without the garbage collector looking for them."""
+"""`uncollected`: work that leaves no cycles behind, while the garbage collector looks for none."""
 
 from __future__ import annotations
 

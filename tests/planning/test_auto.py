@@ -100,6 +100,15 @@ def test_a_deadline_that_no_plan_meets_is_said() -> None:
     assert "no plan was found that meets the deadline of 0.5 s" in plan.notes[0]
 
 
+def test_the_fastest_plan_that_is_too_late_is_told_as_late_as_it_is_promised() -> None:
+    class Late(Table):
+        def sampled(self, seed: int) -> Costs:
+            return Table(3.0)
+
+    note = AutoPlanner(deadline=2.0).plan(workflow(step()), conditions(Late())).notes[0]
+    assert "the fastest, 3 s" in note
+
+
 def test_the_fastest_plan_within_a_budget_is_taken() -> None:
     costs, flow = Table(1.0, start=0.5), workflow(fan(8))
     under = conditions(costs)
@@ -141,6 +150,27 @@ def test_without_time_to_simulate_tiny_tasks_still_stay_together() -> None:
     assert len(plan.workers) == 1
     plan = AutoPlanner(seconds=1e-6).plan(workflow(tree(64)), conditions(Table(1.0)))
     assert len(plan.workers) == 4
+
+
+@pytest.mark.parametrize("basis", ["5 runs", "no history"])
+def test_a_goal_that_a_plan_was_not_held_against_is_said(basis: str) -> None:
+    """There is no history, or no time to simulate."""
+    under = conditions(Table(basis=basis), seconds=1e-6)
+    for goal in ({"deadline": 0.001}, {"budget": 1e-12}):
+        (note,) = AutoPlanner(**goal).plan(workflow(tree(64)), under).notes
+        assert "nobody knows whether it keeps to" in note
+    assert not AutoPlanner().plan(workflow(tree(64)), under).notes
+
+
+def test_without_time_to_simulate_workers_have_what_is_allowed() -> None:
+    plan = AutoPlanner([LARGE]).plan(workflow(tree(64)), conditions(Table(), seconds=1e-6))
+    assert set(plan.workers.values()) == {LARGE}
+
+
+def test_so_many_workers_that_lists_would_take_too_long_are_planned_in_time() -> None:
+    under = conditions(Table(), workers=1000, seconds=0.5)
+    plan = AutoPlanner().plan(workflow(fan(500)), under)
+    assert plan.planner != "auto (list)"
 
 
 def test_what_a_task_insists_on_is_planned_by_every_planner() -> None:

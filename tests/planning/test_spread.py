@@ -1,6 +1,6 @@
 """Spreading without predictions."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from shoal.execution.plan import Plan
 from shoal.metadata.predictions import DefaultCosts
 from shoal.planning.base import Conditions
 from shoal.planning.spread import SpreadPlanner
-from shoal.types import Resources, TaskId, WorkerId
+from shoal.types import Resources, TaskId
 from shoal.workflow import Output, Task, Workflow, task
 
 DEFAULT = Resources(memory_mb=1769)
@@ -125,11 +125,15 @@ def test_fewer_tasks_than_workers_use_as_many_workers_as_there_are_tasks() -> No
 
 
 def test_task_that_asks_for_resources_gets_a_worker_that_has_them() -> None:
-    plan = spread(add(*[train(load(i)) for i in range(8)]), workers=4)
+    plan = spread(add(train(load(0))), workers=4)
     for name, placement in plan.placements.items():
         assert placement.resources == (LARGE if name.startswith("train") else DEFAULT)
         assert plan.workers[placement.worker] == placement.resources
-    assert Counter(plan.workers.values()) == {DEFAULT: 4, LARGE: 4}
+
+
+def test_tasks_that_ask_for_different_resources_share_workers_if_there_would_be_too_many() -> None:
+    plan = spread(add(*[train(load(i)) for i in range(8)]), workers=4)
+    assert Counter(plan.workers.values()) == {LARGE: 4}
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -150,19 +154,17 @@ def outputs(draw: st.DrawFn) -> list[Output[Any]]:
 
 @settings(max_examples=300)
 @given(outputs(), st.integers(1, 9))
-def test_every_task_has_one_place_and_no_configuration_more_than_the_allowed_workers(
+def test_every_task_has_one_place_with_what_it_asks_for_on_no_more_than_the_allowed_workers(
     made: list[Output[Any]], workers: int
 ) -> None:
     workflow = Workflow.of(*made)
     plan = SpreadPlanner().plan(workflow, conditions(workers))
     assert list(plan.placements) == list(workflow.calls)
-    homes: dict[Resources, set[WorkerId]] = defaultdict(set)
     for name, placement in plan.placements.items():
-        asked = workflow.calls[name].task.resources
-        assert placement.resources == (asked or DEFAULT)
-        homes[placement.resources].add(placement.worker)
-    assert all(len(found) <= workers for found in homes.values())
-    assert sum(map(len, homes.values())) == len(plan.workers)
+        asked = workflow.calls[name].task.resources or DEFAULT
+        assert placement.resources.memory_mb >= asked.memory_mb
+        assert placement.resources.cpu_share >= asked.cpu_share
+    assert len(plan.workers) <= workers
 
 
 @settings(max_examples=200)

@@ -29,7 +29,8 @@ def configure(actions: Any) -> None:
         description="Run a grid of experiments, and record every run in a folder.",
     )
     run.add_argument("--grid", metavar="NAME", default="paper-000",
-                     help="paper-000 (default), agreement, paper-003, scale, or a .json file")  # fmt: skip
+                     help="paper-000 (default), agreement, paper-003, scale, "
+                          "or a .json file")  # fmt: skip
     run.add_argument("--mode", choices=("virtual", "real"), default="virtual",
                      help="on the virtual clock (default), or in real sandboxes")  # fmt: skip
     run.add_argument("--repeat", type=int, default=10, help="of each configuration (default: 10)")

@@ -92,5 +92,5 @@ class Predictions(Protocol):
         ...
 
     def sampled(self, seed: int) -> Costs:
-        """Costs as one run might have them: the same seed, the same costs."""
+        """Costs as one run might have them; the same for a seed, if asked in the same order."""
         ...

@@ -92,11 +92,11 @@ class WarmPool(Generic[K]):
         return expired
 
     def copied(self, now: float, rename: Callable[[K], J | None]) -> WarmPool[J]:
-        """A pool with the same sandboxes, seen from another clock's start at `now`.
+        """A pool with the same idle sandboxes, seen from another clock's start at `now`.
 
         Args:
             now: The moment that is 0 for the copy.
-            rename: What a kind is called there; None: it isn't there, but takes room.
+            rename: What a kind is called there; None: it isn't there, for it would make room.
         """
         pool: WarmPool[J] = WarmPool(self.capacity, self.idle_seconds)
         for idle in self._idle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
@@ -63,11 +64,24 @@ class AutoPlanner:
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """The best plan that was found in time; without history, an even spread."""
         if self.resources is None and conditions.predictions.basis == "no history":
-            return SpreadPlanner(sla=self.sla).plan(workflow, conditions)
+            plan = SpreadPlanner(sla=self.sla).plan(workflow, conditions)
+            return self._unsure(plan, "there is no history yet")
         from shoal.planning.prices import prices_of
         from shoal.planning.search import OPTIMIZATIONS, Goal, Search
 
         optimizations = OPTIMIZATIONS if self.optimizations is None else self.optimizations
         goal = Goal(self.resources, self.deadline, self.budget, self.thrift, self.sla,
                     self.seconds, optimizations, prices_of(self.prices))  # fmt: skip
-        return Search(goal, workflow, conditions).best()
+        search = Search(goal, workflow, conditions)
+        plan = search.best()
+        if search.scored:
+            return plan
+        return self._unsure(plan, "to simulate it takes longer than planning may")
+
+    def _unsure(self, plan: Plan, why: str) -> Plan:
+        """The plan, saying that it wasn't held against the goal."""
+        if self.deadline is None and self.budget is None:
+            return plan
+        goal = f"${self.budget:g}" if self.deadline is None else f"{self.deadline:g} s"
+        note = f"nobody knows whether it keeps to {goal}: {why}"
+        return replace(plan, notes=(*plan.notes, note))

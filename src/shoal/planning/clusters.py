@@ -7,7 +7,7 @@
 
 Where ours differs: no more workers than may be at work at once, for beyond that a group joins the
 worker with the least to do; a join that stands behind a fan-out is placed as a join; and a task
-that asks for resources of its own gets a worker that has them.
+that asks for resources of its own gets a worker that has them (see `homes`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from statistics import median
 
 from shoal.execution.plan import Placement
 from shoal.planning.estimates import Estimates
-from shoal.types import Resources, TaskId, WorkerId
+from shoal.planning.homes import placed
+from shoal.types import Resources, TaskId
 
 MAX_CLUSTERING = 3
 
@@ -67,14 +68,8 @@ class _Clusters:
                 self._follow(task, sources[0])
             else:
                 self._join(task, sources)
-        made: dict[tuple[int, Resources], Placement] = {}
-        placements = {}
-        for task in workflow.calls:
-            key = (self.home[task], self.resources[task])
-            if key not in made:
-                made[key] = Placement(WorkerId(f"w{len(made)}"), key[1])
-            placements[task] = made[key]
-        return placements
+        homes = {task: self.home[task] for task in workflow.calls}
+        return placed(homes, self.resources, self.workers)
 
     def _seconds(self, task: TaskId) -> float:
         return self.estimates.seconds(self.resources[task])[task]

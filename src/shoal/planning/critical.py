@@ -31,7 +31,7 @@ def critical_path(workflow: Workflow, timeline: Timeline) -> tuple[TaskId, ...]:
         earlier = [
             span
             for span in ended.get((here.worker, round(here.start, 9)), ())
-            if places[span.task] < places[here.task]
+            if span.task and places[span.task] < places[here.task]
         ]
         here = _before(here, workflow, runs, fetched, earlier[-1] if earlier else None)
     return tuple(reversed(path))

@@ -54,6 +54,8 @@ _FRUITLESS = 400
 """Rounds in a row without improvement that end it."""
 _MOST_INSERTED = 2000
 """Tasks: with more, looking for gaps takes too long."""
+_LISTED_A_SECOND = 500_000
+"""Pairs of a task and a worker that a list schedule looks at in a second, or about that."""
 _STYLES = (
     Style(),
     Style(insertion=True),
@@ -106,7 +108,6 @@ class Search:
         )
         self.costs = conditions.predictions.at(goal.sla)
         self.estimates = Estimates(workflow, self.costs)
-        self.fixed = fixed_resources(self.estimates)
         about = self._about()
         self.patience = max(0.5, 2 * about)
         """How long a worker waits that rather waits than parks."""
@@ -114,6 +115,10 @@ class Search:
         if limit is None:
             limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
         self.limit = limit
+        self.fixed = bool(fixed_resources(self.estimates))
+        looks = len(workflow) * conditions.workers
+        self.lists = not self.fixed and looks < limit * _LISTED_A_SECOND / 4
+        """Whether there is time for list schedules, and no task asks for resources."""
         self.begin = begin
         self.watch = Stopwatch(0.9 * limit - (time.monotonic() - begin))
         self.optimizations = [optimization_of(given) for given in goal.optimizations]
@@ -146,7 +151,7 @@ class Search:
 
     def _unsimulated(self) -> Plan:
         """What is sensible if there is no time to find out."""
-        kind = self.conditions.resources
+        kind = self.configurations[0]
         work = sum(self.estimates.seconds(kind).values())
         start = self.costs.startup(kind, warm=False) + self.costs.coordination()
         workers = 1 if work < 2 * start else self.conditions.workers
@@ -158,8 +163,7 @@ class Search:
         kinds = self.configurations
         counts = sorted({1, 2, workers // 4, workers // 2, workers} - {0})
         counts = [count for count in counts if count <= workers]
-        lists = not self.fixed
-        if lists:
+        if self.lists:
             yield partial(self._try_list, kinds[0], workers, Style())
         yield partial(self._try_spread, workers, kinds[0])
         for kind in kinds:
@@ -168,7 +172,7 @@ class Search:
             yield partial(self._papers, UniformPlanner(kind, sla=self.goal.sla))
         if len(kinds) > 1:
             yield partial(self._papers, NonUniformPlanner(kinds, sla=self.goal.sla))
-        if lists:
+        if self.lists:
             for style in _STYLES[1:]:
                 yield partial(self._try_list, kinds[0], workers, style)
             for kind in kinds:
@@ -234,7 +238,7 @@ class Search:
         for round_ in range(_ROUNDS):
             if watch.over or idle > _FRUITLESS:
                 return
-            if round_ % 8 == 0:
+            if self.lists and round_ % 8 == 0:
                 style = replace(
                     _STYLES[rng.randrange(len(_STYLES))],
                     noise=rng.choice((0.05, 0.15, 0.4)),
@@ -358,13 +362,16 @@ class Search:
         fastest = self._fastest()
         note = (
             f"no plan was found that meets the deadline of {deadline:g} s: this one is the "
-            f"fastest, {fastest.makespan:.3g} s"
+            f"fastest, {self._promised(fastest):.3g} s"
         )
         return replace(fastest, plan=replace(fastest.plan, notes=(note,)))
 
     def _meets(self, scored: _Scored, deadline: float) -> bool:
-        preview = Preview(scored.plan, self.conditions, self.goal.sla)
-        return preview.predicted(_CHECKING_SECONDS) <= deadline
+        return self._promised(scored) <= deadline
+
+    def _promised(self, scored: _Scored) -> float:
+        """The makespan at the service level."""
+        return Preview(scored.plan, self.conditions, self.goal.sla).predicted(_CHECKING_SECONDS)
 
     def _refined(self, scored: _Scored) -> Plan:
         """The plan with the optimizations that shorten it, and without needless strength."""

@@ -6,8 +6,8 @@
 3. Every other task goes where most of its inputs are, as long as that worker's share isn't full;
    then they too are dealt out in blocks of neighbours.
 4. A task that alone takes the output of a single task follows it: chains are never cut.
-5. A task that asks for resources, or has turned out to need memory, gets a worker that has them;
-   one worker has one configuration.
+5. A task that asks for resources, or has turned out to need memory, gets a worker that has them
+   (see `homes`).
 """
 
 from collections import Counter
@@ -15,7 +15,8 @@ from heapq import heapreplace
 
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.base import Conditions
-from shoal.types import SLA, Resources, TaskId, WorkerId
+from shoal.planning.homes import placed
+from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
 
 Kind = tuple[str, Resources]
@@ -70,20 +71,15 @@ class _Spread:
         self.home: dict[TaskId, int] = {}
 
     def placements(self) -> dict[TaskId, Placement]:
-        placements: dict[TaskId, Placement] = {}
-        made: dict[tuple[int, Resources], Placement] = {}
+        resources: dict[TaskId, Resources] = {}
         for task in self.workflow.calls:
             kind = self._kind(task)
             home = self._choose(task, kind)
-            self.home[task] = home
+            self.home[task], resources[task] = home, kind[1]
             self.seen[kind] += 1
             self.share[(*kind, home)] += 1
             self.load[home] += 1
-            key = (home, kind[1])
-            if key not in made:
-                made[key] = Placement(WorkerId(f"w{len(made)}"), kind[1])
-            placements[task] = made[key]
-        return placements
+        return placed(self.home, resources, self.workers)
 
     def _kind(self, task: TaskId) -> Kind:
         name = self.workflow.calls[task].task.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Literal, get_args
@@ -19,6 +19,7 @@ from shoal.execution.policies import (
 )
 from shoal.planning.base import Conditions, Optimization
 from shoal.planning.estimates import Estimates
+from shoal.planning.homes import covering
 from shoal.planning.optimizations import optimized
 from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
@@ -89,7 +90,7 @@ class WukongPlanner:
         """A plan for a workflow under these conditions."""
         default = self.resources or conditions.resources
         asked = [workflow.resources(task) for task in workflow.calls]
-        resources = _covering(default, (each for each in asked if each is not None))
+        resources = covering([default, *(each for each in asked if each is not None)])
         placements = dict.fromkeys(workflow.calls, Placement(None, resources))
         notes = () if resources == default else (f"All workers have {resources}: a task asks so.",)
         costs = conditions.predictions.at(self.sla)
@@ -139,12 +140,3 @@ def _pace(direction: Direction, costs: Costs, resources: Resources) -> Pace:
     least, most = (costs.transfer(direction, nbytes, resources) for nbytes in _SIZES)
     per_byte = max(0.0, most - least) / (many - few)
     return Pace(max(0.0, least - few * per_byte), per_byte)
-
-
-def _covering(default: Resources, asked: Iterable[Resources]) -> Resources:
-    """What has the most memory and the most CPUs of all."""
-    everything = [default, *asked]
-    memory_mb = max(each.memory_mb for each in everything)
-    cpus = max(each.cpu_share for each in everything)
-    following = Resources(memory_mb)
-    return following if cpus == following.cpu_share else Resources(memory_mb, cpus)
