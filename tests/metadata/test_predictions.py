@@ -165,10 +165,20 @@ def test_samples_near_the_size_asked_for_count() -> None:
         assert seconds_of(predictions, nbytes) == pytest.approx(nbytes / 10, rel=0.05)
 
 
-def test_far_from_all_samples_the_cost_grows_with_the_size() -> None:
-    predictions = learnt([execution(1.0, 1000, number=9) for _ in range(9)])
-    assert seconds_of(predictions, 1500) == 1.0
-    assert seconds_of(predictions, 10_000) == pytest.approx(10.0)
+def test_beyond_all_samples_the_cost_grows_and_shrinks_with_the_size() -> None:
+    known = [execution(1.0, nbytes, number=9) for nbytes in (10**9, 2 * 10**9) for _ in range(9)]
+    predictions = learnt(known)
+    assert seconds_of(predictions, 15 * 10**8) == 1.0
+    assert seconds_of(predictions, 2 * 10**9 + 1) == pytest.approx(1.0)
+    assert seconds_of(predictions, 2 * 10**10) == pytest.approx(10.0, rel=1e-3)
+    assert seconds_of(predictions, 10**8) == pytest.approx(0.1, rel=1e-3)
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12))
+def test_more_input_never_costs_less_than_less_if_all_samples_are_alike(one: int, two: int) -> None:
+    predictions = learnt([execution(1.0, 10**6, number=9) for _ in range(9)])
+    few, many = (seconds_of(predictions, nbytes) for nbytes in sorted((one, two)))
+    assert 0 < few <= many
 
 
 def test_a_window_is_balanced_between_smaller_and_larger_sizes() -> None:
@@ -184,10 +194,10 @@ def test_at_least_a_few_samples_count_however_far_they_are() -> None:
 
 
 def test_sizes_of_outputs_are_learnt_like_times() -> None:
-    samples = [execution(1.0, 1000, number=9, output_nbytes=500) for _ in range(9)]
+    samples = [execution(1.0, 10**6, number=9, output_nbytes=500_000) for _ in range(9)]
     costs = learnt(samples).at("median")
-    assert costs.output_nbytes(FIRST, 1000) == 500
-    assert costs.output_nbytes(FIRST, 100_000) == 50_000
+    assert costs.output_nbytes(FIRST, 10**6) == 500_000
+    assert costs.output_nbytes(FIRST, 10**8) == pytest.approx(50_000_000, rel=0.01)
 
 
 def test_a_transfer_of_more_takes_longer_than_was_ever_seen() -> None:

@@ -44,6 +44,8 @@ PARALLEL_GAIN = 0.3
 """Exponent: what a task that uses several CPUs gains from more of them."""
 _FIXED_NBYTES = 64 * 1024
 """A transfer's fixed cost, as so many bytes."""
+_SLIGHT_NBYTES = 1024
+"""Below that, sizes make little difference to what a task takes."""
 _LEAST_ALONE = 0.1
 """Of a start beside others: what it would have taken alone at least."""
 _UNKNOWN = Kin(TASKS)
@@ -469,12 +471,9 @@ _SCALES: dict[str, Callable[[Sample, int, Resources | None, float], float]] = {
 
 
 def _growth(smallest: int, largest: int, nbytes: int) -> float:
-    """How much larger or smaller a cost is far beyond all sizes that are known."""
-    if nbytes > 2 * largest > 0:
-        return nbytes / largest
-    if 0 < nbytes < smallest / 2:
-        return nbytes / smallest
-    return 1.0
+    """How much larger or smaller a cost is beyond all sizes that are known."""
+    near = min(max(nbytes, smallest), largest)
+    return (_SLIGHT_NBYTES + nbytes) / (_SLIGHT_NBYTES + near)
 
 
 def _speed(resources: Resources, *, parallel: bool) -> float:
