@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from replay import RecordedCosts
+
 from shoal import Session
 from shoal.execution.simulator import simulate
 from shoal.experiments import machine
@@ -27,7 +29,6 @@ from shoal.experiments.image_transformation import image_transformation
 from shoal.experiments.matrix_multiplication import matrix_multiplication
 from shoal.experiments.text_analysis import generate_text, text_analysis
 from shoal.experiments.tree_reduction import tree_reduction
-from shoal.metadata.replay import RecordedCosts
 from shoal.types import Percentile
 from shoal.workflow import Output
 

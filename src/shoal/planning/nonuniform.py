@@ -8,7 +8,6 @@ from dataclasses import replace
 from shoal.errors import UsageError
 from shoal.execution.costs import Costs
 from shoal.execution.plan import Placement, Plan
-from shoal.execution.timeline import Timeline
 from shoal.planning.base import Conditions, Optimization, Stopwatch, simulating_seconds
 from shoal.planning.clusters import MAX_CLUSTERING, clustered
 from shoal.planning.critical import critical_path
@@ -73,7 +72,7 @@ class NonUniformPlanner:
             note = "all workers have the strongest configuration: no time to find out which need it"
             plan = replace(plan, notes=(note,))
         else:
-            plan, _ = downgraded(plan, conditions, costs, configurations, watch)
+            plan = downgraded(plan, conditions, costs, configurations, watch)
         return optimized(plan, conditions, costs, self.optimizations)
 
 
@@ -88,8 +87,8 @@ def downgraded(
     costs: Costs,
     configurations: Sequence[Resources],
     watch: Stopwatch,
-) -> tuple[Plan, Timeline]:
-    """The plan with weaker workers where that doesn't lengthen it, and its timeline."""
+) -> Plan:
+    """The plan with weaker workers where that doesn't lengthen it."""
     timeline = conditions.simulate(plan, costs)
     critical = {plan.placements[t].worker for t in critical_path(plan.workflow, timeline)}
     fixed = {
@@ -100,13 +99,13 @@ def downgraded(
     for worker in [worker for worker in plan.workers if worker not in critical | fixed]:
         for weaker in configurations[1:]:
             if watch.over:
-                return plan, timeline
+                return plan
             trial = with_resources(plan, worker, weaker)
             tried = conditions.simulate(trial, costs)
             if tried.makespan > timeline.makespan * (1 + TOLERANCE):
                 break
             plan, timeline = trial, tried
-    return plan, timeline
+    return plan
 
 
 def with_resources(plan: Plan, worker: WorkerId, resources: Resources) -> Plan:

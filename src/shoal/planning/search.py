@@ -388,7 +388,7 @@ class Search:
             if tried.makespan < makespan * (1 - 1e-6):
                 plan, makespan = trial, tried.makespan
         if len(self.configurations) > 1 and not self.watch.over:
-            plan, _ = downgraded(plan, self.conditions, self.costs, self.configurations, self.watch)
+            plan = downgraded(plan, self.conditions, self.costs, self.configurations, self.watch)
         return plan
 
     def _finished(self, plan: Plan) -> Plan:
