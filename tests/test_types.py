@@ -43,9 +43,16 @@ def test_cpus_must_be_a_number_above_0(cpus: Any) -> None:
         Resources(memory_mb=512, cpus=cpus)
 
 
-@pytest.mark.parametrize("p", [0, 100, -5, 101, float("nan"), "90", None])
-def test_a_percentile_lies_between_0_and_100(p: Any) -> None:
-    with pytest.raises(UsageError, match=r"Percentile\(.*between 0 and 100"):
+@pytest.mark.parametrize("p", [0, 100, -5, 101, float("nan"), "90", None, True])
+def test_a_percentile_lies_between_1_and_100(p: Any) -> None:
+    with pytest.raises(UsageError, match=r"Percentile\(.*from 1 to below 100\.$"):
+        Percentile(p)
+    assert Percentile(1).p == 1
+
+
+@pytest.mark.parametrize(("p", "meant"), [(0.95, "95"), (0.999, "99.9")])
+def test_a_share_is_no_percentile(p: float, meant: str) -> None:
+    with pytest.raises(UsageError, match=rf"Percentile\({p}\).*; did you mean {meant}\?$"):
         Percentile(p)
 
 

@@ -53,13 +53,18 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
-    """A service level: the value that `p` per cent of runs stay within."""
+    """A service level: the value that `p` per cent of runs stay within, from 1 to below 100."""
 
     p: float
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.p, int | float) and 0 < self.p < 100):
-            raise UsageError(f"Percentile({self.p!r}): p must be a number between 0 and 100.")
+        number = isinstance(self.p, int | float) and not isinstance(self.p, bool)
+        if not (number and 1 <= self.p < 100):
+            meant = f"; did you mean {100 * self.p:g}?" if number and 0 < self.p < 1 else "."
+            raise UsageError(
+                f"Percentile({self.p!r}): p must be a number of per cent, from 1 to below 100"
+                + meant
+            )
 
     def __str__(self) -> str:
         return f"{self.p:g} %"

@@ -63,5 +63,7 @@ def _level(text: str) -> SLA:
         return "median"
     try:
         return Percentile(float(text.removesuffix("%")))
-    except (ValueError, UsageError):
-        raise UsageError(f"--sla {text}: give median, or a number between 0 and 100.") from None
+    except ValueError:
+        raise UsageError(f"--sla {text}: give median, or per cent such as 95.") from None
+    except UsageError as error:
+        raise UsageError(f"--sla {text}: {error}") from None
