@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.execution.plan import Plan
+from shoal.planning.arguments import (
+    check,
+    check_sla,
+    configurations,
+    is_number,
+    optimizations_of,
+)
 from shoal.planning.base import Conditions, Optimization
 from shoal.planning.preview import DEFAULT_PRICES
 from shoal.planning.spread import SpreadPlanner
@@ -48,17 +55,23 @@ class AutoPlanner:
             prices: What the platform charges: the name of a platform, or prices.
         """
         for name, value in (("deadline", deadline), ("budget", budget), ("seconds", seconds)):
-            if value is not None and not value > 0:
-                raise UsageError(f"AutoPlanner({name}={value!r}): give a number greater than 0.")
+            fits = value is None or (is_number(value) and value > 0)
+            check(fits, f"AutoPlanner({name}={value!r})", "a number greater than 0")
         if deadline is not None and budget is not None:
             raise UsageError("AutoPlanner: give a deadline or a budget, not both.")
-        self.resources = tuple(resources) if resources is not None else None
+        check(
+            is_number(thrift, 0), f"AutoPlanner(thrift={thrift!r})", "a share from 0, such as 0.02"
+        )
+        check_sla(sla, f"AutoPlanner(sla={sla!r})")
+        self.resources = None if resources is None else configurations(resources, "AutoPlanner")
         self.deadline = deadline
         self.budget = budget
         self.thrift = thrift
         self.sla = sla
         self.seconds = seconds
-        self.optimizations = optimizations
+        self.optimizations = (
+            None if optimizations is None else optimizations_of(optimizations, "AutoPlanner")
+        )
         self.prices = prices
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:

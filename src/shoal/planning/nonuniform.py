@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shoal.errors import UsageError
 from shoal.execution.costs import Costs
 from shoal.execution.plan import Placement, Plan
+from shoal.planning.arguments import (
+    check,
+    check_sla,
+    configurations,
+    is_whole,
+    optimizations_of,
+)
 from shoal.planning.base import Conditions, Optimization, Stopwatch, simulating_seconds
 from shoal.planning.clusters import MAX_CLUSTERING, clustered
 from shoal.planning.critical import critical_path
@@ -48,11 +54,12 @@ class NonUniformPlanner:
             optimizations: What refines its plans, in this order; classes or objects.
             max_clustering: How many short tasks keep together.
         """
-        if not resources:
-            raise UsageError("NonUniformPlanner(resources=[]): give at least one configuration.")
-        self.resources = strongest_first(resources)
+        check_sla(sla, f"NonUniformPlanner(sla={sla!r})")
+        where = f"NonUniformPlanner(max_clustering={max_clustering!r})"
+        check(is_whole(max_clustering, 1), where, "a whole number from 1")
+        self.resources = strongest_first(configurations(resources, "NonUniformPlanner"))
         self.sla = sla
-        self.optimizations = optimizations
+        self.optimizations = optimizations_of(optimizations, "NonUniformPlanner")
         self.max_clustering = max_clustering
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:

@@ -16,6 +16,7 @@ from shoal.execution.costs import Costs
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.timeline import Span, Timeline
+from shoal.planning.arguments import check, is_number, is_whole
 from shoal.planning.base import Conditions, Optimization, Stopwatch
 from shoal.planning.critical import critical_path
 from shoal.planning.estimates import Estimates
@@ -37,6 +38,12 @@ class PreLoadOptimization:
 
     threshold: int = 2
     iterations: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "iterations"):
+            value = getattr(self, name)
+            where = f"PreLoadOptimization({name}={value!r})"
+            check(is_whole(value, 0), where, "a whole number from 0")
 
     def force(
         self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
@@ -77,6 +84,11 @@ class PreWarmOptimization:
     """
 
     aim: float = 0.75
+    """Where in the window, from 0 (its begin) to 1 (its end)."""
+
+    def __post_init__(self) -> None:
+        where = f"PreWarmOptimization(aim={self.aim!r})"
+        check(is_number(self.aim, 0, 1), where, "a share of the window from 0 to 1")
 
     def force(
         self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
@@ -154,6 +166,12 @@ class TaskDupOptimization:
     seconds: float = 2.0
     nbytes: int = 5 * 1024 * 1024
     gain: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "nbytes", "gain"):
+            value = getattr(self, name)
+            where = f"TaskDupOptimization({name}={value!r})"
+            check(is_number(value, 0), where, "a number from 0")
 
     def force(
         self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal.execution.plan import Plan
+from shoal.planning.arguments import (
+    check,
+    check_resources,
+    check_sla,
+    is_whole,
+    optimizations_of,
+)
 from shoal.planning.base import Conditions, Optimization
 from shoal.planning.clusters import MAX_CLUSTERING, clustered
 from shoal.planning.estimates import Estimates
@@ -32,9 +39,13 @@ class UniformPlanner:
             optimizations: What refines its plans, in this order; classes or objects.
             max_clustering: How many short tasks keep together.
         """
+        check_resources(resources, "UniformPlanner")
+        check_sla(sla, f"UniformPlanner(sla={sla!r})")
+        where = f"UniformPlanner(max_clustering={max_clustering!r})"
+        check(is_whole(max_clustering, 1), where, "a whole number from 1")
         self.resources = resources
         self.sla = sla
-        self.optimizations = optimizations
+        self.optimizations = optimizations_of(optimizations, "UniformPlanner")
         self.max_clustering = max_clustering
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:

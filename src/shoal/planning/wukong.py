@@ -7,7 +7,6 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal, get_args
 
-from shoal.errors import UsageError
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.policies import (
@@ -16,6 +15,13 @@ from shoal.execution.policies import (
     Forecast,
     Pace,
     Policies,
+)
+from shoal.planning.arguments import (
+    check,
+    check_resources,
+    check_sla,
+    is_whole,
+    optimizations_of,
 )
 from shoal.planning.base import Conditions, Optimization
 from shoal.planning.estimates import Estimates
@@ -72,19 +78,22 @@ class WukongPlanner:
             optimizations: What refines its plans, in this order; classes or objects. Those that
                 need to know workers beforehand are left out, and the plan's notes say so.
         """
-        if decide not in get_args(Decide):
-            raise UsageError(f"decide={decide!r}: it is 'threshold' or 'predicted'.")
-        if big_output_nbytes < 0:
-            raise UsageError(f"big_output_nbytes={big_output_nbytes}: it can't be negative.")
-        if large_fan_out is not None and large_fan_out < 1:
-            raise UsageError(f"large_fan_out={large_fan_out}: it is 1 or more, or None for never.")
+        check_resources(resources, "WukongPlanner")
+        check_sla(sla, f"WukongPlanner(sla={sla!r})")
+        where = f"WukongPlanner(decide={decide!r})"
+        check(decide in get_args(Decide), where, "'threshold' or 'predicted'")
+        where = f"WukongPlanner(big_output_nbytes={big_output_nbytes!r})"
+        check(is_whole(big_output_nbytes, 0), where, "a whole number of bytes from 0")
+        where = f"WukongPlanner(large_fan_out={large_fan_out!r})"
+        fits = large_fan_out is None or is_whole(large_fan_out, 1)
+        check(fits, where, "a whole number from 1, or None for never")
         self.resources = resources
         self.policies = Policies(
             fan_out_clustering, fan_in_clustering, delayed_io, big_output_nbytes, large_fan_out
         )
         self.decide = decide
         self.sla = sla
-        self.optimizations = optimizations
+        self.optimizations = optimizations_of(optimizations, "WukongPlanner")
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """A plan for a workflow under these conditions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -39,7 +39,7 @@ class Task(Generic[P, T]):
         self.retry_on = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
         self.timeout = timeout
         self.cache = cache
-        self.forced_optimizations = tuple(forced_optimizations)
+        self.forced_optimizations = _listed(forced_optimizations, self.name)
         _check_options(self.name, resources, retries, timeout)
         for kind in self.retry_on:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
@@ -106,6 +106,15 @@ def _valid_name(name: str) -> str:
     if not isinstance(name, str) or not name or "#" in name or not name.isprintable():
         raise UsageError(f"A task can't be named {name!r}: use printable characters without '#'.")
     return name
+
+
+def _listed(optimizations: Sequence[object], name: str) -> tuple[object, ...]:
+    if not isinstance(optimizations, Iterable) or isinstance(optimizations, str | type):
+        raise UsageError(
+            f"@task(forced_optimizations={optimizations!r}) of {name!r}: give a list such as "
+            "[PreLoadOptimization]."
+        )
+    return tuple(optimizations)
 
 
 def _check_options(
