@@ -101,6 +101,61 @@ def test_a_plan_with_ranks_ranks_every_task() -> None:
     assert "'step#1' has none" in broken(on(flow, ranks={TaskId("step#0"): 0}), flow)
 
 
+@pytest.mark.parametrize("rank", ["first", None, float("nan")])
+def test_a_rank_is_a_number(rank: Any) -> None:
+    """Workers compare them."""
+    flow = workflow(chain(2))
+    ranks: Any = {"step#0": 0, "step#1": rank}
+    said = broken(on(flow, ranks=ranks), flow)
+    assert f"a rank is a number, but that of 'step#1' is {rank!r}" in said
+    assert validated(on(flow, ranks={TaskId("step#0"): 0.5, TaskId("step#1"): -1}), flow, UNDER)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "rule"),
+    [
+        ("ranks", [0, 1], "ranks are a dict of tasks' numbers"),
+        ("expected", [(1.0, 2.0)], "what is expected is a dict of tasks'"),
+        ("linger", "1", "a worker lingers for 0 s or more"),
+        ("duplication_gain", None, "a copy saves 0 s or more"),
+        ("limit", "900", "a worker has 0 s or more"),
+        ("policies", None, "flexible workers have Policies"),
+        ("notes", "hello", "notes are a tuple of strings"),
+        ("notes", (1,), "notes are a tuple of strings"),
+        ("planner", None, "a plan has its planner's name"),
+    ],
+)
+def test_a_field_is_what_it_is_taken_for(field: str, wrong: Any, rule: str) -> None:
+    flow = workflow(chain(2))
+    assert f"{rule}, but `{field}` is {wrong!r}." in broken(on(flow, **{field: wrong}), flow)
+
+
+@pytest.mark.parametrize("times", [5, (1.0,), (-5.0, -5.0), (1.0, "2"), (float("nan"), 1.0)])
+def test_expected_are_two_times(times: Any) -> None:
+    flow = workflow(chain(2))
+    said = broken(on(flow, expected={TaskId("step#0"): times}), flow)
+    assert "expected are two times of 0 s or more" in said
+    assert f"those of 'step#0' are {times!r}" in said
+
+
+@pytest.mark.parametrize("worker", ["w0", None])
+@pytest.mark.parametrize("resources", [None, 2048, "2048 MB"])
+def test_a_worker_has_resources(worker: Any, resources: Any) -> None:
+    flow = workflow(chain(2))
+    said = broken(on(flow, worker, resources), flow)
+    assert "a worker has Resources(memory_mb=…), but task 'step#0' on" in said
+    assert f"is to have {resources!r}" in said
+
+
+@pytest.mark.parametrize("placement", ["w0", None, ("w0", SMALL)])
+def test_a_task_is_placed_with_a_placement(placement: Any) -> None:
+    flow = workflow(chain(2))
+    with pytest.raises(PlanError, match=r"Placement\(worker, resources\), but 'step#0' has"):
+        Plan(flow, dict.fromkeys(flow.calls, placement))
+    with pytest.raises(PlanError, match="for each task's id, but it is a list"):
+        Plan(flow, [placement, placement])  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("worker", ["", "w" * 101, "w\n0", 7])
 def test_a_workers_id_is_a_short_printable_name(worker: Any) -> None:
     flow = workflow(step())
@@ -140,6 +195,23 @@ def test_a_sandbox_is_not_warmed_before_its_task_begins() -> None:
     ):
         placement = Placement(WorkerId("w0"), SMALL, prewarm=(prewarm,))
         assert said in broken(Plan(flow, {TaskId("step#0"): placement}), flow)
+
+
+@pytest.mark.parametrize(
+    ("prewarm", "said"),
+    [
+        (Prewarm(SMALL), "`prewarm` is a tuple, but that of 'step#0' is Prewarm("),
+        (None, "`prewarm` is a tuple, but that of 'step#0' is None"),
+        ((SMALL,), "warmed with Prewarm(Resources(memory_mb=…)), but 'step#0' has Resources("),
+        ((Prewarm(2048),), "warmed with Prewarm(Resources(memory_mb=…)), but 'step#0' has"),  # type: ignore[arg-type]
+        ((Prewarm(SMALL, "1"),), "'step#0' is to warm 1 after '1' s"),  # type: ignore[arg-type]
+        ((Prewarm(LARGE),), "at most 4096 MB, but 'step#0' is to warm one of 8192 MB"),
+    ],
+)
+def test_sandboxes_are_warmed_with_what_the_platform_has(prewarm: Any, said: str) -> None:
+    flow, under = workflow(step()), conditions(Table(), memory_mb=4096)
+    placement = Placement(WorkerId("w0"), SMALL, prewarm=prewarm)
+    assert said in broken(Plan(flow, {TaskId("step#0"): placement}), flow, under)
 
 
 def test_a_task_has_at_least_the_resources_that_it_asks_for() -> None:

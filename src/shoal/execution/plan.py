@@ -165,6 +165,11 @@ class Plan:
     """What its planner wants to be known, such as a goal that it could not reach."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.placements, Mapping):
+            raise PlanError(
+                "`placements` has a Placement for each task's id",
+                f"it is a {type(self.placements).__name__}",
+            )
         missing = self.workflow.calls.keys() - self.placements.keys()
         if missing:
             raise PlanError(
@@ -173,6 +178,11 @@ class Plan:
             )
         for task in self.workflow.calls:
             placement = self.placements[task]
+            if not isinstance(placement, Placement):
+                raise PlanError(
+                    "a task is placed with Placement(worker, resources)",
+                    f"{task!r} has {placement!r}",
+                )
             worker, known = placement.worker, placement.resources
             if worker is not None:
                 known = self.workers.setdefault(worker, known)

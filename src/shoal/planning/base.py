@@ -7,15 +7,18 @@ Both are pure: the same workflow and conditions give the same plan. They score p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from reprlib import repr as shortened
 from typing import Protocol
 
 from shoal.errors import PlanError
 from shoal.execution.costs import Costs, Predictions
-from shoal.execution.plan import Plan
+from shoal.execution.plan import Plan, Prewarm
+from shoal.execution.policies import Policies
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
+from shoal.planning.arguments import is_number, is_whole
 from shoal.storage.keys import CLIENT
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
@@ -88,13 +91,14 @@ def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
     unknown = [task for task in plan.placements if task not in workflow.calls]
     if unknown:
         raise PlanError("a plan has only the workflow's tasks", f"{unknown[0]!r} isn't one")
+    _check_fields(plan)
     if plan.ranks is not None:
         unranked = [task for task in workflow.calls if task not in plan.ranks]
         if unranked:
             raise PlanError("a plan with ranks ranks every task", f"{unranked[0]!r} has none")
-    _check_workers(plan, conditions)
     for task in workflow.calls:
-        _check_placement(plan, task)
+        _check_placement(plan, task, conditions)
+    _check_workers(plan, conditions)
     return replace(plan, limit=conditions.limit) if conditions.limit is not None else plan
 
 
@@ -116,6 +120,35 @@ def check_limit(workflow: Workflow, conditions: Conditions) -> None:
             )
 
 
+def _check_fields(plan: Plan) -> None:
+    """Each field is what simulations and workers take it for."""
+    notes, linger, limit = plan.notes, plan.linger, plan.limit
+    lines = isinstance(notes, tuple | list) and all(isinstance(note, str) for note in notes)
+    for name, fits, rule in (
+        ("planner", isinstance(plan.planner, str), "a plan has its planner's name"),
+        ("notes", lines, "notes are a tuple of strings"),
+        ("linger", linger is None or is_number(linger, 0), "a worker lingers for 0 s or more"),
+        ("limit", limit is None or is_number(limit, 0), "a worker has 0 s or more"),
+        ("duplication_gain", is_number(plan.duplication_gain, 0), "a copy saves 0 s or more"),
+        ("policies", isinstance(plan.policies, Policies), "flexible workers have Policies"),
+        ("ranks", isinstance(plan.ranks, Mapping | None), "ranks are a dict of tasks' numbers"),
+        ("expected", isinstance(plan.expected, Mapping), "what is expected is a dict of tasks'"),
+    ):
+        if not fits:
+            raise PlanError(rule, f"`{name}` is {shortened(getattr(plan, name))}")
+    for task, rank in (plan.ranks or {}).items():
+        if type(rank) is not int and not is_number(rank):
+            raise PlanError("a rank is a number", f"that of {task!r} is {rank!r}")
+    for task, times in plan.expected.items():
+        pair = isinstance(times, tuple | list) and len(times) == 2
+        if not (pair and all(is_number(seconds, 0) for seconds in times)):
+            raise PlanError(
+                "expected are two times of 0 s or more, how long a task runs and when its output "
+                "is there",
+                f"those of {task!r} are {shortened(times)}",
+            )
+
+
 def _check_workers(plan: Plan, conditions: Conditions) -> None:
     for worker, resources in plan.workers.items():
         if not (isinstance(worker, str) and 0 < len(worker) <= _LONGEST and worker.isprintable()):
@@ -132,8 +165,6 @@ def _check_workers(plan: Plan, conditions: Conditions) -> None:
                 f"workers have what the platform offers, at most {conditions.memory_mb} MB",
                 f"task {_first(plan, worker)!r} on {worker} is to have {resources}",
             )
-    if plan.linger is not None and not plan.linger >= 0:
-        raise PlanError("a worker lingers for 0 s or more", f"`linger` is {plan.linger!r}")
     free = [task for task, placement in plan.placements.items() if placement.worker is None]
     if free and not plan.flexible:
         raise PlanError(
@@ -148,19 +179,41 @@ def _check_workers(plan: Plan, conditions: Conditions) -> None:
         )
 
 
-def _check_placement(plan: Plan, task: TaskId) -> None:
+def _check_placement(plan: Plan, task: TaskId, conditions: Conditions) -> None:
     placement, asked = plan.placements[task], plan.workflow.resources(task)
     has = placement.resources
+    if not isinstance(has, Resources):
+        raise PlanError(
+            "a worker has Resources(memory_mb=…)",
+            f"task {task!r} on {placement.worker} is to have {has!r}",
+        )
     if asked and (has.memory_mb < asked.memory_mb or has.cpu_share < asked.cpu_share):
         raise PlanError(
             "a task has at least the resources that it asks for",
             f"{task!r} asks for {asked}, and {placement.worker} has {has}",
         )
-    for prewarm in placement.prewarm:
-        if not (prewarm.delay >= 0 and prewarm.count >= 1):
+    if placement.prewarm != ():
+        _check_prewarms(placement.prewarm, task, conditions)
+
+
+def _check_prewarms(prewarms: object, task: TaskId, conditions: Conditions) -> None:
+    if not isinstance(prewarms, tuple):
+        raise PlanError("`prewarm` is a tuple", f"that of {task!r} is {shortened(prewarms)}")
+    for prewarm in prewarms:
+        if not (isinstance(prewarm, Prewarm) and isinstance(prewarm.resources, Resources)):
+            raise PlanError(
+                "sandboxes are warmed with Prewarm(Resources(memory_mb=…))",
+                f"{task!r} has {prewarm!r}",
+            )
+        if not (is_number(prewarm.delay, 0) and is_whole(prewarm.count, 1)):
             raise PlanError(
                 "one sandbox or more is warmed after its task began",
                 f"{task!r} is to warm {prewarm.count!r} after {prewarm.delay!r} s",
+            )
+        if not conditions.offers(prewarm.resources):
+            raise PlanError(
+                f"sandboxes have what the platform offers, at most {conditions.memory_mb} MB",
+                f"{task!r} is to warm one of {prewarm.resources}",
             )
 
 
