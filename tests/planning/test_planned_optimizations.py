@@ -24,13 +24,14 @@ from shoal import (
     UniformPlanner,
     task,
 )
-from shoal.errors import UsageError
+from shoal.errors import PlanError, UsageError
 from shoal.execution.costs import Costs
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import Simulation
 from shoal.execution.timeline import Timeline
 from shoal.planning.base import Conditions, validated
+from shoal.planning.choice import planned
 from shoal.planning.optimizations import forced, optimized
 from shoal.planning.spread import SpreadPlanner
 from shoal.types import TaskId, WorkerId
@@ -369,6 +370,79 @@ def test_what_is_no_optimization_is_refused_in_words(wrong: object) -> None:
     ):
         with pytest.raises(UsageError, match=f"optimizations=.*{said}"):
             planner.plan(workflow(fan(4)), conditions(Table()))
+
+
+class Forgetful:
+    """Returns no plan."""
+
+    def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Any: ...
+
+
+class Insistent:
+    """Returns something else than a plan for tasks that insist."""
+
+    def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+        return plan
+
+    def force(self, plan: Plan, tasks: Any, conditions: Conditions, costs: Costs) -> Any:
+        return plan.placements
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [
+        UniformPlanner(optimizations=[Forgetful]),  # type: ignore[list-item]
+        NonUniformPlanner(optimizations=[Forgetful()]),  # type: ignore[list-item]
+        AutoPlanner(seconds=1, optimizations=[Forgetful]),  # type: ignore[list-item]
+    ],
+    ids=lambda planner: type(planner).__name__,
+)
+def test_an_optimization_that_returns_no_plan_is_named(planner: Any) -> None:
+    said = "an optimization returns a Plan, but Forgetful returned NoneType"
+    with pytest.raises(PlanError, match=said):
+        planner.plan(workflow(fan(4)), conditions(Table()))
+
+
+@pytest.mark.parametrize(("kind", "returned"), [(Forgetful, "NoneType"), (Insistent, "dict")])
+def test_an_optimization_that_a_task_insists_on_returns_a_plan(kind: Any, returned: str) -> None:
+    plan = placed(insisting(kind), "00000")
+    with pytest.raises(PlanError, match=f"{kind.__name__} returned {returned}"):
+        forced(plan, conditions(Table()), Table())
+
+
+class Spreading:
+    """A planner of one's own that knows nothing of what tasks insist on."""
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        homes = {t: WorkerId(f"w{number}") for number, t in enumerate(workflow.calls)}
+        return Plan(workflow, {t: Placement(home, SMALL) for t, home in homes.items()})
+
+
+class Delegating:
+    """A planner of one's own that has another one plan."""
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        return replace(UniformPlanner().plan(workflow, conditions), planner="delegating")
+
+
+@pytest.mark.parametrize("planner", [Spreading(), Delegating(), UniformPlanner(), SpreadPlanner()],
+                         ids=lambda p: type(p).__name__)  # fmt: skip
+def test_tasks_get_what_they_insist_on_once_whoever_plans(planner: Any) -> None:
+    flow = workflow(insisting(*ALL, Named("mine")))
+    plan = planned(flow, conditions(Table()), planner, "none").plan
+    assert plan.placements[TaskId("picky#0")].preload
+    assert plan.placements[TaskId("picky#0")].duplicable
+    assert plan.notes == ("mine",)
+
+
+def test_what_tasks_insist_on_is_checked_as_a_plan() -> None:
+    class Wasteful:
+        def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+            return replace(plan, linger=-1.0)
+
+    flow = workflow(insisting(Wasteful))
+    with pytest.raises(PlanError, match="lingers for 0 s or more"):
+        planned(flow, conditions(Table()), Spreading(), "none")
 
 
 SUBSETS = [*chained.from_iterable(combinations(ALL, n) for n in range(4))]

@@ -163,6 +163,8 @@ class Plan:
     """What its workers decide by if it is flexible."""
     notes: tuple[str, ...] = ()
     """What its planner wants to be known, such as a goal that it could not reach."""
+    forced: bool = False
+    """Whether it has the optimizations that its tasks insist on."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.placements, Mapping):

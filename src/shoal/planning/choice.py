@@ -100,7 +100,10 @@ def _named(name: str) -> Callable[..., Planner]:
 
 
 def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices: str) -> Preview:
-    """A plan by a planner, checked, and what it is predicted to do."""
+    """A plan by a planner, checked, and what it is predicted to do.
+
+    Its tasks have what they insist on, whether the planner knows of that or not.
+    """
     if prices != DEFAULT_PRICES:
         from shoal.planning.prices import prices_of
 
@@ -108,6 +111,12 @@ def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices
     check_limit(workflow, conditions)
     begin = time.perf_counter()
     plan = validated(planner.plan(workflow, conditions), workflow, conditions)
-    seconds = time.perf_counter() - begin
     sla: SLA = getattr(planner, "sla", "median")
+    insists = any(call.task.forced_optimizations for call in workflow.calls.values())
+    if insists and not plan.forced:
+        from shoal.planning.optimizations import forced
+
+        plan = forced(plan, conditions, conditions.predictions.at(sla))
+        plan = validated(plan, workflow, conditions)
+    seconds = time.perf_counter() - begin
     return Preview(plan, conditions, sla, prices=prices, planning=seconds)

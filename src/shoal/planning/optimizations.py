@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from shoal.errors import UsageError
+from shoal.errors import PlanError, UsageError
 from shoal.execution.costs import Costs
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
@@ -249,7 +249,7 @@ def optimized(
         if plan.flexible and isinstance(optimization, _FOR_PLACED):
             plan = _without(plan, optimization)
         else:
-            plan = optimization.apply(plan, conditions, costs)
+            plan = applied(optimization, plan, conditions, costs)
     return forced(plan, conditions, costs)
 
 
@@ -262,6 +262,31 @@ def optimization_of(given: object, where: str = "optimizations=[…] of a planne
             "PreWarmOptimization and TaskDupOptimization do."
         )
     return cast(Optimization, given() if isinstance(given, type) else given)
+
+
+def applied(optimization: Optimization, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+    """The plan that an optimization makes of another."""
+    return _made_by(optimization, optimization.apply(plan, conditions, costs))
+
+
+def _made_by(optimization: Optimization, plan: object) -> Plan:
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            "an optimization returns a Plan",
+            f"{type(optimization).__name__} returned {type(plan).__name__}",
+        )
+    return plan
+
+
+class Checked(Optimization):
+    """An optimization that is named if it returns no plan."""
+
+    def __init__(self, given: object) -> None:
+        self._optimization = optimization_of(given)
+
+    def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+        """The plan that it makes of another."""
+        return applied(self._optimization, plan, conditions, costs)
 
 
 def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
@@ -283,10 +308,10 @@ def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
         if plan.flexible and isinstance(optimization, _FOR_PLACED):
             plan = _without(plan, optimization)
         elif callable(getattr(optimization, "force", None)):
-            plan = optimization.force(plan, tasks, conditions, costs)
+            plan = _made_by(optimization, optimization.force(plan, tasks, conditions, costs))
         else:
-            plan = optimization.apply(plan, conditions, costs)
-    return plan
+            plan = applied(optimization, plan, conditions, costs)
+    return replace(plan, forced=True) if wanted else plan
 
 
 _FOR_PLACED = (PreLoadOptimization, PreWarmOptimization, TaskDupOptimization)
