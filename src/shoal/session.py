@@ -377,7 +377,8 @@ class Session:
         conditions = self._conditions(workflow, name, settings)
         if isinstance(conditions.predictions, LearntPredictions):
             workflow = workflow.needing(conditions.predictions.needs)
-        return planned(workflow, conditions, wanted.planner(settings.planner), settings.prices)
+        planner = wanted.planner(settings.planner, settings.prices)
+        return planned(workflow, conditions, planner, settings.prices)
 
     def _planned(
         self, workflow: Workflow, name: str, wanted: Wanted, settings: Settings

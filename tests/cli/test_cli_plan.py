@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from pathlib import Path
 
@@ -124,6 +125,20 @@ def test_what_plan_cannot_do_is_told_before_anything_is_printed(
     said = shoal("plan", *args)
     assert (said.code, said.out) == (2, "")
     assert message in said.err
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_registered_planner_that_cannot_be_used_is_told_in_a_line(
+    shoal: Shoal, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    point = importlib.metadata.EntryPoint("theirs", "nowhere_at_all:One", "shoal.planners")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: [point])
+    said = shoal(command, "pipeline.py:output", "--planner", "theirs")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == (
+        "error: The planner 'theirs', registered as nowhere_at_all:One, can't be used: "
+        "ModuleNotFoundError: No module named 'nowhere_at_all'.\n"
+    )
 
 
 def test_run_reports_plan_and_reality_beside_its_value(shoal: Shoal) -> None:

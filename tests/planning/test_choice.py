@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from typing import Any
 
 import pytest
+from planning_examples import Table, conditions, step, workflow
 
 from shoal import AutoPlanner, Percentile, UniformPlanner
 from shoal.errors import UsageError
 from shoal.planning import choice
-from shoal.planning.choice import PLANNERS, Wanted, named_planner
+from shoal.planning.choice import GROUP, PLANNERS, Wanted, named_planner, planned
+from shoal.planning.spread import SpreadPlanner
 
 
 def planner(settings: str | None = None, **options: Any) -> Any:
@@ -50,3 +53,94 @@ def test_a_planner_without_service_levels_is_not_given_one(monkeypatch: pytest.M
     assert isinstance(named_planner("plain"), UniformPlanner)
     with pytest.raises(UsageError, match="'plain' takes no sla"):
         named_planner("plain", Percentile(95))
+
+
+@pytest.mark.parametrize("sla", [90, "90", "p90", None])
+def test_a_call_takes_the_median_or_a_percentile(sla: Any) -> None:
+    with pytest.raises(UsageError, match=rf"sla={sla!r}: give 'median' or Percentile\(90\)\."):
+        planner(sla=sla)
+
+
+@pytest.mark.parametrize("sla", [90, "90", None])
+def test_a_planners_own_level_is_the_median_or_a_percentile(sla: Any) -> None:
+    for theirs in (Theirs(sla), SpreadPlanner(sla=sla)):
+        said = rf"{type(theirs).__name__} has sla={sla!r}: give 'median' or Percentile\(90\)\."
+        with pytest.raises(UsageError, match=said):
+            planned(workflow(step()), conditions(Table()), theirs, "none")
+
+
+@pytest.mark.parametrize("options", [{"planner": ""}, {"settings": ""}])
+def test_an_empty_name_is_no_planners(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="There is no planner ''; there are auto"):
+        planner(**options)
+
+
+def test_a_goal_is_judged_by_the_prices_in_force() -> None:
+    assert Wanted(budget=1.0).planner(None, "aws-lambda-arm").prices == "aws-lambda-arm"  # type: ignore[attr-defined]
+
+
+class Theirs:
+    """A planner of a package that somebody else has written."""
+
+    def __init__(self, sla: Any = "median") -> None:
+        self.sla = sla
+
+    def plan(self, workflow: Any, conditions: Any) -> Any:
+        raise LookupError("no worker will do")
+
+
+class Needy(Theirs):
+    """One that can't be made without arguments."""
+
+    def __init__(self, key: str) -> None: ...
+
+
+INSTANCE = Theirs()
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Registers a planner under the name `theirs`."""
+
+    def register(value: str) -> None:
+        point = importlib.metadata.EntryPoint("theirs", value, GROUP)
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda *, group: [point])
+
+    return register
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("nowhere_at_all:One", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+        (f"{__name__}:Missing", "AttributeError: .* no attribute 'Missing'"),
+        (f"{__name__}:Needy", "TypeError: .* missing 1 required positional argument: 'key'"),
+        (__name__, "TypeError: 'module' object is not callable"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_used_is_named(
+    registered: Any, value: str, reason: str
+) -> None:
+    registered(value)
+    said = f"The planner 'theirs', registered as {value}, can't be used: {reason}"
+    with pytest.raises(UsageError, match=said):
+        named_planner("theirs")
+
+
+def test_a_registered_planner_has_a_method_plan(registered: Any) -> None:
+    registered("builtins:object")
+    with pytest.raises(UsageError, match=r"'theirs' is <object .*: a planner has a method `plan`"):
+        named_planner("theirs")
+
+
+def test_a_planner_may_be_registered_as_an_object(registered: Any) -> None:
+    registered(f"{__name__}:INSTANCE")
+    assert named_planner("theirs") is INSTANCE
+    with pytest.raises(UsageError, match="'theirs' takes no sla"):
+        named_planner("theirs", Percentile(95))
+
+
+def test_an_error_of_a_planners_own_tells_whose_it_is() -> None:
+    with pytest.raises(LookupError, match="no worker will do") as found:
+        planned(workflow(step()), conditions(Table()), Theirs(), "none")
+    assert found.value.__notes__ == [f"The planner Theirs of {__name__} raised this."]

@@ -198,6 +198,14 @@ def test_a_goal_that_is_not_met_is_noted(learning: Session) -> None:
     assert learning.compute(small_workflow(), name="goals", deadline=1e-6) == [EXPECTED]
 
 
+def test_a_budget_is_judged_by_the_prices_that_are_set(learning: Session) -> None:
+    learning.compute(small_workflow(), name="priced")
+    learning.settle()
+    for prices, notes in (("aws-lambda", 1), ("none", 0)):
+        plan = learning.plan(small_workflow(), name="priced", budget=1e-12, prices=prices).plan
+        assert len(plan.notes) == notes
+
+
 def test_a_planner_that_there_is_not_is_named(learning: Session) -> None:
     with pytest.raises(UsageError, match="no planner 'nonunifrom'; did you mean 'nonuniform'"):
         learning.compute(small_workflow(), planner="nonunifrom")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import difflib
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
+from shoal.execution.plan import Plan
+from shoal.planning.arguments import check_sla
 from shoal.planning.auto import AutoPlanner
 from shoal.planning.base import Conditions, Planner, check_limit, validated
 from shoal.planning.preview import DEFAULT_PRICES, Preview
@@ -43,6 +46,8 @@ class Wanted:
         """Takes what concerns the plan out of a call's options."""
         names = ("deadline", "budget", "sla")
         goals = {name: options.pop(name) for name in names if name in options}
+        if "sla" in goals:
+            check_sla(goals["sla"], f"sla={goals['sla']!r}")
         given = options.pop("planner", None)
         if isinstance(given, type):
             given = given()
@@ -57,15 +62,16 @@ class Wanted:
         """Whether a plan is to be made for this very call, given the planner that settings name."""
         return self != Wanted() or name not in (None, "auto")
 
-    def planner(self, name: str | None) -> Planner:
-        """The planner, given the name that settings have."""
-        given = self.given or name or "auto"
+    def planner(self, name: str | None, prices: str = DEFAULT_PRICES) -> Planner:
+        """The planner, given the name and the prices that settings have."""
+        named = "auto" if name is None else name
+        given = named if self.given is None else self.given
         if not isinstance(given, str):
-            if not callable(getattr(given, "plan", None)):
-                raise UsageError(f"planner={given!r}: a planner has a method `plan`.")
-            return given
+            return _checked(given, f"planner={given!r}")
         if given == "auto":
-            return AutoPlanner(deadline=self.deadline, budget=self.budget, sla=self.sla)
+            return AutoPlanner(
+                deadline=self.deadline, budget=self.budget, sla=self.sla, prices=prices
+            )
         for goal, value in (("deadline", self.deadline), ("budget", self.budget)):
             if value is not None:
                 raise UsageError(f"The planner {given!r} takes no {goal}; 'auto' does.")
@@ -74,29 +80,47 @@ class Wanted:
 
 def named_planner(name: str, sla: SLA = "median") -> Planner:
     """A planner by its name: one of ours, or one that an installed package registers."""
-    made = _named(name)
-    if sla == "median":
-        return made()
-    if "sla" not in inspect.signature(made).parameters:
-        raise UsageError(f"The planner {name!r} takes no sla; 'auto' does.")
-    return made(sla=sla)
-
-
-def _named(name: str) -> Callable[..., Planner]:
     if name in PLANNERS:
         module, _, attribute = PLANNERS[name].partition(":")
-        ours: Callable[..., Planner] = getattr(import_module(module), attribute)
-        return ours
+        return _made(name, getattr(import_module(module), attribute), sla)
     from importlib.metadata import entry_points
 
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name in found:
-        registered: Callable[..., Planner] = found[name].load()
-        return registered
+        with _blamed(f"The planner {name!r}, registered as {found[name].value},"):
+            return _made(name, found[name].load(), sla)
     names = [*PLANNERS, *found]
     near = difflib.get_close_matches(name, names, 1, 0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
     raise UsageError(f"There is no planner {name!r}; {hint}")
+
+
+def _made(name: str, found: Any, sla: SLA) -> Planner:
+    """A planner of what goes by its name: what makes one, or a planner itself."""
+    itself = not isinstance(found, type) and hasattr(found, "plan")
+    if sla != "median" and (itself or "sla" not in inspect.signature(found).parameters):
+        raise UsageError(f"The planner {name!r} takes no sla; 'auto' does.")
+    if not itself:
+        found = found() if sla == "median" else found(sla=sla)
+    return _checked(found, f"The planner {name!r} is {found!r}")
+
+
+def _checked(planner: Any, what: str) -> Planner:
+    if not callable(getattr(planner, "plan", None)):
+        raise UsageError(f"{what}: a planner has a method `plan`.")
+    made: Planner = planner
+    return made
+
+
+@contextmanager
+def _blamed(what: str) -> Iterator[None]:
+    """Say of an exception in a package that registers a planner what it was, in a line."""
+    try:
+        yield
+    except ShoalError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{what} can't be used: {type(error).__name__}: {error}.") from error
 
 
 def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices: str) -> Preview:
@@ -108,10 +132,11 @@ def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices
         from shoal.planning.prices import prices_of
 
         prices_of(prices)
+    sla: SLA = getattr(planner, "sla", "median")
+    check_sla(sla, f"The planner {type(planner).__name__} has sla={sla!r}")
     check_limit(workflow, conditions)
     begin = time.perf_counter()
-    plan = validated(planner.plan(workflow, conditions), workflow, conditions)
-    sla: SLA = getattr(planner, "sla", "median")
+    plan = validated(_plan_by(planner, workflow, conditions), workflow, conditions)
     insists = any(call.task.forced_optimizations for call in workflow.calls.values())
     if insists and not plan.forced:
         from shoal.planning.optimizations import forced
@@ -120,3 +145,14 @@ def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices
         plan = validated(plan, workflow, conditions)
     seconds = time.perf_counter() - begin
     return Preview(plan, conditions, sla, prices=prices, planning=seconds)
+
+
+def _plan_by(planner: Planner, workflow: Workflow, conditions: Conditions) -> Plan:
+    try:
+        return planner.plan(workflow, conditions)
+    except ShoalError:
+        raise
+    except Exception as error:
+        kind = type(planner)
+        error.add_note(f"The planner {kind.__name__} of {kind.__module__} raised this.")
+        raise
