@@ -158,6 +158,34 @@ def test_unknown_setting_is_refused_with_the_nearest_known_one(
             resolve({})
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"), [("dedline", "deadline"), ("resumed", "resume"), ("time_out", "timeout")]
+)
+def test_unknown_option_of_a_call_is_refused_with_the_nearest_option(
+    write: Write, given: str, meant: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"unknown option '{given}'; did you mean '{meant}'"):
+        resolve({given: 1})
+    with (
+        pytest.raises(SettingsError, match=rf"shoal\.options .*did you mean '{meant}'"),
+        options(**{given: 1}),
+    ):
+        pass
+    write(f"{given} = 1")
+    with pytest.raises(SettingsError, match=rf"shoal\.toml has an unknown setting '{given}'"):
+        resolve({})
+
+
+@pytest.mark.parametrize("name", ["timeout", "resume", "deadline", "sla"])
+def test_option_of_a_single_run_is_no_setting(write: Write, name: str) -> None:
+    write(f"{name} = 1")
+    said = rf"shoal\.toml has '{name}', which is no setting: give it to a single compute\(\)"
+    with pytest.raises(SettingsError, match=said):
+        resolve({})
+    with options(**{name: 1}):
+        assert in_force({}) == {name: 1}
+
+
 def test_setting_that_is_like_no_other_is_refused_with_all_there_are() -> None:
     with pytest.raises(SettingsError, match=", ".join(NAMES)):
         resolve({"qqq": 1})

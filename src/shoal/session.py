@@ -38,7 +38,7 @@ from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token
 from shoal.run import Display, Environment, Run
-from shoal.settings import NAMES, Settings, resolve
+from shoal.settings import NAMES, RUNNING, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.cache import CachePlace
 from shoal.storage.embedded import EmbeddedServer
@@ -361,10 +361,11 @@ class Session:
 
         Args:
             *outputs: What would be asked for.
-            **options: As for `compute`.
+            **options: As for `compute`; `timeout` and `resume` don't change the plan.
         """
         self._check_open()
         workflow = Workflow.of(*outputs)
+        options = {name: options[name] for name in options if name not in RUNNING}
         name = options.pop("name", None) or workflow.name
         wanted = Wanted.taken(options)
         settings = self._with(options)

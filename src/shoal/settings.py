@@ -114,8 +114,12 @@ _TYPES: dict[str, Any] = get_type_hints(Settings)
 NAMES = tuple(field.name for field in fields(Settings))
 
 
-PER_CALL = frozenset(("name", "planner", "deadline", "budget", "sla", "timeout"))
+RUNNING = ("timeout", "resume")
+"""What `compute` takes for running alone; `plan` ignores it."""
+PER_CALL = frozenset(("name", "planner", "deadline", "budget", "sla", *RUNNING))
 """What a call takes beside settings."""
+_CALLS = ("the call", "shoal.options")
+"""Where both are given."""
 _NO_OPTIONS: Mapping[str, Any] = {}
 _options: ContextVar[Mapping[str, Any]] = ContextVar("shoal.options", default=_NO_OPTIONS)
 
@@ -163,9 +167,7 @@ def _updated(settings: Settings, found: Mapping[str, Any], where: str) -> Settin
 
 def _check(name: str, value: Any, where: str) -> None:
     if name not in _TYPES:
-        near = difflib.get_close_matches(name, NAMES, 1, 0.4)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}."
-        raise SettingsError(f"{where} has an unknown setting {name!r}; {meant}")
+        raise SettingsError(_unknown(name, where))
     wanted = _TYPES[name]
     fits = isinstance(value, wanted) or (isinstance(value, int) and isinstance(1.0, wanted))
     if not fits or (isinstance(value, bool) and not isinstance(True, _without_int(wanted))):
@@ -178,6 +180,16 @@ def _check(name: str, value: Any, where: str) -> None:
             raise SettingsError(
                 f"{where} sets {name} to {value!r}; it must be at most {_MOST[name]}."
             )
+
+
+def _unknown(name: str, where: str) -> str:
+    if name in PER_CALL:
+        return f"{where} has {name!r}, which is no setting: give it to a single compute()."
+    names = [*NAMES, *sorted(PER_CALL - {*NAMES})] if where in _CALLS else [*NAMES]
+    near = difflib.get_close_matches(name, names, 1, 0.4)
+    meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
+    what = "option" if where in _CALLS else "setting"
+    return f"{where} has an unknown {what} {name!r}; {meant}"
 
 
 def _without_int(wanted: Any) -> tuple[type, ...]:

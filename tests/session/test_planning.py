@@ -185,6 +185,13 @@ def test_previewing_runs_nothing(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
+def test_a_preview_takes_what_a_run_takes(learning: Session) -> None:
+    preview = learning.plan(small_workflow(), timeout=5, resume="gone", workers=1)
+    assert len(preview.plan.workers) == 1
+    with pytest.raises(UsageError, match="unknown option 'dedline'; did you mean 'deadline'"):
+        learning.plan(small_workflow(), dedline=5)
+
+
 def test_a_goal_that_is_not_met_is_noted(learning: Session) -> None:
     learning.compute(small_workflow(), name="goals")
     learning.settle()

@@ -80,7 +80,8 @@ class Output(Generic[T_co]):
         """What running the workflow that ends here is predicted to do; nothing runs.
 
         Args:
-            **options: As for `compute`: `planner`, `deadline`, `budget`, `sla`, `workers`, …
+            **options: As for `compute`: `planner`, `deadline`, `budget`, `sla`, `workers`, …;
+                `timeout` and `resume` don't change the plan.
         """
         return engine().plan((self,), options)
 
