@@ -393,7 +393,7 @@ class Insistent:
     [
         UniformPlanner(optimizations=[Forgetful]),  # type: ignore[list-item]
         NonUniformPlanner(optimizations=[Forgetful()]),  # type: ignore[list-item]
-        AutoPlanner(seconds=1, optimizations=[Forgetful]),  # type: ignore[list-item]
+        AutoPlanner(seconds=60, optimizations=[Forgetful]),  # type: ignore[list-item]
     ],
     ids=lambda planner: type(planner).__name__,
 )
