@@ -143,6 +143,12 @@ def warmed(plan: Plan, under: Conditions) -> dict[str, tuple[Prewarm, ...]]:
     }
 
 
+def test_without_time_no_warm_up_is_looked_for() -> None:
+    plan, under = late()
+    assert warmed(plan, under)
+    assert not warmed(plan, replace(under, seconds=1e-9))
+
+
 @pytest.mark.parametrize(
     ("idle", "delay"),
     [(7.0, 7.5), (2.0, 8.75), (99.0, 6.5)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from planning_examples import LARGE, SMALL, Table, chain, conditions, step, tree, workflow
@@ -247,3 +247,19 @@ def test_a_planner_all_of_whose_configurations_are_too_large_is_told() -> None:
     flow, under = workflow(tree(4)), conditions(Table(), memory_mb=4096)
     with pytest.raises(PlanError, match="is to have 8192 MB"):
         planned(flow, under, NonUniformPlanner([LARGE]), "none")
+
+
+class Heavy(Table):
+    """A second for each MB of input on a small worker, half of it on a large one."""
+
+    constants: ClassVar = {TaskId("step#0"): {TaskId("constant:1"): 10**8}}
+
+    def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+        return input_nbytes / 10**6 / (2 if resources == LARGE else 1)
+
+
+def test_a_task_that_takes_too_long_on_its_worker_is_told_before_anything_runs() -> None:
+    flow, under = workflow(step()), conditions(Heavy(), limit=60.0)
+    with pytest.raises(PlanError, match="'step#0' takes about 100 s of 60"):
+        planned(flow, under, UniformPlanner(SMALL), "none")
+    assert planned(flow, under, UniformPlanner(LARGE), "none").plan.workers

@@ -79,15 +79,10 @@ class AutoPlanner:
         if self.resources is None and conditions.predictions.basis == "no history":
             plan = SpreadPlanner(sla=self.sla).plan(workflow, conditions)
             return self._unsure(plan, "there is no history yet")
-        from shoal.planning.optimizations import Checked
         from shoal.planning.prices import prices_of
         from shoal.planning.search import OPTIMIZATIONS, Goal, Search
 
-        optimizations = (
-            OPTIMIZATIONS
-            if self.optimizations is None
-            else [Checked(given) for given in self.optimizations]
-        )
+        optimizations = OPTIMIZATIONS if self.optimizations is None else self.optimizations
         goal = Goal(self.resources, self.deadline, self.budget, self.thrift, self.sla,
                     self.seconds, optimizations, prices_of(self.prices))  # fmt: skip
         search = Search(goal, workflow, conditions)

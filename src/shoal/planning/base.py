@@ -19,6 +19,7 @@ from shoal.execution.policies import Policies
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
 from shoal.planning.arguments import is_number, is_whole
+from shoal.planning.estimates import Estimates
 from shoal.storage.keys import CLIENT
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
@@ -102,21 +103,18 @@ def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
     return replace(plan, limit=conditions.limit) if conditions.limit is not None else plan
 
 
-def check_limit(workflow: Workflow, conditions: Conditions) -> None:
+def check_limit(plan: Plan, conditions: Conditions) -> None:
     """No task may be known to take longer than the platform lets a function run."""
     if conditions.limit is None or conditions.predictions.basis == "no history":
         return
-    costs = conditions.predictions.at("median")
-    sizes: dict[TaskId, int] = {}
-    for task, sources in workflow.upstream.items():
-        nbytes = sum([sizes[source] for source in sources])
-        sizes[task] = costs.output_nbytes(task, nbytes)
-        seconds = costs.execution(task, nbytes, workflow.resources(task) or conditions.resources)
+    estimates = Estimates(plan.workflow, conditions.predictions.at("median"))
+    for task, placement in plan.placements.items():
+        seconds = estimates.seconds(placement.resources)[task]
         if seconds > conditions.limit:
             raise PlanError(
                 "no task takes longer than the platform lets a function run",
-                f"{task!r} takes about {seconds:.3g} s of {conditions.limit:g}: split it, or give "
-                "it more CPUs",
+                f"{task!r} takes about {seconds:.3g} s of {conditions.limit:g} with "
+                f"{placement.resources}: split it, or give it more CPUs",
             )
 
 

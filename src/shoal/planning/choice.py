@@ -134,7 +134,6 @@ def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices
         prices_of(prices)
     sla: SLA = getattr(planner, "sla", "median")
     check_sla(sla, f"The planner {type(planner).__name__} has sla={sla!r}")
-    check_limit(workflow, conditions)
     begin = time.perf_counter()
     plan = validated(_plan_by(planner, workflow, conditions), workflow, conditions)
     insists = any(call.task.forced_optimizations for call in workflow.calls.values())
@@ -143,6 +142,7 @@ def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices
 
         plan = forced(plan, conditions, conditions.predictions.at(sla))
         plan = validated(plan, workflow, conditions)
+    check_limit(plan, conditions)
     seconds = time.perf_counter() - begin
     return Preview(plan, conditions, sla, prices=prices, planning=seconds)
 

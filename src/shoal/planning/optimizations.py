@@ -108,10 +108,13 @@ class PreWarmOptimization:
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
         """The plan with triggers for the cold starts that they can hide."""
+        watch = Stopwatch(conditions.seconds)
         timeline = conditions.simulate(plan, costs)
         idle = conditions.pool().idle_seconds
         kept: Counter[Resources] = Counter()
         for start in self._cold(plan, timeline):
+            if watch.over:
+                break
             found = self._trigger(start, timeline, idle, costs.coordination())
             if found is None:
                 continue
@@ -276,17 +279,6 @@ def _made_by(optimization: Optimization, plan: object) -> Plan:
             f"{type(optimization).__name__} returned {type(plan).__name__}",
         )
     return plan
-
-
-class Checked(Optimization):
-    """An optimization that is named if it returns no plan."""
-
-    def __init__(self, given: object) -> None:
-        self._optimization = optimization_of(given)
-
-    def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
-        """The plan that it makes of another."""
-        return applied(self._optimization, plan, conditions, costs)
 
 
 def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:

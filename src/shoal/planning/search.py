@@ -30,6 +30,7 @@ from shoal.planning.nonuniform import NonUniformPlanner, downgraded, strongest_f
 from shoal.planning.optimizations import (
     PreLoadOptimization,
     PreWarmOptimization,
+    applied,
     forced,
     optimization_of,
 )
@@ -383,7 +384,7 @@ class Search:
         for optimization in self.optimizations:
             if self.watch.over:
                 break
-            trial = optimization.apply(plan, self.conditions, self.costs)
+            trial = applied(optimization, plan, self.conditions, self.costs)
             tried = self._simulated(trial)
             if tried.makespan < makespan * (1 - 1e-6):
                 plan, makespan = trial, tried.makespan

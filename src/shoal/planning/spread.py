@@ -14,6 +14,7 @@ from collections import Counter
 from heapq import heapreplace
 
 from shoal.execution.plan import Placement, Plan
+from shoal.planning.arguments import check_sla
 from shoal.planning.base import Conditions
 from shoal.planning.homes import placed
 from shoal.types import SLA, Resources, TaskId
@@ -28,6 +29,7 @@ class SpreadPlanner:
 
     def __init__(self, *, sla: SLA = "median") -> None:
         """Set it up; `sla` is the level at which its plans' makespans are predicted."""
+        check_sla(sla, f"SpreadPlanner(sla={sla!r})")
         self.sla = sla
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
