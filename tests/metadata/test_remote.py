@@ -57,6 +57,17 @@ def test_nothing_is_left_of_runs_that_were_forgotten(
     assert server.call("KEYS", "*") == []
 
 
+def test_no_more_is_kept_of_runs_whose_shapes_change(
+    history: RedisHistory, server: Connection
+) -> None:
+    for number in range(20):
+        file(history, f"r{number}", fingerprint=f"f{number}", started=number)
+        if number == 2:
+            before = len(server.call("KEYS", "*"))
+    assert len(server.call("KEYS", "*")) == before
+    assert server.call("ZCARD", keys.history_shapes("flow")) == 3
+
+
 def test_all_keys_are_in_one_slot_of_a_cluster(history: RedisHistory, server: Connection) -> None:
     file(history, "r{1}")
     found = [str(key, "utf-8") for key in server.call("KEYS", "*")]

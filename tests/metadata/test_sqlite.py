@@ -83,3 +83,17 @@ def test_nothing_is_left_in_the_file_of_runs_that_made_room(tmp_path: Path) -> N
         samples = database.execute("SELECT run FROM samples").fetchall()
     assert dict(records) == {"r3": 2, "r4": 2}
     assert {run for (run,) in samples} == {"r3", "r4"}
+
+
+def test_no_more_workflows_are_left_in_the_file_than_there_are_runs_of(tmp_path: Path) -> None:
+    with closing(SqliteHistory(tmp_path, kept=5)) as history:
+        for number in range(20):
+            run = RunId(f"r{number}")
+            shape = f"f{number}" if number % 2 else "common"
+            record = RunRecord(run, "flow", shape, "planner", 1, 1, float(number), 1.0, "done")
+            history.file(FiledRun(record, [], [], b""))
+            history.file(FiledRun(record, [], [], b""))
+        left = {record.fingerprint for record in history.runs()}
+    with closing(sqlite3.connect(tmp_path / "history-2.sqlite")) as database:
+        rows = database.execute("SELECT fingerprint FROM workflows").fetchall()
+    assert sorted(shape for (shape,) in rows) == sorted(left)

@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS runs (
 );
 CREATE INDEX IF NOT EXISTS runs_by_workflow ON runs (name, started);
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (started);
+CREATE INDEX IF NOT EXISTS runs_by_fingerprint ON runs (fingerprint);
 CREATE TABLE IF NOT EXISTS records (run TEXT NOT NULL, data BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS records_by_run ON records (run);
 CREATE TABLE IF NOT EXISTS samples (
@@ -76,10 +77,10 @@ class SqliteHistory:
         shape = f"{record.fingerprint} {record.configuration}"
         marks = ", ".join("?" * len(_COLUMNS))
         with self._lock, self._database as database:
+            self._forget(database, [record.run])
             database.execute(
                 "INSERT OR IGNORE INTO workflows VALUES (?, ?)", (record.fingerprint, names)
             )
-            self._forget(database, [record.run])
             database.execute(
                 f"INSERT INTO runs ({', '.join(_COLUMNS)}) VALUES ({marks})",
                 [values[column] for column in _COLUMNS],
@@ -108,14 +109,21 @@ class SqliteHistory:
 
     def _forget(self, database: sqlite3.Connection, runs: list[str]) -> None:
         for run in runs:
-            key = database.execute("SELECT name, started FROM runs WHERE run = ?", (run,))
-            for name, started in key.fetchall():
+            found = database.execute(
+                "SELECT name, started, fingerprint FROM runs WHERE run = ?", (run,)
+            ).fetchall()
+            database.execute("DELETE FROM runs WHERE run = ?", (run,))
+            database.execute("DELETE FROM records WHERE run = ?", (run,))
+            for name, started, fingerprint in found:
                 database.execute(
                     "DELETE FROM samples WHERE name = ? AND started = ? AND run = ?",
                     (name, started, run),
                 )
-            database.execute("DELETE FROM runs WHERE run = ?", (run,))
-            database.execute("DELETE FROM records WHERE run = ?", (run,))
+                database.execute(
+                    "DELETE FROM workflows WHERE fingerprint = ? "
+                    "AND fingerprint NOT IN (SELECT fingerprint FROM runs)",
+                    (fingerprint,),
+                )
 
     def runs(self, *, name: str | None = None, most: int = 20) -> list[RunRecord]:
         """The latest runs first."""
