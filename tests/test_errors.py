@@ -39,6 +39,9 @@ SAMPLES = [
     errors.Tampered("a wrong signature"),
     errors.RunOver("ended"),
     errors.RunLost("r1"),
+    errors.HistoryError("/data/history-2.sqlite", "disk I/O error"),
+    errors.HistoryLocked("/data/history-2.sqlite", "database is locked"),
+    errors.HistoryDamaged("the store at host:6379", "no JSON", "nightly"),
     errors.RemoteTraceback("Traceback (most recent call last):\nValueError"),
     errors.ProtocolViolation("executed twice"),
 ]

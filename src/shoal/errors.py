@@ -28,12 +28,16 @@
     │   ├── Tampered               a blob's signature is wrong
     │   ├── RunOver                the run, or this start of the worker, is over
     │   └── RunLost                the store no longer has a run that nobody has ended
+    ├── HistoryError               the history can't be opened or written to
+    │   ├── HistoryLocked          another process is writing to it
+    │   └── HistoryDamaged         something in it can't be read
     ├── RemoteTraceback            where on a worker an exception was raised: its cause
     └── ProtocolViolation          ourselves
 
 A constructor takes facts, keeps them as attributes and writes the message. All survive pickling.
 """
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -250,6 +254,38 @@ class RunLost(StoreError):
             "deleted. Run it again. With durable=True the embedded server would have kept it; a "
             "server of your own does with `appendonly yes`."
         )
+
+
+class HistoryError(ShoalError):
+    """The history can't be opened or written to."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where = where
+        self.reason = reason
+        super().__init__(f"The history in {where} can't be used: {reason}. {self._advice()}")
+
+    def _advice(self) -> str:
+        return "Set `folder` to a folder that can be written to, or history=False."
+
+
+class HistoryLocked(HistoryError):
+    """Another process is writing to the history, and for too long."""
+
+    def _advice(self) -> str:
+        return "Another process is writing to it: try again when that has ended."
+
+
+class HistoryDamaged(HistoryError):
+    """Something in the history can't be read; of runs of a single workflow, if there is a name."""
+
+    def __init__(self, where: str, reason: str, name: str = "") -> None:
+        self.name = name
+        super().__init__(where, reason)
+
+    def _advice(self) -> str:
+        if self.name:
+            return f"`shoal history clear {shlex.quote(self.name)}` forgets its workflow's runs."
+        return "`shoal history clear --all` begins it anew."
 
 
 class RemoteTraceback(ShoalError):

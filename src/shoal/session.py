@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shoal.connecting import cache_place, open_history, remote_platform
-from shoal.errors import SettingsError, ShoalError, UsageError
+from shoal.errors import HistoryError, SettingsError, ShoalError, UsageError
 from shoal.execution.costs import Predictions
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
@@ -27,6 +27,7 @@ from shoal.farm.deployed import new_run
 from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory
+from shoal.metadata.samples import Samples
 from shoal.planning.base import Conditions
 from shoal.planning.book import PlanBook, key_of
 from shoal.planning.choice import Wanted, planned
@@ -94,6 +95,8 @@ class Session:
         self._afterwards: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._afterworker: threading.Thread | None = None
         self._history: History | None = None
+        self._told: set[str] = set()
+        """What has been said to be wrong with it."""
         self._runs: set[Run] = set()
         self._undeleted: list[Run] = []
         """Ended runs of which the store would not delete what is left."""
@@ -415,7 +418,7 @@ class Session:
         defaults = DefaultCosts(constant_sizes(workflow), settings.latency)
         predictions: Predictions = defaults
         if settings.history:
-            runs = self.history.samples(name)
+            runs = self._taught(name)
             if runs:
                 predictions = LearntPredictions(workflow, runs, defaults)
         return Conditions(
@@ -428,6 +431,22 @@ class Session:
             limit=settings.function_seconds,
             inline_nbytes=self.platform.inline_nbytes,
         )
+
+    def _taught(self, name: str) -> list[Samples]:
+        """What earlier runs have taught; nothing, if the history can't be read."""
+        try:
+            return self.history.samples(name)
+        except HistoryError as error:
+            self._do_without_history(error)
+            return []
+
+    def _do_without_history(self, error: HistoryError) -> None:
+        """Tell once of what is wrong with it."""
+        with self._lock:
+            told = str(error) in self._told
+            self._told.add(str(error))
+        if not told:
+            log.warning("%s Until then runs are neither planned from it nor kept in it.", error)
 
     def _pool(self) -> Callable[[], WarmPool[Resources]]:
         """Makes pools like the platform's now."""
@@ -445,8 +464,12 @@ class Session:
 
         def file(run: Run, outcome: str) -> None:
             def afterwards() -> None:
-                self.history.file(run.filed(outcome))
-                then(run)
+                try:
+                    self.history.file(run.filed(outcome))
+                except HistoryError as error:
+                    self._do_without_history(error)
+                else:
+                    then(run)
 
             self._do_afterwards(afterwards)
             log.info("run %s of %s: %s in %.3f s", run.id, run.name, outcome, run.makespan)

@@ -266,7 +266,7 @@ def test_a_history_that_cannot_be_opened_is_told(
     for args in (("runs",), ("show", "last"), ("logs", "last")):
         said = shoal(*args)
         assert said.code == 1
-        assert "can't be opened" in said.err
+        assert "can't be used" in said.err
 
 
 # Settings.
@@ -324,7 +324,7 @@ def test_the_doctor_tells_what_is_not_in_order(
     monkeypatch.setenv("SHOAL_FOLDER", str(folder / "pipeline.py"))
     said = shoal("doctor")
     assert said.code == 1
-    assert re.search(r"^FAIL  history .*can't be opened", said.out, re.MULTILINE)
+    assert re.search(r"^FAIL  history .*can't be used", said.out, re.MULTILINE)
     assert "1 of 11 checks failed" in said.err
 
 

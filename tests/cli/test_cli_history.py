@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Mapping
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import pytest
 from cli_examples import Shoal
@@ -253,6 +256,84 @@ def test_a_file_that_cannot_be_written_is_told(shoal: Shoal, folder: Path) -> No
         said = shoal("history", "export", path)
         assert (said.code, said.out) == (2, "")
         assert "can't be written" in said.err
+
+
+# What is damaged.
+
+
+def damaged(folder: Path) -> Path:
+    """A history that begins like one, and whose pages are of random bytes."""
+    file(folder, *(record(n, 1.0, name="x") for n in range(40)))
+    path = folder / "data" / "history-2.sqlite"
+    path.write_bytes(path.read_bytes()[:4096] + Random(7).randbytes(path.stat().st_size - 4096))
+    return path
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("runs",),
+        ("show", "last"),
+        ("logs", "last"),
+        ("history", "show", "x"),
+        ("history", "export", "runs.jsonl"),
+        ("history", "clear", "x"),
+    ],
+)
+def test_a_damaged_history_is_told_in_a_line_with_what_to_do(
+    shoal: Shoal, folder: Path, args: tuple[str, ...]
+) -> None:
+    path = damaged(folder)
+    said = shoal(*args)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.count("\n") == 1
+    assert str(path) in said.err
+    assert "`shoal history clear --all`" in said.err
+
+
+def test_a_damaged_history_is_set_aside_when_all_is_to_be_forgotten(
+    shoal: Shoal, folder: Path
+) -> None:
+    path = damaged(folder)
+    aside = path.with_name("history-2.sqlite.damaged-1")
+    said = shoal("history", "clear", "--all")
+    assert (said.code, said.err) == (0, "")
+    assert said.out == f"The history was damaged. It is kept as {aside}.\n"
+    assert aside.exists()
+    assert "No run is known yet" in shoal("runs").out
+    assert shoal("history", "clear", "--all").out == "0 runs forgotten\n"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("harm", [damaged, lambda folder: (folder / "data").write_text("a file")])
+def test_a_workflow_runs_without_a_history_that_can_not_be_used_and_says_so_once(
+    shoal: Shoal,
+    folder: Path,
+    harm: Callable[[Path], object],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harm(folder)
+    for args in (("plan", "pipeline.py:output"), ("run", "pipeline.py:output")):
+        caplog.clear()
+        said = shoal(*args, "--name", "x")
+        assert said.code == 0, said.err
+        default_engine.close()
+        (told,) = [message for message in caplog.messages if "history" in message]
+        assert str(folder / "data" / "history-2.sqlite") in told
+        assert re.search("`shoal history clear --all`|Set `folder`", told)
+
+
+@pytest.mark.real
+def test_a_run_learns_from_the_others_if_one_is_damaged(
+    shoal: Shoal, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        shoal("run", "pipeline.py:output", "--name", "x")
+    with closing(sqlite3.connect(folder / "data" / "history-2.sqlite")) as database, database:
+        database.execute("UPDATE samples SET data = x'00' WHERE run = (SELECT run FROM runs)")
+    said = shoal("plan", "pipeline.py:output", "--name", "x")
+    assert "from 1 run" in said.out
+    assert "1 of 2 runs of 'x' teach nothing" in caplog.text
 
 
 @pytest.mark.parametrize("action", ["show", "export", "import", "clear"])

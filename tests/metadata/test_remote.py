@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shoal.connecting import open_history
-from shoal.errors import StoreRefused, StoreUnavailable
+from shoal.errors import HistoryDamaged, StoreRefused, StoreUnavailable
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.metadata.remote import RedisHistory
 from shoal.metadata.sqlite import SqliteHistory
@@ -66,6 +66,24 @@ def test_no_more_is_kept_of_runs_whose_shapes_change(
             before = len(server.call("KEYS", "*"))
     assert len(server.call("KEYS", "*")) == before
     assert server.call("ZCARD", keys.history_shapes("flow")) == 3
+
+
+def test_samples_and_records_that_are_damaged_are_told(
+    history: RedisHistory, server: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    file(history, "r1")
+    assert history.samples("flow") == history.samples("flow") == []
+    (said,) = caplog.messages
+    assert said.startswith("1 of 1 runs of 'flow' teach nothing: their samples in the store at ")
+    record = history.find("r1")
+    server.call("HSET", keys.history_run("r1"), "0", "no timeline", "record", "{")
+    with pytest.raises(HistoryDamaged, match=r"the store at .*`shoal history clear flow`"):
+        history.load(record)
+    for damage in ("{", "[]", '{"run": "r1"}'):
+        server.call("HSET", keys.history_run("r1"), "record", damage)
+        with pytest.raises(HistoryDamaged, match=r"the store at .*`shoal history clear --all`"):
+            history.runs()
+    assert history.clear() == 1
 
 
 def test_all_keys_are_in_one_slot_of_a_cluster(history: RedisHistory, server: Connection) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from shoal.errors import ShoalError
+from shoal.errors import HistoryDamaged, HistoryLocked, ShoalError
+from shoal.execution.timeline import Timeline
 from shoal.metadata.history import FiledRun, RunRecord
-from shoal.metadata.sqlite import SqliteHistory
+from shoal.metadata.samples import distilled
+from shoal.metadata.sqlite import SqliteHistory, set_aside
 from shoal.types import RunId
+from shoal.workflow import Workflow
 
 WRITER = """
 import pathlib, sys
@@ -30,6 +35,8 @@ for turn in range(20):
     history.file(FiledRun(record, ["a"], [empty], b""))
 history.close()
 """
+
+NOTHING = distilled(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
 
 
 @pytest.mark.real
@@ -55,21 +62,163 @@ def test_processes_may_open_and_file_at_once(tmp_path: Path) -> None:
 
 def test_folder_that_can_not_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ShoalError, match=r"can't be opened.*Set `folder`.*history=False") as caught:
+    with pytest.raises(ShoalError, match=r"can't be used.*Set `folder`.*history=False") as caught:
         SqliteHistory(tmp_path / "file" / "history")
     assert str(tmp_path / "file" / "history") in str(caught.value)
 
 
 def test_file_that_can_not_be_opened_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "history-2.sqlite").mkdir()
-    with pytest.raises(ShoalError, match=r"can't be opened.*Set `folder`"):
+    with pytest.raises(ShoalError, match=r"can't be used.*Set `folder`"):
         SqliteHistory(tmp_path)
 
 
 def test_file_that_is_no_database_is_told_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "history-2.sqlite").write_bytes(b"this is not a database" * 100)
-    with pytest.raises(ShoalError, match=r"not a database.*Set `folder`"):
+    with pytest.raises(HistoryDamaged, match=r"not a database.*`shoal history clear --all`"):
         SqliteHistory(tmp_path)
+    aside = set_aside(tmp_path)
+    assert aside.read_bytes().startswith(b"this is not a database")
+    with closing(SqliteHistory(tmp_path)) as history:
+        assert history.runs() == []
+
+
+def filed(folder: Path, *, runs: int = 40) -> None:
+    with closing(SqliteHistory(folder)) as history:
+        for number in range(runs):
+            run, shape = RunId(f"r{number}"), f"f{number % 3}"
+            record = RunRecord(run, "flow", shape, "planner", 1, 1, float(number), 1.0, "done")
+            history.file(FiledRun(record, [], [b"x" * 500], NOTHING))
+
+
+def changed(folder: Path, statement: str) -> None:
+    """Change the file past the history."""
+    with closing(sqlite3.connect(folder / "history-2.sqlite")) as database, database:
+        assert database.execute(statement).rowcount == 1
+
+
+USES: dict[str, Callable[[SqliteHistory], object]] = {
+    "runs": lambda history: history.runs(),
+    "names": lambda history: history.names(),
+    "count": lambda history: history.count("flow", "f"),
+    "find": lambda history: history.find("r1"),
+    "samples": lambda history: history.samples("flow"),
+    "clear": lambda history: history.clear(),
+    "clear a name": lambda history: history.clear("flow"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_file_that_is_damaged_is_told_and_left_as_it_is(tmp_path: Path, use: str) -> None:
+    filed(tmp_path)
+    path = tmp_path / "history-2.sqlite"
+    damaged = path.read_bytes()[:4096] + Random(7).randbytes(path.stat().st_size - 4096)
+    path.write_bytes(damaged)
+    with (
+        closing(SqliteHistory(tmp_path)) as history,
+        pytest.raises(HistoryDamaged, match=r"malformed\. `shoal history clear --all`") as caught,
+    ):
+        USES[use](history)
+    assert str(path) in str(caught.value)
+    assert path.read_bytes()[4096:] == damaged[4096:]
+
+
+def test_what_is_damaged_beside_the_runs_is_found_when_all_are_forgotten(tmp_path: Path) -> None:
+    filed(tmp_path)
+    path = tmp_path / "history-2.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        (page,) = database.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'samples'"
+        ).fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(Random(7).randbytes(4096))
+    with closing(SqliteHistory(tmp_path)) as history:
+        assert len(history.runs(most=100)) == 40
+        with pytest.raises(HistoryDamaged):
+            history.clear()
+        assert len(history.runs(most=100)) == 40
+
+
+def test_damaged_files_are_set_aside_beside_each_other(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "history-2.sqlite").write_text(f"damaged {number}")
+        (tmp_path / "history-2.sqlite-wal").write_text(f"more of {number}")
+        aside = set_aside(tmp_path)
+        assert aside.name == f"history-2.sqlite.damaged-{number}"
+        assert aside.read_text() == f"damaged {number}"
+        assert aside.with_name(f"{aside.name}-wal").read_text() == f"more of {number}"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "quality = '{'",
+        "quality = '[]'",
+        "makespan = 'long'",
+        "started = 9e999",
+        "started = -1e20",
+        "tasks = -1",
+    ],
+)
+def test_record_that_is_damaged_is_told_with_what_to_do(tmp_path: Path, change: str) -> None:
+    filed(tmp_path, runs=3)
+    changed(tmp_path, f"UPDATE runs SET {change} WHERE run = 'r1'")
+    with closing(SqliteHistory(tmp_path)) as history:
+        for use in (history.runs, lambda: history.find("r1")):
+            with pytest.raises(HistoryDamaged, match=r"run r1: .*`shoal history clear flow`"):
+                use()
+        assert history.find("r2").run == "r2"
+        assert history.clear("flow") == 3
+        assert history.runs() == []
+
+
+def test_timeline_that_is_damaged_is_told_with_what_to_do(tmp_path: Path) -> None:
+    filed(tmp_path, runs=3)
+    changed(tmp_path, "UPDATE records SET data = x'00' WHERE run = 'r1'")
+    with closing(SqliteHistory(tmp_path)) as history:
+        assert history.load(history.find("r0")).records == [b"x" * 500]
+        with pytest.raises(HistoryDamaged, match=r"run r1: .*`shoal history clear flow`"):
+            history.load(history.find("r1"))
+
+
+def test_text_that_is_none_is_told_with_what_to_do(tmp_path: Path) -> None:
+    filed(tmp_path, runs=3)
+    changed(tmp_path, "UPDATE runs SET outcome = CAST(x'fffe' AS TEXT) WHERE run = 'r1'")
+    with closing(SqliteHistory(tmp_path)) as history, pytest.raises(HistoryDamaged, match="UTF-8"):
+        history.runs()
+
+
+def test_samples_that_are_damaged_are_left_out_and_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filed(tmp_path, runs=3)
+    changed(tmp_path, "UPDATE samples SET data = x'00' WHERE run = 'r1'")
+    with closing(SqliteHistory(tmp_path)) as history:
+        for _ in range(2):
+            assert len(history.samples("flow")) == 2
+    (said,) = caplog.messages
+    assert said.startswith("1 of 3 runs of 'flow' teach nothing")
+    assert str(tmp_path / "history-2.sqlite") in said
+    assert "`shoal history clear flow`" in said
+
+
+def test_file_that_another_process_has_locked_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filed(tmp_path, runs=1)
+    monkeypatch.setattr("shoal.metadata.sqlite._PATIENCE", 0.01)
+    with (
+        closing(SqliteHistory(tmp_path)) as history,
+        closing(sqlite3.connect(tmp_path / "history-2.sqlite")) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(HistoryLocked, match=r"history-2\.sqlite .*locked\. .*try again"):
+            history.clear("flow")
+        assert len(history.runs()) == 1
+        other.rollback()
+        assert history.clear("flow") == 1
 
 
 def test_nothing_is_left_in_the_file_of_runs_that_made_room(tmp_path: Path) -> None:

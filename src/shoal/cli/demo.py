@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 from shoal.cli.show import print_gantt, terminal_width, write_page
+from shoal.errors import HistoryError
 from shoal.execution.gantt import gantt_html
 from shoal.experiments.text_analysis import generate_text, text_analysis
+from shoal.metadata.history import RunRecord
 from shoal.session import Session
 from shoal.workflow import Workflow
 from shoal.workflow.drawing import draw_svg, draw_text
@@ -35,8 +37,7 @@ def carry_out(args: argparse.Namespace) -> None:
     print(f"The workflow has {len(workflow)} tasks:\n\n{draw_text(workflow)}\n")
     workers = {} if args.workers is None else {"workers": args.workers}
     with Session(**workers) as session:
-        earlier = session.history.count(NAME, workflow.fingerprint())
-        known = session.history.runs(name=NAME, most=5)
+        earlier, known = _earlier(session, workflow)
         run = session.submit(report, name=NAME)
         print(f"Planned by {run.plan.planner} from {run.preview.basis}.\n")
         value = run.result()
@@ -58,3 +59,12 @@ def carry_out(args: argparse.Namespace) -> None:
     else:
         print("This run is history now: run the demo again, and it will be planned from it.")
     print(f"`shoal show {run.id}` shows it again.")
+
+
+def _earlier(session: Session, workflow: Workflow) -> tuple[int, list[RunRecord]]:
+    """How many runs there have been, and the latest; none, if the history can't be read."""
+    try:
+        count = session.history.count(NAME, workflow.fingerprint())
+        return count, session.history.runs(name=NAME, most=5)
+    except HistoryError:
+        return 0, []  # the session tells of it

@@ -17,8 +17,9 @@ from shoal.cli.runs import WIDE
 from shoal.cli.settings import assigned, configure_set
 from shoal.cli.trends import kept, relative_error, trends
 from shoal.connecting import open_history
-from shoal.errors import UsageError
+from shoal.errors import HistoryDamaged, UsageError
 from shoal.metadata.history import History, RunRecord, exported, import_runs
+from shoal.metadata.sqlite import set_aside
 from shoal.settings import resolve
 
 _TITLES = ("started", "planner", "workers", "makespan", "predicted", "error", "SLA", "execute",
@@ -59,10 +60,16 @@ def carry_out(args: argparse.Namespace) -> None:
     """Do what was asked for with the history that the settings name."""
     if args.action == "clear" and bool(args.name) == args.all:
         raise UsageError("Give the name of a workflow, or --all to forget the runs of all.")
-    with closing(open_history(resolve(assigned(args.assignments)))) as history:
-        if args.action != "import" and args.name is not None:
-            _check_name(history, args.name)
-        _ACTIONS[args.action](history, args)
+    settings = resolve(assigned(args.assignments))
+    try:
+        with closing(open_history(settings)) as history:
+            if args.action != "import" and args.name is not None:
+                _check_name(history, args.name)
+            _ACTIONS[args.action](history, args)
+    except HistoryDamaged:
+        if args.action != "clear" or not args.all:
+            raise
+        print(f"The history was damaged. It is kept as {set_aside(settings.data_folder())}.")
 
 
 def _check_name(history: History, name: str) -> None:

@@ -10,8 +10,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+import reprlib
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,10 +25,16 @@ from shoal.execution.timeline import Timeline, decode_records
 from shoal.metadata.samples import Samples, undistilled
 from shoal.types import RunId, TaskId
 
+log = logging.getLogger(__name__)
+
 KEPT = 100
 """Runs that are kept of each workflow name."""
 READ = 20
 """Runs of each shape and resources that a plan learns from."""
+_MOST = 1e15
+"""No number of a record is larger."""
+_YEAR_10000 = 253_402_300_800
+"""In seconds since the epoch; calendars end there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,29 @@ class History(Protocol):
         ...
 
 
+class BlockReader:
+    """Reads what runs have taught; leaves out what is damaged, and tells of it once a name."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._told: set[str] = set()
+
+    def read(self, name: str, blocks: Sequence[bytes]) -> list[Samples]:
+        """The blocks of a workflow that can be read."""
+        found = []
+        for block in blocks:
+            with contextlib.suppress(ShoalError):
+                found.append(undistilled(block))
+        if len(found) < len(blocks) and name not in self._told:
+            self._told.add(name)
+            log.warning(
+                "%d of %d runs of %r teach nothing: their samples in %s are damaged. `shoal "
+                "history clear %s` forgets the runs of that workflow.",
+                len(blocks) - len(found), len(blocks), name, self._where, shlex.quote(name),
+            )  # fmt: skip
+        return found
+
+
 def exported(history: History, name: str | None = None) -> Iterator[str]:
     """Runs as lines of text, the oldest first."""
     for record in reversed(history.runs(name=name, most=1_000_000)):
@@ -170,3 +203,47 @@ def _check(run: FiledRun) -> None:
                 raise TypeError(f"the record has {value!r} in a wrong place")
     undistilled(run.samples)
     decode_records(run.records, run.tasks, record.started, record.makespan)
+
+
+def checked(record: RunRecord) -> RunRecord:
+    """The record, if all of it can be kept and shown; else a `ValueError` names the field."""
+    for name, fits in _FITS.items():
+        value = getattr(record, name)
+        if not fits(value):
+            raise ValueError(f"{name} can't be {reprlib.repr(value)}")
+    return record
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is text that can be written somewhere: half of a surrogate pair can't."""
+    return isinstance(value, str) and value == value.encode(errors="ignore").decode()
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value <= _MOST
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= _MOST
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < _YEAR_10000
+
+
+def _is_quality(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        _is_text(kind) and _is_number(error) for kind, error in value.items()
+    )
+
+
+_FITS: Mapping[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("run", "name", "fingerprint", "planner", "outcome"), _is_text),
+    **dict.fromkeys(("configuration", "sla"), _is_text),
+    **dict.fromkeys(("tasks", "workers"), _is_count),
+    **dict.fromkeys(("makespan", "planning"), _is_number),
+    "started": _is_time,
+    "predicted": lambda value: value is None or _is_number(value),
+    "quality": _is_quality,
+}
+"""What each field of a record has to be."""

@@ -13,9 +13,9 @@ import zlib
 from dataclasses import asdict, fields
 from typing import Any
 
-from shoal.errors import UnknownRun
-from shoal.metadata.history import KEPT, READ, FiledRun, RunRecord
-from shoal.metadata.samples import Samples, undistilled
+from shoal.errors import HistoryDamaged, UnknownRun
+from shoal.metadata.history import KEPT, READ, BlockReader, FiledRun, RunRecord, checked
+from shoal.metadata.samples import Samples
 from shoal.storage import keys
 from shoal.storage.codec import Buffer
 from shoal.storage.resp import Arg
@@ -133,6 +133,7 @@ class RedisHistory(ServerClient):
         """Reach the server at a URL, and keep so many runs; the rest is as in `ServerClient`."""
         super().__init__(url, latency, known=known)
         self._kept = kept
+        self._blocks = BlockReader(self.where)
 
     @property
     def where(self) -> str:
@@ -163,7 +164,7 @@ class RedisHistory(ServerClient):
         key = keys.history_named(name) if name else keys.history_runs()
         found = self._call([["ZREVRANGE", key, 0, most - 1]])[0]
         wanted = [["HGET", keys.history_run(_text(run)), "record"] for run in found]
-        return [_record(record) for record in self._call(wanted) if record is not None]
+        return [self._record(record) for record in self._call(wanted) if record is not None]
 
     def names(self) -> list[str]:
         """The names of workflows that have runs, the latest run's first."""
@@ -190,7 +191,16 @@ class RedisHistory(ServerClient):
         record = self._call([["HGET", keys.history_run(_text(found[0])), "record"]])[0]
         if record is None:
             raise UnknownRun(run)
-        return _record(record)
+        return self._record(record)
+
+    def _record(self, kept: Buffer) -> RunRecord:
+        """A record; what a later version may have added to it is left out."""
+        try:
+            found: dict[str, Any] = json.loads(bytes(kept))
+            wanted = {name: value for name, value in found.items() if name in _FIELDS}
+            return checked(RunRecord(**wanted))
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise HistoryDamaged(self.where, str(error)) from error
 
     def load(self, record: RunRecord) -> FiledRun:
         """All that is kept of a run."""
@@ -198,16 +208,19 @@ class RedisHistory(ServerClient):
         kept = {_text(name): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if "tasks" not in kept:
             raise UnknownRun(record.run)
-        tasks: list[TaskId] = json.loads(zlib.decompress(kept["tasks"]))
         numbers = sorted(int(name) for name in kept if name.isdecimal())
-        records = [zlib.decompress(kept[str(number)]) for number in numbers]
+        try:
+            tasks: list[TaskId] = json.loads(zlib.decompress(kept["tasks"]))
+            records = [zlib.decompress(kept[str(number)]) for number in numbers]
+        except (zlib.error, ValueError) as error:
+            raise HistoryDamaged(self.where, f"run {record.run}: {error}", record.name) from error
         return FiledRun(record, tasks, records, bytes(kept["samples"]))
 
     def samples(self, name: str) -> list[Samples]:
         """What the latest runs of each shape and resources have taught, the latest first."""
         prefixes = keys.history_shape(name, ""), keys.history_run("")
         blocks = self._script("samples", (keys.history_shapes(name),), (*prefixes, READ))
-        return [undistilled(bytes(block)) for block in blocks if block is not None]
+        return self._blocks.read(name, [bytes(block) for block in blocks if block is not None])
 
     def clear(self, name: str | None = None) -> int:
         """Forget the runs of a workflow, or all; how many there were."""
@@ -222,12 +235,6 @@ class RedisHistory(ServerClient):
 def _everywhere() -> tuple[str, str, str]:
     """The sets that tell of the runs of all names."""
     return keys.history_runs(), keys.history_ids(), keys.history_names()
-
-
-def _record(kept: Buffer) -> RunRecord:
-    """A record; what a later version may have added to it is left out."""
-    found: dict[str, Any] = json.loads(bytes(kept))
-    return RunRecord(**{name: value for name, value in found.items() if name in _FIELDS})
 
 
 def _text(data: Buffer) -> str:

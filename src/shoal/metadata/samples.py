@@ -122,7 +122,8 @@ def undistilled(block: bytes) -> Samples:
             for kind, name, number, resources, nbytes, seconds, cpu, output_nbytes in table
         ]  # fmt: skip
         return Samples(header["fingerprint"], samples)
-    except (zlib.error, ValueError, KeyError, IndexError, TypeError) as error:
+    except (zlib.error, ValueError, LookupError, TypeError, AttributeError,
+            OverflowError) as error:  # fmt: skip
         raise ShoalError(f"A block of samples in the history is damaged: {error!r}.") from error
 
 

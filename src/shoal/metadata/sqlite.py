@@ -6,12 +6,15 @@ import json
 import sqlite3
 import threading
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
-from shoal.errors import ShoalError, UnknownRun
-from shoal.metadata.history import KEPT, READ, FiledRun, RunRecord
-from shoal.metadata.samples import Samples, undistilled
+from shoal.errors import HistoryDamaged, HistoryError, HistoryLocked, UnknownRun
+from shoal.metadata.history import KEPT, READ, BlockReader, FiledRun, RunRecord, checked
+from shoal.metadata.samples import Samples
 
 _SCHEMA = """
 PRAGMA journal_mode = WAL;
@@ -50,6 +53,12 @@ CREATE TABLE IF NOT EXISTS samples (
 _COLUMNS = tuple(field.name for field in fields(RunRecord))
 _FILE = "history-2.sqlite"
 """The number is that of the schema."""
+_TABLES = ("runs", "records", "samples", "workflows")
+_PATIENCE = 10.0
+"""Seconds that others may take to write."""
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+"""The last is of a file that lacks a table or a column."""
 
 
 class SqliteHistory:
@@ -60,14 +69,17 @@ class SqliteHistory:
         """The folder."""
         self._kept = kept
         self._lock = threading.Lock()
-        try:
+        self._file = folder / _FILE
+        self._blocks = BlockReader(str(self._file))
+        with _telling(self._file):
             folder.mkdir(parents=True, exist_ok=True)
-            self._database = _opened(folder / _FILE)
-        except (OSError, sqlite3.Error) as error:
-            raise ShoalError(
-                f"The history in {folder} can't be opened: {error}. Set `folder` to a folder that "
-                "can be written to, or history=False."
-            ) from error
+            self._database = _opened(self._file)
+
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        """The database, for one thread at a time; what is written is written as a whole."""
+        with self._lock, _telling(self._file), self._database as database:
+            yield database
 
     def file(self, run: FiledRun) -> None:
         """Keep a run."""
@@ -76,7 +88,7 @@ class SqliteHistory:
         names = zlib.compress(json.dumps(run.tasks).encode(), 1)
         shape = f"{record.fingerprint} {record.configuration}"
         marks = ", ".join("?" * len(_COLUMNS))
-        with self._lock, self._database as database:
+        with self._using() as database:
             self._forget(database, [record.run])
             database.execute(
                 "INSERT OR IGNORE INTO workflows VALUES (?, ?)", (record.fingerprint, names)
@@ -109,11 +121,11 @@ class SqliteHistory:
 
     def _forget(self, database: sqlite3.Connection, runs: list[str]) -> None:
         for run in runs:
+            database.execute("DELETE FROM records WHERE run = ?", (run,))
             found = database.execute(
                 "SELECT name, started, fingerprint FROM runs WHERE run = ?", (run,)
             ).fetchall()
             database.execute("DELETE FROM runs WHERE run = ?", (run,))
-            database.execute("DELETE FROM records WHERE run = ?", (run,))
             for name, started, fingerprint in found:
                 database.execute(
                     "DELETE FROM samples WHERE name = ? AND started = ? AND run = ?",
@@ -128,80 +140,102 @@ class SqliteHistory:
     def runs(self, *, name: str | None = None, most: int = 20) -> list[RunRecord]:
         """The latest runs first."""
         where, values = ("WHERE name = ? ", (name,)) if name else ("", ())
-        with self._lock:
-            rows = self._database.execute(
+        with self._using() as database:
+            rows = database.execute(
                 f"SELECT {', '.join(_COLUMNS)} FROM runs {where}ORDER BY started DESC LIMIT ?",
                 (*values, most),
             ).fetchall()
-        return [_record(row) for row in rows]
+        return [self._record(row) for row in rows]
 
     def names(self) -> list[str]:
         """The names of workflows that have runs, the latest run's first."""
-        with self._lock:
-            rows = self._database.execute(
+        with self._using() as database:
+            rows = database.execute(
                 "SELECT name FROM runs GROUP BY name ORDER BY MAX(started) DESC"
             ).fetchall()
         return [row[0] for row in rows]
 
     def count(self, name: str, fingerprint: str) -> int:
         """How many runs of a workflow are known."""
-        with self._lock:
-            row = self._database.execute(
+        with self._using() as database:
+            row = database.execute(
                 "SELECT COUNT(*) FROM runs WHERE name = ? AND fingerprint = ?", (name, fingerprint)
             ).fetchone()
         return int(row[0])
 
     def find(self, run: str) -> RunRecord:
         """A run by its id, or by the beginning of it if that is unambiguous."""
-        with self._lock:
-            rows = self._database.execute(
+        with self._using() as database:
+            rows = database.execute(
                 f"SELECT {', '.join(_COLUMNS)} FROM runs WHERE substr(run, 1, ?) = ? "
                 "ORDER BY length(run) LIMIT 2",
                 (len(run), run),
             ).fetchall()
         if not rows or not run or (len(rows) > 1 and rows[0][0] != run):
             raise UnknownRun(run)
-        return _record(rows[0])
+        return self._record(rows[0])
+
+    def _record(self, row: tuple[object, ...]) -> RunRecord:
+        values: dict[str, Any] = dict(zip(_COLUMNS, row, strict=True))
+        try:
+            values["quality"] = json.loads(values["quality"])
+            return checked(RunRecord(**values))
+        except (ValueError, TypeError, RecursionError) as error:
+            reason = f"run {values['run']}: {error}"
+            raise HistoryDamaged(str(self._file), reason, str(values["name"])) from error
 
     def load(self, record: RunRecord) -> FiledRun:
         """All that is kept of a run."""
-        with self._lock:
-            names = self._database.execute(
+        with self._using() as database:
+            names = database.execute(
                 "SELECT tasks FROM workflows WHERE fingerprint = ?", (record.fingerprint,)
             ).fetchone()
-            rows = self._database.execute(
+            rows = database.execute(
                 "SELECT data FROM records WHERE run = ?", (record.run,)
             ).fetchall()
-            samples = self._database.execute(
+            samples = database.execute(
                 "SELECT data FROM samples WHERE name = ? AND started = ? AND run = ?",
                 (record.name, record.started, record.run),
             ).fetchone()
         if names is None or samples is None:
             raise UnknownRun(record.run)
-        tasks = json.loads(zlib.decompress(names[0]))
-        return FiledRun(record, tasks, [zlib.decompress(row[0]) for row in rows], samples[0])
+        try:
+            tasks = json.loads(zlib.decompress(names[0]))
+            return FiledRun(record, tasks, [zlib.decompress(row[0]) for row in rows], samples[0])
+        except (zlib.error, ValueError, TypeError) as error:
+            reason = f"run {record.run}: {error}"
+            raise HistoryDamaged(str(self._file), reason, record.name) from error
 
     def samples(self, name: str) -> list[Samples]:
         """What the latest runs of each shape and resources have taught, the latest first."""
-        with self._lock:
-            rows = self._database.execute(
+        with self._using() as database:
+            rows = database.execute(
                 "SELECT data FROM (SELECT data, started, ROW_NUMBER() OVER "
                 "(PARTITION BY shape ORDER BY started DESC) AS place FROM samples WHERE name = ?) "
                 "WHERE place <= ? ORDER BY started DESC",
                 (name, READ),
             ).fetchall()
-        return [undistilled(row[0]) for row in rows]
+        return self._blocks.read(name, [row[0] for row in rows])
 
     def clear(self, name: str | None = None) -> int:
         """Forget the runs of a workflow, or all; how many there were."""
-        where, values = ("WHERE name = ?", (name,)) if name else ("", ())
-        with self._lock, self._database as database:
-            runs = database.execute(f"SELECT run FROM runs {where}", values).fetchall()
+        if not name:
+            return self._clear_all()
+        with self._using() as database:
+            runs = database.execute("SELECT run FROM runs WHERE name = ?", (name,)).fetchall()
             self._forget(database, [row[0] for row in runs])
-            database.execute(
-                "DELETE FROM workflows WHERE fingerprint NOT IN (SELECT fingerprint FROM runs)"
-            )
         return len(runs)
+
+    def _clear_all(self) -> int:
+        with self._using() as database:
+            count = database.execute("SELECT COUNT(*) FROM runs").fetchone()[0]
+            for table in _TABLES:
+                database.execute(f"DELETE FROM {table}")
+            # What nobody reads may be damaged too, and would be in the way of the next run.
+            (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if found != "ok":
+                raise HistoryDamaged(str(self._file), found)
+        return int(count)
 
     def close(self) -> None:
         """Close the file."""
@@ -209,17 +243,45 @@ class SqliteHistory:
             self._database.close()
 
 
+def set_aside(folder: Path) -> Path:
+    """Rename the file of a history that is damaged, so that a new one can begin; where it is."""
+    file, number = folder / _FILE, 1
+    while (aside := file.with_name(f"{_FILE}.damaged-{number}")).exists():
+        number += 1
+    with _telling(file):
+        for suffix in ("-wal", "-shm", ""):
+            part = file.with_name(f"{_FILE}{suffix}")
+            if part.exists():
+                part.rename(aside.with_name(f"{aside.name}{suffix}"))
+    return aside
+
+
+@contextmanager
+def _telling(file: Path) -> Iterator[None]:
+    """Make errors of the file, or of the database in it, such that say what to do."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise _trouble(str(file), error) from error
+
+
+def _trouble(file: str, error: OSError | sqlite3.Error) -> HistoryError:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None and code & 0xFF in _LOCKED:
+        return HistoryLocked(file, str(error))
+    # Text that is none has no code.
+    if isinstance(error, sqlite3.OperationalError) and code is None:
+        return HistoryDamaged(file, str(error))
+    if code is not None and code & 0xFF in _DAMAGED:
+        return HistoryDamaged(file, str(error))
+    return HistoryError(file, str(error))
+
+
 def _opened(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=10, check_same_thread=False)
+    database = sqlite3.connect(path, timeout=_PATIENCE, check_same_thread=False)
     try:
         database.executescript(_SCHEMA)
     except BaseException:
         database.close()
         raise
     return database
-
-
-def _record(row: tuple[object, ...]) -> RunRecord:
-    values = dict(zip(_COLUMNS, row, strict=True))
-    values["quality"] = json.loads(str(values["quality"]))
-    return RunRecord(**values)  # type: ignore[arg-type]
