@@ -190,6 +190,25 @@ def test_runs_are_exported_to_stdout_and_imported_from_stdin(
     assert shoal("history", "export", "-").out == said.out
 
 
+def test_import_tells_how_many_runs_are_new_and_how_many_are_kept(
+    shoal: Shoal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file(folder, *(record(n, 1.0) for n in range(3)))
+    shoal("history", "export", "three")
+    file(folder, *(record(n, 1.0) for n in range(3, 8)))
+    shoal("history", "export", "eight")
+    where = f"the history in {folder / 'data'}"
+    assert shoal("history", "import", "three").out == (
+        f"0 runs added to {where}; 3 had been there already\n"
+    )
+    shoal("history", "clear", "--all")
+    shoal("history", "import", "three")
+    monkeypatch.setenv("SHOAL_HISTORY_RUNS", "5")
+    assert shoal("history", "import", "eight").out == (
+        f"5 runs added to {where}; 3 had been there already; 5 of 8 are kept (see `history_runs`)\n"
+    )
+
+
 def test_nothing_is_exported_of_an_empty_history(shoal: Shoal, folder: Path) -> None:
     assert shoal("history", "export", "runs").out == "0 runs written to runs\n"
     assert shoal("history", "import", "runs").out.startswith("0 runs added")
@@ -234,7 +253,20 @@ def test_a_file_that_cannot_be_imported_is_told(
         ('"quality":{}', '"quality":[]'),
         ('"run":"r0"', '"run":7'),
         ('"samples":"', '"samples":"AAAA'),
+        ('"samples":"', '"samples":"ä'),
         ('"records":[]', '"records":["AAAA"]'),
+        ('"started":1000000000.0', '"started":Infinity'),
+        ('"started":1000000000.0', '"started":-1e20'),
+        ('"started":1000000000.0', '"started":1e20'),
+        ('"makespan":1.0', '"makespan":NaN'),
+        ('"makespan":1.0', '"makespan":1' + "0" * 400),
+        ('"planning":0.0', '"planning":null'),
+        ('"predicted":null', '"predicted":NaN'),
+        ('"quality":{}', '"quality":{"execute":Infinity}'),
+        ('"tasks":3', '"tasks":1.5'),
+        ('"workers":2', '"workers":-1'),
+        ('"outcome":"done"', '"outcome":"\\ud800"'),
+        ('"tasks":[]', '"tasks":[7]'),
     ],
 )
 def test_of_a_damaged_file_nothing_is_imported(
@@ -248,6 +280,8 @@ def test_of_a_damaged_file_nothing_is_imported(
     said = shoal("history", "import", "runs")
     assert said.code == 2
     assert "runs, line 2: not an exported run" in said.err
+    assert found.split('"')[1] in said.err
+    assert said.err.count("\n") == 1
     assert "No run is known yet" in shoal("runs").out
 
 
@@ -277,6 +311,7 @@ def damaged(folder: Path) -> Path:
         ("logs", "last"),
         ("history", "show", "x"),
         ("history", "export", "runs.jsonl"),
+        ("history", "import", "empty"),
         ("history", "clear", "x"),
     ],
 )
@@ -284,6 +319,7 @@ def test_a_damaged_history_is_told_in_a_line_with_what_to_do(
     shoal: Shoal, folder: Path, args: tuple[str, ...]
 ) -> None:
     path = damaged(folder)
+    (folder / "empty").touch()
     said = shoal(*args)
     assert (said.code, said.out) == (1, "")
     assert said.err.count("\n") == 1

@@ -17,6 +17,7 @@ from shoal.metadata.history import (
     READ,
     FiledRun,
     History,
+    Imported,
     RunRecord,
     exported,
     import_runs,
@@ -338,13 +339,14 @@ def test_runs_go_from_one_history_to_another(opened: Opened, tmp_path: Path) -> 
     lines = list(exported(history))
     assert list(exported(history, "flow 1")) == [lines[1], lines[3]]
     with closing(SqliteHistory(tmp_path / "other")) as other:
-        assert import_runs(other, lines, tmp_path) == 4
+        assert import_runs(other, lines, tmp_path) == Imported(runs=4, new=4, kept=4)
         before, after = history.runs(), other.runs()
         assert before == after
         assert [history.load(run) for run in before] == [other.load(run) for run in after]
         assert list(exported(other)) == lines
         history.clear()
-        assert import_runs(history, exported(other), tmp_path) == 4
+        assert import_runs(history, exported(other), tmp_path).new == 4
+        assert import_runs(history, exported(other), tmp_path).new == 0
     assert list(exported(history)) == lines
     assert delivered(history, "flow 1") == [4.0, 2.0]
 

@@ -146,14 +146,19 @@ def _import(history: History, args: argparse.Namespace) -> None:
     path = Path(args.file)
     try:
         if args.file == "-":
-            count = import_runs(history, sys.stdin, Path("stdin"))
+            imported = import_runs(history, sys.stdin, Path("stdin"))
         else:
             with _opened(path, "rt") as file:
-                count = import_runs(history, file, path)
+                imported = import_runs(history, file, path)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} can't be read: {reason}.") from error
-    print(f"{_counted(count)} added to the history in {history.where}")
+    said = f"{_counted(imported.new)} added to the history in {history.where}"
+    if imported.new < imported.runs:
+        said += f"; {imported.runs - imported.new:,} had been there already"
+    if imported.kept < imported.runs:
+        said += f"; {imported.kept:,} of {imported.runs:,} are kept (see `history_runs`)"
+    print(said)
 
 
 def _clear(history: History, args: argparse.Namespace) -> None:

@@ -17,6 +17,7 @@ import reprlib
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,10 +32,13 @@ KEPT = 100
 """Runs that are kept of each workflow name."""
 READ = 20
 """Runs of each shape and resources that a plan learns from."""
+_ALL = 1_000_000
+"""More runs than any history has."""
 _MOST = 1e15
 """No number of a record is larger."""
 _YEAR_10000 = 253_402_300_800
 """In seconds since the epoch; calendars end there."""
+_DAMAGES = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,17 @@ class History(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What has become of runs that were imported."""
+
+    runs: int
+    new: int
+    """Those that were not known before."""
+    kept: int
+    """Those that the history has now, which is bounded."""
+
+
 class BlockReader:
     """Reads what runs have taught; leaves out what is damaged, and tells of it once a name."""
 
@@ -152,7 +167,7 @@ class BlockReader:
 
 def exported(history: History, name: str | None = None) -> Iterator[str]:
     """Runs as lines of text, the oldest first."""
-    for record in reversed(history.runs(name=name, most=1_000_000)):
+    for record in reversed(history.runs(name=name, most=_ALL)):
         try:
             run = history.load(record)
         except UnknownRun:
@@ -166,43 +181,52 @@ def exported(history: History, name: str | None = None) -> Iterator[str]:
         yield json.dumps(line, separators=(",", ":"))
 
 
-def import_runs(history: History, lines: Iterable[str], where: Path) -> int:
-    """File runs that were exported; how many. What is damaged is named, and nothing is filed."""
+def import_runs(history: History, lines: Iterable[str], where: Path) -> Imported:
+    """File runs that were exported. What is damaged is named, and nothing is filed."""
     runs = []
     for number, line in enumerate(lines, 1):
         try:
             runs.append(_imported(json.loads(line)))
-        except (ValueError, LookupError, TypeError, AttributeError, ShoalError) as error:
-            raise UsageError(f"{where}, line {number}: not an exported run ({error!r}).") from error
+        except (*_DAMAGES, ShoalError) as error:
+            reason = repr(error) if isinstance(error, LookupError) else error
+            raise UsageError(f"{where}, line {number}: not an exported run ({reason}).") from error
+    ids = {run.record.run for run in runs}
+    before = _ids(history)
     for run in runs:
         history.file(run)
-    return len(runs)
+    return Imported(len(ids), len(ids - before), len(ids & _ids(history)))
+
+
+def _ids(history: History) -> set[RunId]:
+    return {record.run for record in history.runs(most=_ALL)}
 
 
 def _imported(line: Any) -> FiledRun:
-    run = FiledRun(
-        RunRecord(**line["record"]),
-        line["tasks"],
-        [base64.b64decode(data) for data in line["records"]],
-        base64.b64decode(line["samples"]),
-    )
-    _check(run)
-    return run
+    """A run, if all of it can be read later."""
+    record = checked(RunRecord(**line["record"]))
+    tasks = line["tasks"]
+    if not isinstance(tasks, list) or not all(map(_is_text, tasks)):
+        raise ValueError(f"tasks can't be {reprlib.repr(tasks)}")
+    with _naming("records"):
+        records = [base64.b64decode(data, validate=True) for data in line["records"]]
+        timeline = decode_records(records, tasks, record.started, record.makespan)
+        if not all(isfinite(span.start + span.end + span.cpu) for span in timeline.spans):
+            raise ValueError("a span has no times")
+    with _naming("samples"):
+        samples = base64.b64decode(line["samples"], validate=True)
+        taught = undistilled(samples).samples
+        if not all(isfinite(sample.seconds + sample.cpu) for sample in taught):
+            raise ValueError("a sample has no times")
+    return FiledRun(record, tasks, records, samples)
 
 
-def _check(run: FiledRun) -> None:
-    """Fail if something of a run could not be read later."""
-    record = run.record
-    texts = (record.run, record.name, record.fingerprint, record.planner, record.outcome,
-             record.configuration, record.sla)  # fmt: skip
-    numbers = [record.tasks, record.workers, record.started, record.makespan, record.planning]
-    numbers += [*record.quality.values(), *([] if record.predicted is None else [record.predicted])]
-    for values, kinds in ((texts, str), (numbers, (int, float))):
-        for value in values:
-            if not isinstance(value, kinds):
-                raise TypeError(f"the record has {value!r} in a wrong place")
-    undistilled(run.samples)
-    decode_records(run.records, run.tasks, record.started, record.makespan)
+@contextlib.contextmanager
+def _naming(field: str) -> Iterator[None]:
+    """Has an error say which field it is about."""
+    try:
+        yield
+    except (*_DAMAGES, ShoalError) as error:
+        raise ValueError(f"{field}: {error}") from error
 
 
 def checked(record: RunRecord) -> RunRecord:
