@@ -546,18 +546,23 @@ class Run:
         resources = {str(resources) for resources in workers.values()}
         return RunRecord(
             run=RunId(f"{self.id}-{self.tries}") if self.tries > 1 else self.id,
-            name=self.name,
+            name=_text(self.name),
             fingerprint=self.workflow.fingerprint(),
-            planner=self.plan.planner,
+            planner=_text(self.plan.planner),
             tasks=len(self.workflow),
             workers=len(workers),
             started=self.started,
             makespan=self.makespan,
-            outcome=outcome,
+            outcome=_text(outcome),
             configuration=", ".join(sorted(resources)),
             planning=self.preview.planning,
-            sla=str(self.preview.sla),
+            sla=_text(self.preview.sla),
         )
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.name}: {self._state}>"
+
+
+def _text(value: object) -> str:
+    """What a planner or a task may have made, as text that history can keep."""
+    return ("" if value is None else str(value)).encode(errors="replace").decode()

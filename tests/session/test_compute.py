@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -421,6 +422,23 @@ def test_runs_are_kept_in_history(session: Session) -> None:
     assert timeline.makespan == runs[0].makespan > 0
     (failed,) = session.history.runs(name="kept in history too")
     assert failed.outcome.startswith("task 'broken#0' failed on worker w0: ZeroDivisionError")
+
+
+@pytest.mark.parametrize(
+    ("named", "kept"), [(None, ""), (7, "7"), (("a", 1), "('a', 1)"), ("\ud800", "?")]
+)
+def test_run_is_kept_whatever_its_plan_calls_its_planner(
+    session: Session, named: Any, kept: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Named(Planned):
+        def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+            return replace(super().plan(workflow, conditions), planner=named)
+
+    run = session.submit(add(1), planner=Named([0]), name="oddly named")
+    assert run.result(PATIENCE) == 1
+    session.settle()
+    assert session.history.find(run.id).planner == kept
+    assert caplog.messages == []
 
 
 def test_settling_a_closed_session_returns() -> None:
