@@ -37,7 +37,7 @@ from shoal.execution.plan import Plan
 from shoal.execution.timeline import Moved, Timeline, decode_records, encode_record
 from shoal.launching import first_invocations, opening_of
 from shoal.losses import loss_error
-from shoal.metadata.history import FiledRun, RunRecord
+from shoal.metadata.history import RESUMED, FiledRun, RunRecord
 from shoal.planning.preview import Preview
 from shoal.platform.base import (
     Invocation,
@@ -534,7 +534,10 @@ class Run:
         samples = distilled(self.workflow, workers, timeline, self.preview.constants, needs)
         predicted: float | None = None
         quality: Mapping[str, float] = {}
-        foreseen = self.preview.learnt and not timeline.of_kind("hit")
+        if outcome == "done" and self.tries > 1:
+            outcome = RESUMED
+        # Who attaches to a run hasn't seen its beginning.
+        foreseen = self.preview.learnt and not self._detached and not timeline.of_kind("hit")
         if outcome == "done" and foreseen:
             predicted = self.preview.predicted(max(0.05, self.makespan / 10))
             costs = self.preview.conditions.predictions.at("median")

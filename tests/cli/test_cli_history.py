@@ -17,7 +17,7 @@ from cli_examples import Shoal
 from shoal.cli.trends import kept, relative_error, sparkline, trends
 from shoal.engine import default_engine
 from shoal.execution.timeline import Timeline
-from shoal.metadata.history import FiledRun, RunRecord
+from shoal.metadata.history import RESUMED, FiledRun, RunRecord
 from shoal.metadata.samples import distilled
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.types import RunId
@@ -72,6 +72,7 @@ def test_trends_set_the_first_half_of_the_runs_against_the_second() -> None:
         record(0, 4.0),
         record(1, 2.0, 1.0, quality={"execute": 0.5}),
         record(2, 99.0, 1.0, outcome="cancelled"),
+        record(2, 0.5, outcome=RESUMED),
         record(3, 1.0, 1.0, quality={"execute": 0.25}),
         record(4, 1.0, 2.0, quality={"execute": 0.25}),
     ]
@@ -112,15 +113,17 @@ def test_show_tells_how_each_run_fared_and_the_trend(shoal: Shoal, folder: Path)
         record(1, 2.0, 1.0, quality={"execute": 0.5, "start": 0.125, "transfer": 3.0}),
         record(2, 1.0, 1.25, quality={"execute": 0.25}),
         record(3, 1.0, outcome="task 'a' failed: [red]"),
-        record(4, 9.0, name="other"),
+        record(4, 0.25, outcome=RESUMED),
+        record(5, 9.0, name="other"),
     )
     said = shoal("history", "show", "flow")
     assert said.code == 0, said.err
     lines = said.out.splitlines()
     assert lines[0].split() == ["started", "planner", "workers", "makespan", "predicted", "error",
                                 "SLA", "execute", "start", "transfer"]  # fmt: skip
-    rows = [" ".join(line.split()[2:]) for line in lines[1:5]]
+    rows = [" ".join(line.split()[2:]) for line in lines[1:6]]
     assert rows == [
+        "auto (list) 2 0.250 s - - resumed - - -",
         "auto (list) 2 1.000 s - - did not end well - - -",
         "auto (list) 2 1.000 s 1.250 s -20% 95 % kept 25% - -",
         "auto (list) 2 2.000 s 1.000 s +100% 95 % missed 50% 12% 300%",

@@ -18,6 +18,7 @@ from observing import PATIENCE, eventually, processes_mentioning
 from shoal import Session, Task
 from shoal.cli.main import main
 from shoal.errors import RunCancelled, TaskError, UnknownRun, UsageError
+from shoal.metadata.history import RESUMED
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
@@ -69,6 +70,29 @@ def test_only_what_is_not_finished_is_repeated_after_a_failure(
     assert session.compute(resumed, resume=run.id) == [6 * nbytes]
     assert executed(tmp_path) == 12
     assert not [key for key in _keys(session) if run.id.encode() in key]
+
+
+def test_no_prediction_is_held_against_a_run_that_failed_or_was_resumed(
+    session: Session, tmp_path: Path
+) -> None:
+    """Half of it would say nothing of predictions of the whole."""
+    (tmp_path / "mended").touch()
+    session.compute(workflow(tmp_path), name="partly")
+    (tmp_path / "mended").unlink()
+    run = session.submit(workflow(tmp_path), name="partly")
+    with pytest.raises(TaskError, match="not yet"):
+        run.result(PATIENCE)
+    (tmp_path / "mended").touch()
+    session.compute(workflow(tmp_path), resume=run.id)
+    session.compute(workflow(tmp_path), name="partly")
+    session.settle()
+    whole, resumed, failed, _ = session.history.runs(name="partly")
+    assert (whole.outcome, resumed.outcome) == ("done", RESUMED)
+    assert whole.predicted is not None
+    assert whole.quality
+    for part in (failed, resumed):
+        assert part.predicted is None
+        assert part.quality == {}
 
 
 def test_flexible_workers_resume_too(session: Session, tmp_path: Path) -> None:
@@ -235,6 +259,22 @@ def test_a_detached_run_goes_on_without_its_client(
         assert session.attach(run.id).result(PATIENCE) == 60
         assert not [key for key in _keys(session) if run.id.encode() in key]
     assert executed(tmp_path) == 12
+
+
+def test_no_prediction_is_held_against_a_run_whose_beginning_nobody_saw(
+    server: str, gateway: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "mended").touch()
+    folder = str(tmp_path / "data")
+    with Session(store=server, folder=folder, workers=2, **gateway) as session:
+        session.compute(workflow(tmp_path))
+        session.settle()
+        run = session.submit(workflow(tmp_path), detach=True)
+        assert session.attach(run.id).result(PATIENCE) == 60
+        session.settle()
+        attached, _ = session.history.runs()
+    assert attached.run == run.id
+    assert (attached.predicted, attached.quality) == (None, {})
 
 
 def test_a_run_is_not_detached_from_what_ends_with_its_client(

@@ -18,7 +18,7 @@ from shoal.cli.settings import assigned, configure_set
 from shoal.cli.trends import kept, relative_error, trends
 from shoal.connecting import open_history
 from shoal.errors import HistoryDamaged, UsageError
-from shoal.metadata.history import History, RunRecord, exported, import_runs
+from shoal.metadata.history import RESUMED, History, RunRecord, exported, import_runs
 from shoal.metadata.sqlite import set_aside
 from shoal.settings import resolve
 
@@ -109,7 +109,9 @@ def _show(history: History, args: argparse.Namespace) -> None:
 def _row(run: RunRecord) -> list[str]:
     error, within = relative_error(run), kept(run)
     level = "" if run.sla == "median" else run.sla
-    if run.outcome != "done":
+    if run.outcome == RESUMED:
+        level = "resumed"
+    elif run.outcome != "done":
         level = "did not end well"
     elif within is not None:
         level += " kept" if within else " missed"

@@ -32,6 +32,8 @@ KEPT = 100
 """Runs that are kept of each workflow name."""
 READ = 20
 """Runs of each shape and resources that a plan learns from."""
+RESUMED = "done, resumed"
+"""The outcome of a run that went on with what an earlier try had finished, and ended well."""
 _ALL = 1_000_000
 """More runs than any history has."""
 _MOST = 1e15
@@ -54,7 +56,7 @@ class RunRecord:
     started: float
     makespan: float
     outcome: str
-    """`done`, or what ended it in a line."""
+    """`done`, `RESUMED`, or what ended it in a line."""
     configuration: str = ""
     """The resources of its workers, as text."""
     planning: float = 0.0
