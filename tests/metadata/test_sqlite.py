@@ -140,6 +140,21 @@ def test_what_is_damaged_beside_the_runs_is_found_when_all_are_forgotten(tmp_pat
         assert len(history.runs(most=100)) == 40
 
 
+@pytest.mark.parametrize("instead", [b"qualitx", b"qualit\xff", b"qual(ty", b"qual\xff'y"])
+def test_tables_that_are_damaged_are_told_or_made_anew(tmp_path: Path, instead: bytes) -> None:
+    filed(tmp_path)
+    path = tmp_path / "history-2.sqlite"
+    path.write_bytes(path.read_bytes().replace(b"quality", instead))
+    with pytest.raises(HistoryDamaged), closing(SqliteHistory(tmp_path)) as history:
+        history.runs()
+    try:
+        with closing(SqliteHistory(tmp_path)) as history:
+            history.clear()
+    except HistoryDamaged:
+        set_aside(tmp_path)
+    filed(tmp_path, runs=1)
+
+
 def test_damaged_files_are_set_aside_beside_each_other(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / "history-2.sqlite").write_text(f"damaged {number}")

@@ -16,9 +16,8 @@ from shoal.errors import HistoryDamaged, HistoryError, HistoryLocked, UnknownRun
 from shoal.metadata.history import KEPT, READ, BlockReader, FiledRun, RunRecord, checked
 from shoal.metadata.samples import Samples
 
+_PRAGMAS = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
 _SCHEMA = """
-PRAGMA journal_mode = WAL;
-PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS workflows (fingerprint TEXT PRIMARY KEY, tasks BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS runs (
     run TEXT PRIMARY KEY,
@@ -228,9 +227,12 @@ class SqliteHistory:
 
     def _clear_all(self) -> int:
         with self._using() as database:
+            database.execute("BEGIN IMMEDIATE")
             count = database.execute("SELECT COUNT(*) FROM runs").fetchone()[0]
             for table in _TABLES:
-                database.execute(f"DELETE FROM {table}")
+                database.execute(f"DROP TABLE {table}")
+            for statement in _SCHEMA.split(";"):
+                database.execute(statement)
             # What nobody reads may be damaged too, and would be in the way of the next run.
             (found,) = database.execute("PRAGMA integrity_check(1)").fetchone()
             if found != "ok":
@@ -261,6 +263,8 @@ def _telling(file: Path) -> Iterator[None]:
     """Make errors of the file, or of the database in it, such that say what to do."""
     try:
         yield
+    except UnicodeDecodeError as error:  # in what SQLite says of a schema
+        raise HistoryDamaged(str(file), str(error)) from error
     except (OSError, sqlite3.Error) as error:
         raise _trouble(str(file), error) from error
 
@@ -280,7 +284,7 @@ def _trouble(file: str, error: OSError | sqlite3.Error) -> HistoryError:
 def _opened(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=_PATIENCE, check_same_thread=False)
     try:
-        database.executescript(_SCHEMA)
+        database.executescript(_PRAGMAS + _SCHEMA)
     except BaseException:
         database.close()
         raise
