@@ -210,7 +210,7 @@ def test_runs_and_show_tell_what_was_predicted(shoal: Shoal) -> None:
     lines = shoal("show", run).out.splitlines()
     seconds = r"\d+\.\d{3} s"
     assert re.fullmatch(
-        rf"planned by auto \(\w+\) in \S+ s for the 90 % level: predicted {seconds}, "
+        rf"planned by auto \(\w+\) in \S+ m?s for the 90 % level: predicted {seconds}, "
         rf"took {seconds} \([+-]\d+%\)",
         lines[1],
     )
@@ -255,7 +255,9 @@ def test_logs_prints_what_tasks_printed(shoal: Shoal) -> None:
     assert said.code == 0
     lines = [line.split(maxsplit=2)[1:] for line in said.out.splitlines()]
     assert lines == [["w0", "adding 1"], ["w0", "adding 1 2"]]
-    silent = run_of(shoal("run", "pipeline.py:pid"))
+    said = shoal("run", "pipeline.py:pid")
+    assert ": 1 task in " in said.err
+    silent = run_of(said)
     assert shoal("logs", "last").out == f"The tasks of run {silent} printed nothing.\n"
 
 

@@ -70,6 +70,16 @@ def test_it_is_said_who_planned_from_what_and_how_far_off_tasks_were() -> None:
     assert "another worker" not in text
 
 
+def test_large_figures_and_errors_can_still_be_read() -> None:
+    costs = Table(30_000.0, basis="5 runs")
+    text = report(Preview(PLAN, conditions(costs)), recorded())
+    assert rows(text)["makespan s"] == ["60,000", "5", "-100%"]
+    assert "a task's time was off by a factor of 15,000 at the median" in text
+    costs = Table(0.01, basis="5 runs")
+    text = report(Preview(PLAN, conditions(costs)), recorded())
+    assert rows(text)["makespan s"] == ["0.02", "5", "\N{MULTIPLICATION SIGN}250"]
+
+
 def test_each_worker_has_a_row_as_planned_above_the_row_of_the_run() -> None:
     text = report(preview(), recorded(), width=60)
     lines = text.partition("\n\n")[2].splitlines()

@@ -12,6 +12,7 @@ from shoal.cli.runs import WIDE
 from shoal.cli.settings import assigned, configure_set
 from shoal.connecting import open_cache
 from shoal.errors import ShoalError, UsageError
+from shoal.execution.wording import counted
 from shoal.settings import resolve
 from shoal.storage.cache import Cache, CacheEntry
 
@@ -71,7 +72,7 @@ def _clear(cache: Cache, name: str | None) -> None:
     entries = [entry for found in chosen.values() for entry in found]
     cache.remove(entry.name for entry in entries)
     nbytes = sum(entry.nbytes for entry in entries)
-    print(f"{len(entries):,} output{'s' * (len(entries) != 1)} forgotten, {nbytes:,} bytes")
+    print(f"{counted(len(entries), 'output')} forgotten, {nbytes:,} bytes")
 
 
 def _by_task(cache: Cache) -> dict[str, list[CacheEntry]]:

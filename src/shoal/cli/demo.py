@@ -34,7 +34,7 @@ def carry_out(args: argparse.Namespace) -> None:
     print(f"{len(text) / 2**20:.1f} MB in {time.perf_counter() - begin:.1f} s\n")
     report = text_analysis(text)
     workflow = Workflow.of(report)
-    print(f"The workflow has {len(workflow)} tasks:\n\n{draw_text(workflow)}\n")
+    print(f"The workflow has {len(workflow):,} tasks:\n\n{draw_text(workflow)}\n")
     workers = {} if args.workers is None else {"workers": args.workers}
     with Session(**workers) as session:
         earlier, known = _earlier(session, workflow)

@@ -8,7 +8,6 @@ import gzip
 import sys
 import time
 import zlib
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import IO
@@ -18,6 +17,7 @@ from shoal.cli.settings import assigned, configure_set
 from shoal.cli.trends import kept, relative_error, trends
 from shoal.connecting import open_history
 from shoal.errors import HistoryDamaged, UsageError
+from shoal.execution.wording import counted, listed, percent
 from shoal.metadata.history import RESUMED, History, RunRecord, exported, import_runs
 from shoal.metadata.sqlite import set_aside
 from shoal.settings import resolve
@@ -79,13 +79,8 @@ def _check_name(history: History, name: str) -> None:
     if not names:
         raise UsageError(f"No run of {name!r} is known, nor of any other workflow.")
     near = difflib.get_close_matches(name, names, 1, 0.6)
-    meant = f"did you mean {near[0]!r}?" if near else f"there are runs of {_listed(names)}."
+    meant = f"did you mean {near[0]!r}?" if near else f"there are runs of {listed(names)}."
     raise UsageError(f"No run of {name!r} is known; {meant}")
-
-
-def _listed(names: Sequence[str], most: int = 10) -> str:
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def _show(history: History, args: argparse.Namespace) -> None:
@@ -118,12 +113,12 @@ def _row(run: RunRecord) -> list[str]:
     return [
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started)),
         run.planner or "-",
-        str(run.workers),
-        f"{run.makespan:.3f} s",
-        "-" if run.predicted is None else f"{run.predicted:.3f} s",
-        "-" if error is None else f"{error:+.0%}",
+        f"{run.workers:,}",
+        f"{run.makespan:,.3f} s",
+        "-" if run.predicted is None else f"{run.predicted:,.3f} s",
+        "-" if error is None else percent(error, "+"),
         level,
-        *(f"{run.quality[kind]:.0%}" if kind in run.quality else "-" for kind in _KINDS),
+        *(percent(run.quality[kind]) if kind in run.quality else "-" for kind in _KINDS),
     ]
 
 
@@ -141,7 +136,7 @@ def _export(history: History, args: argparse.Namespace) -> None:
                 count += 1
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror or error}.") from error
-    print(f"{_counted(count)} written to {path}")
+    print(f"{counted(count, 'run')} written to {path}")
 
 
 def _import(history: History, args: argparse.Namespace) -> None:
@@ -155,7 +150,7 @@ def _import(history: History, args: argparse.Namespace) -> None:
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} can't be read: {reason}.") from error
-    said = f"{_counted(imported.new)} added to the history in {history.where}"
+    said = f"{counted(imported.new, 'run')} added to the history in {history.where}"
     if imported.new < imported.runs:
         said += f"; {imported.runs - imported.new:,} had been there already"
     if imported.kept < imported.runs:
@@ -164,7 +159,7 @@ def _import(history: History, args: argparse.Namespace) -> None:
 
 
 def _clear(history: History, args: argparse.Namespace) -> None:
-    print(f"{_counted(history.clear(args.name))} forgotten")
+    print(f"{counted(history.clear(args.name), 'run')} forgotten")
 
 
 _ACTIONS = {"show": _show, "export": _export, "import": _import, "clear": _clear}
@@ -174,7 +169,3 @@ def _opened(path: Path, mode: str) -> IO[str]:
     if path.suffix == ".gz":
         return gzip.open(path, mode, encoding="utf-8")  # type: ignore[return-value]
     return path.open(mode, encoding="utf-8")
-
-
-def _counted(count: int) -> str:
-    return f"{count:,} run{'s' * (count != 1)}"

@@ -7,6 +7,7 @@ import pprint
 import sys
 
 from shoal.cli.settings import assigned, configure_set
+from shoal.execution.wording import counted
 from shoal.run import Run
 from shoal.session import Session
 
@@ -32,4 +33,5 @@ def finish(run: Run) -> None:
         raise
     pprint.pprint(value)
     sys.stdout.flush()
-    print(f"run {run.id}: {len(run.workflow)} tasks in {run.makespan:.3f} s", file=sys.stderr)
+    tasks = counted(len(run.workflow), "task")
+    print(f"run {run.id}: {tasks} in {run.makespan:.3f} s", file=sys.stderr)

@@ -20,6 +20,7 @@ from shoal.cli.settings import assigned, configure_set
 from shoal.cli.show import terminal_width
 from shoal.engine import submit
 from shoal.errors import ShoalError, UsageError
+from shoal.execution.wording import counted
 from shoal.settings import NAMES
 from shoal.workflow import Output
 
@@ -65,7 +66,7 @@ def carry_out(args: argparse.Namespace) -> None:
     if args.report:
         print(run.report(terminal_width(), sys.stderr.isatty()), file=sys.stderr)
     elsewhere = "".join(f" --set {name}=…" for name in ("store", "folder") if name in given)
-    print(f"run {run.id}: {len(run.workflow)} tasks in {run.makespan:.3f} s "
+    print(f"run {run.id}: {counted(len(run.workflow), 'task')} in {run.makespan:.3f} s "
           f"(`shoal show {run.id}{elsewhere}` shows them)", file=sys.stderr)  # fmt: skip
 
 

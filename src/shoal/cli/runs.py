@@ -41,8 +41,8 @@ def carry_out(args: argparse.Namespace) -> None:
         table.add_column(title, justify="right" if number else "left", no_wrap=True)
     for run in found:
         started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
-        predicted = "-" if run.predicted is None else f"{run.predicted:.3f}"
-        table.add_row(run.run, Text(run.name), started, Text(run.planner or "-"), str(run.tasks),
-                      str(run.workers), f"{run.makespan:.3f}", predicted,
+        predicted = "-" if run.predicted is None else f"{run.predicted:,.3f}"
+        table.add_row(run.run, Text(run.name), started, Text(run.planner or "-"), f"{run.tasks:,}",
+                      f"{run.workers:,}", f"{run.makespan:,.3f}", predicted,
                       Text(run.outcome))  # fmt: skip
     Console(width=None if sys.stdout.isatty() else WIDE).print(table)

@@ -10,10 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 from shoal.cli.settings import assigned, configure_set
+from shoal.cli.trends import relative_error
 from shoal.connecting import open_history
 from shoal.errors import UsageError
 from shoal.execution.gantt import gantt_html, gantt_text
 from shoal.execution.timeline import Timeline
+from shoal.execution.wording import percent, seconds_text
 from shoal.metadata.history import RunRecord
 from shoal.settings import resolve
 
@@ -46,12 +48,13 @@ def carry_out(args: argparse.Namespace) -> None:
 
 
 def _planned(record: RunRecord) -> str:
-    text = f"planned by {record.planner} in {record.planning:.3g} s for "
+    text = f"planned by {record.planner} in {seconds_text(record.planning)} for "
     text += "the median" if record.sla == "median" else f"the {record.sla} level"
     if record.predicted is None:
         return f"{text}; no prediction is known"
-    error = f" ({record.makespan / record.predicted - 1:+.0%})" if record.predicted else ""
-    return f"{text}: predicted {record.predicted:.3f} s, took {record.makespan:.3f} s{error}"
+    error = relative_error(record)
+    off = "" if error is None else f" ({percent(error, '+')})"
+    return f"{text}: predicted {record.predicted:,.3f} s, took {record.makespan:,.3f} s{off}"
 
 
 def print_gantt(timeline: Timeline) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
+from shoal.execution.wording import counted, percent
 from shoal.metadata.history import RunRecord
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -28,18 +29,18 @@ def trends(runs: Sequence[RunRecord]) -> list[str]:
     """A line for each thing that can be said of the runs that ended well, the oldest first."""
     done = [run for run in runs if run.outcome == "done"]
     lines = [
-        *_trend("makespan", [run.makespan for run in done], lambda seconds: f"{seconds:.3f} s"),
+        *_trend("makespan", [run.makespan for run in done], lambda seconds: f"{seconds:,.3f} s"),
         *_trend(
             "execution-time error",
             [run.quality["execute"] for run in done if "execute" in run.quality],
-            lambda share: f"{share:.0%}",
+            percent,
         ),
     ]
     for level in dict.fromkeys(run.sla for run in done):
         within = [found for run in done if run.sla == level and (found := kept(run)) is not None]
         if within:
-            runs_of = f"{len(within)} run{'s' * (len(within) != 1)}"
-            lines.append(f"{f'SLA of {level}':<21} kept in {sum(within)} of {runs_of}")
+            runs_of = counted(len(within), "run")
+            lines.append(f"{f'SLA of {level}':<21} kept in {sum(within):,} of {runs_of}")
     return lines
 
 

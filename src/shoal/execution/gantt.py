@@ -18,6 +18,7 @@ from math import ceil, floor, log10
 from string import ascii_letters
 
 from shoal.execution.timeline import RUNS, Span, Timeline
+from shoal.execution.wording import counted, nbytes_text, seconds_text, time_unit
 from shoal.types import WorkerId
 
 _MOST_LANES = 40
@@ -32,7 +33,6 @@ _KINDS = {"#start": "░", "#fetch": "▒", "#save": "▓", "#hit": "◇"}
 """How other spans than executions look in a text; an execution's look is its task's name."""
 _ANSI = (75, 215, 114, 204, 141, 80, 221, 176, 149, 209)
 _HUES = (212, 30, 140, 345, 262, 186, 48, 306, 82, 12)
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def gantt_text(
         lines.append(label.ljust(margin) + "".join(row))
         before = lane.worker
     if len(lanes) > len(shown):
-        lines.append(f"… and {len(lanes) - len(shown)} more")
+        lines.append(f"… and {len(lanes) - len(shown):,} more")
     lines += [" " * margin + line for line in _axis(extent, columns)]
     lines += _legend(glyphs, width)
     lines = [line.rstrip() for line in lines]
@@ -187,27 +187,14 @@ def _summary(timeline: Timeline, lanes: list[_Lane]) -> str:
         "worker": len(timeline.workers),
         "cold start": len(timeline.of_kind("cold start")),
     }
-    counted = [f"{count:,} {what}{'s' * (count != 1)}" for what, count in counts.items()]
-    parts = [f"makespan {_seconds(timeline.makespan)}", *counted, f"{share:.0%} of time executing"]
+    parts = [
+        f"makespan {seconds_text(timeline.makespan)}",
+        *(counted(count, what) for what, count in counts.items()),
+        f"{share:.0%} of time executing",
+    ]
     if timeline.cache_use:
         parts.append(f"cache: {timeline.cache_use}")
     return " · ".join(parts)
-
-
-def _seconds(seconds: float) -> str:
-    size, unit = next((u for u in _UNITS if abs(seconds) >= u[0]), _UNITS[-1 if seconds else 0])
-    return f"{_digits(seconds / size)} {unit}"
-
-
-def _nbytes(nbytes: int) -> str:
-    if nbytes < 1000:
-        return f"{nbytes} B"
-    size, unit = next(u for u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if nbytes >= u[0])
-    return f"{_digits(nbytes / size)} {unit}"
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.{2 if abs(value) < 10 else 1 if abs(value) < 100 else 0}f}"
 
 
 def _ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
@@ -215,7 +202,7 @@ def _ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
     least = (end - begin) / max(most, 1)
     power = 10.0 ** floor(log10(least))
     step = next(power * f for f in (1, 2, 5, 10) if power * f >= least * (1 - 1e-9))
-    size, unit = next((u for u in _UNITS if end - begin >= u[0]), _UNITS[-1])
+    size, unit = time_unit(end - begin)
     for number in range(ceil(begin / step), floor(end / step + 1e-9) + 1):
         yield number * step, f"{number * step / size:.6g} {unit}"
 
@@ -295,7 +282,8 @@ def _bar_svg(
     look, end = _mostly(spans), max(span.end for span in spans)
     scale = 100 / (extent[1] - extent[0])
     x, width = (spans[0].start - extent[0]) * scale, (end - spans[0].start) * scale
-    tip = f"{len(spans)} spans, mostly {look.removeprefix('#')}\n{_seconds(end - spans[0].start)}"
+    tip = f"{len(spans):,} spans, mostly {look.removeprefix('#')}\n"
+    tip += seconds_text(end - spans[0].start)
     bar = (
         f'<rect class="{css[look]}{" wide" * (width > 0.3)}" x="{x:.4f}%" y="{y}" '
         f'width="{max(width, 0.01):.4f}%" height="{height}">'
@@ -316,8 +304,8 @@ def _mostly(spans: list[Span]) -> str:
 
 def _tip(span: Span) -> str:
     what = span.kind if span.task is None else f"{span.task}: {span.kind}"
-    size = f", {_nbytes(span.nbytes)}" if span.nbytes else ""
-    return f"{what}\n{_seconds(span.seconds)} from {_seconds(span.start)}{size}"
+    size = f", {nbytes_text(span.nbytes)}" if span.nbytes else ""
+    return f"{what}\n{seconds_text(span.seconds)} from {seconds_text(span.start)}{size}"
 
 
 def _legend_html(timeline: Timeline, css: dict[str, str]) -> str:
@@ -328,7 +316,7 @@ def _legend_html(timeline: Timeline, css: dict[str, str]) -> str:
     return "".join(
         f'<li><svg><rect class="{css[look]}" width="100%" height="100%"/></svg>'
         f"{escape(look.removeprefix('#'))} "
-        f"<small>{len(each):,} in {_seconds(sum(each))}</small></li>"
+        f"<small>{len(each):,} in {seconds_text(sum(each))}</small></li>"
         for look, each in seconds.items()
         if each
     )

@@ -20,6 +20,7 @@ from shoal.execution.costs import Costs
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
+from shoal.execution.wording import counted, figure, listed, nbytes_text, percent, seconds_text
 from shoal.planning.base import Conditions, simulating_seconds
 from shoal.types import SLA, Percentile, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
@@ -178,11 +179,11 @@ class Preview:
         return f"{self}\n\n{gantt_text(self.timeline, width=width, color=color)}"
 
     def __str__(self) -> str:
-        plan, cost = self.plan, self.cost
+        plan, cost, level = self.plan, self.cost, _named(self.sla)
         shapes: dict[str, int] = {}
         for resources in self.workers.values():
             shapes[str(resources)] = shapes.get(str(resources), 0) + 1
-        workers = ", ".join(f"{count} of {shape}" for shape, count in shapes.items())
+        workers = ", ".join(f"{count:,} of {shape}" for shape, count in shapes.items())
         helped = {
             "pre-loaded": sum(p.preload for p in plan.placements.values()),
             "pre-warming": sum(bool(p.prewarm) for p in plan.placements.values()),
@@ -190,16 +191,16 @@ class Preview:
         }
         notes = [f"{count:,} {what}" for what, count in helped.items() if count]
         lines = [
-            f"plan of {_counted(len(plan.workflow), 'task')} by {plan.planner or 'its planner'}, "
-            f"from {self.basis}, made in {_seconds(self.planning)}",
-            f"makespan   {_seconds(self.makespan)} at {_named(self.sla)} "
-            f"({_seconds(self.timeline.makespan)} if every cost were that of {_named(self.sla)})",
-            f"workers    {len(self.workers)}: {workers}; "
-            f"{_counted(cost.cold_starts, 'cold start')}",
-            f"cost       {cost.gb_seconds:.3g} GB-seconds, "
-            f"{_counted(cost.invocations, 'invocation')}: "
-            f"${cost.price:.3g} ({self.prices.platform})",
-            f"moved      {_bytes(cost.nbytes)}",
+            f"plan of {counted(len(plan.workflow), 'task')} by {plan.planner or 'its planner'}, "
+            f"from {self.basis}, made in {seconds_text(self.planning)}",
+            f"makespan   {seconds_text(self.makespan)} at {level} "
+            f"({seconds_text(self.timeline.makespan)} if every cost were that of {level})",
+            f"workers    {len(self.workers):,}: {workers}; "
+            f"{counted(cost.cold_starts, 'cold start')}",
+            f"cost       {figure(cost.gb_seconds)} GB-seconds, "
+            f"{counted(cost.invocations, 'invocation')}: "
+            f"{_dollars(cost.price)} ({self.prices.platform})",
+            f"moved      {nbytes_text(cost.nbytes)}",
         ]
         if notes:
             lines.append(f"tasks      {', '.join(notes)}")
@@ -212,14 +213,14 @@ class Preview:
         """This plan and another one, side by side."""
         rows = [("", _title(self), _title(other), "")]
         for what, mine, its, shown in (
-            ("makespan", self.makespan, other.makespan, _seconds),
-            ("GB-seconds", self.cost.gb_seconds, other.cost.gb_seconds, "{:.3g}".format),
-            ("price", self.cost.price, other.cost.price, "${:.3g}".format),
+            ("makespan", self.makespan, other.makespan, seconds_text),
+            ("GB-seconds", self.cost.gb_seconds, other.cost.gb_seconds, figure),
+            ("price", self.cost.price, other.cost.price, _dollars),
             ("workers", len(self.workers), len(other.workers), "{:,}".format),
             ("cold starts", self.cost.cold_starts, other.cost.cold_starts, "{:,}".format),
-            ("bytes moved", self.cost.nbytes, other.cost.nbytes, _bytes),
+            ("bytes moved", self.cost.nbytes, other.cost.nbytes, nbytes_text),
         ):
-            change = f"{its / mine - 1:+.0%}" if mine else ""
+            change = percent(its / mine - 1, "+") if mine else ""
             rows.append((what, shown(mine), shown(its), change))
         widths = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = [
@@ -246,8 +247,8 @@ class Preview:
         """Why a task is where it is, in a sentence or two."""
         name = TaskId(task)
         if name not in self.plan.placements:
-            some = ", ".join(list(self.plan.placements)[:5])
-            raise UsageError(f"The workflow has no task {task!r}; it has {some} and so on.")
+            some = listed(list(self.plan.placements), 5)
+            raise UsageError(f"The workflow has no task {task!r}; it has {some}.")
         return _Explanation(self, name).text()
 
 
@@ -290,7 +291,7 @@ class _Explanation:
             how = f"it is ready after {sources[0]}, whose worker runs it"
             how += " if it has a free slot, or invokes one" if own else " too"
         elif sources:
-            how = f"whoever is the last to finish one of its {len(sources)} upstream tasks has it"
+            how = f"whoever is the last to finish one of its {len(sources):,} upstream tasks has it"
         predicted = "a worker of its own" if own else f"worker {worker}"
         return (
             f"{self.task} runs on whichever worker readies it ({self.placement.resources}): {how}. "
@@ -308,33 +309,32 @@ class _Explanation:
         sources = workflow.upstream[self.task]
         if not sources:
             beside = sum(p.worker == worker for p in homes.values()) - 1
-            return f"to share the first tasks out; {_counted(beside, 'other task')} there"
+            return f"to share the first tasks out; {counted(beside, 'other task')} there"
         nbytes: dict[WorkerId | None, int] = {}
         for source in sources:
             home = homes[source].worker
             nbytes[home] = nbytes.get(home, 0) + self.estimates.output_nbytes[source]
         here, total = nbytes.get(worker, 0), sum(nbytes.values())
         if len(nbytes) == 1 and worker in nbytes:
-            return f"because its whole input ({_bytes(total)}) is made there"
+            return f"because its whole input ({nbytes_text(total)}) is made there"
         if here and here == max(nbytes.values()):
             share = "most" if 2 * here > total else "no less"
             where = "there" if 2 * here > total else "there than elsewhere"
-            return (
-                f"because {share} of its input is made {where} ({_bytes(here)} of {_bytes(total)})"
-            )
+            shares = f"{nbytes_text(here)} of {nbytes_text(total)}"
+            return f"because {share} of its input is made {where} ({shares})"
         if here:
-            return f"where {_bytes(here)} of its {_bytes(total)} of input are made"
-        return f"to run beside others, though its input ({_bytes(total)}) is made elsewhere"
+            return f"where {nbytes_text(here)} of its {nbytes_text(total)} of input are made"
+        return f"to run beside others, though its input ({nbytes_text(total)}) is made elsewhere"
 
     def _when(self) -> str:
         span = next(s for s in self.preview.timeline.of_kind("execute") if s.task == self.task)
         path = self.preview.critical_path
-        text = f"It is predicted to begin at {_seconds(span.start)}"
+        text = f"It is predicted to begin at {seconds_text(span.start)}"
         if self.task in path:
             at = path.index(self.task)
             text += f", after {path[at - 1]}," if at else ""
-            return f"{text} and take {_seconds(span.seconds)}; the makespan hangs on it."
-        return f"{text} and take {_seconds(span.seconds)}; the makespan doesn't hang on it."
+            return f"{text} and take {seconds_text(span.seconds)}; the makespan hangs on it."
+        return f"{text} and take {seconds_text(span.seconds)}; the makespan doesn't hang on it."
 
     def _extras(self) -> str:
         placement = self.placement
@@ -343,31 +343,19 @@ class _Explanation:
             notes.append("its inputs are fetched as they are saved")
         if placement.prewarm:
             count = sum(prewarm.count for prewarm in placement.prewarm)
-            notes.append(f"it warms {_counted(count, 'sandbox', 'es')} for others")
+            notes.append(f"it warms {counted(count, 'sandbox', 'es')} for others")
         if placement.duplicable:
             notes.append("workers that wait for it may run it too")
         return f" {'; '.join(notes).capitalize()}." if notes else ""
 
 
 def _title(preview: Preview) -> str:
-    return f"{preview.plan.planner or 'plan'} ({len(preview.workers)})"
+    return f"{preview.plan.planner or 'plan'} ({len(preview.workers):,})"
+
+
+def _dollars(price: float) -> str:
+    return f"${figure(price)}"
 
 
 def _named(sla: SLA) -> str:
     return "the median" if sla == "median" else f"the {sla.p:g} % level"
-
-
-def _counted(count: int, what: str, plural: str = "s") -> str:
-    return f"{count:,} {what}{plural * (count != 1)}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 or not seconds else f"{seconds * 1000:.3g} ms"
-
-
-def _bytes(nbytes: float) -> str:
-    for unit in ("bytes", "KB", "MB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} GB"

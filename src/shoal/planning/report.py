@@ -7,6 +7,7 @@ from statistics import median
 
 from shoal.execution.gantt import gantt_text
 from shoal.execution.timeline import Span, Timeline
+from shoal.execution.wording import counted, figure, percent
 from shoal.planning.preview import Preview
 from shoal.planning.prices import cost_of
 from shoal.types import WorkerId
@@ -37,14 +38,15 @@ def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: boo
     lines += recorded.shard_use
     errors = _errors(predicted, recorded)
     if errors:
-        lines.append(f"a task's time was off by {median(errors):.0%} at the median")
+        lines.append(f"a task's time was off by {_off_by(median(errors))} at the median")
     moved = [
         task
         for task, worker in recorded.placements.items()
         if preview.plan.placements[task].worker not in (worker, None)
     ]
     if moved:
-        tasks = "1 task was" if len(moved) == 1 else f"{len(moved)} tasks were"
+        were = "was" if len(moved) == 1 else "were"
+        tasks = f"{counted(len(moved), 'task')} {were}"
         lines.append(f"{tasks} run by another worker too, {moved[0]} among them")
     if not preview.learnt:
         lines.append("There was no history: the prediction is a guess that the next run improves.")
@@ -52,8 +54,12 @@ def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: boo
 
 
 def _row(what: str, predicted: float, recorded: float) -> tuple[str, str, str, str]:
-    change = f"{recorded / predicted - 1:+.0%}" if predicted else ""
-    return what, f"{predicted:.3g}", f"{recorded:.3g}", change
+    change = percent(recorded / predicted - 1, "+") if predicted else ""
+    return what, figure(predicted), figure(recorded), change
+
+
+def _off_by(error: float) -> str:
+    return percent(error) if error < 10 else f"a factor of {1 + error:,.0f}"
 
 
 def _total(timeline: Timeline) -> float:
