@@ -511,7 +511,9 @@ class Run:
         from shoal.planning.report import report
 
         self._ended.wait()
-        return report(self.preview, self.timeline, width=width, color=color)
+        timeline = self.timeline
+        makespan = self._predicted(timeline) if self._state == "done" else None
+        return report(self.preview, timeline, makespan=makespan, width=width, color=color)
 
     @property
     def timeline(self) -> Timeline:
@@ -536,14 +538,24 @@ class Run:
         quality: Mapping[str, float] = {}
         if outcome == "done" and self.tries > 1:
             outcome = RESUMED
-        # Who attaches to a run hasn't seen its beginning.
-        foreseen = self.preview.learnt and not self._detached and not timeline.of_kind("hit")
-        if outcome == "done" and foreseen:
-            predicted = self.preview.predicted(max(0.05, self.makespan / 10))
+        if outcome == "done":
+            predicted = self._predicted(timeline)
+        if predicted is not None:
             costs = self.preview.conditions.predictions.at("median")
             quality = prediction_errors(costs, undistilled(samples).samples, tasks)
         record = replace(self._record(outcome, workers), predicted=predicted, quality=quality)
         return FiledRun(record, tasks, self.records, samples)
+
+    def _predicted(self, timeline: Timeline) -> float | None:
+        """The makespan that is recorded as predicted for a run that ended well.
+
+        Who attaches to a run or resumes it hasn't seen its beginning.
+        """
+        if self._detached or self.tries > 1:
+            return None
+        if not self.preview.learnt or timeline.of_kind("hit"):
+            return None
+        return self.preview.predicted(max(0.05, self.makespan / 10))
 
     def _record(self, outcome: str, workers: Mapping[WorkerId, Resources]) -> RunRecord:
         resources = {str(resources) for resources in workers.values()}

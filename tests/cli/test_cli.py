@@ -210,7 +210,7 @@ def test_runs_and_show_tell_what_was_predicted(shoal: Shoal) -> None:
     lines = shoal("show", run).out.splitlines()
     seconds = r"\d+\.\d{3} s"
     assert re.fullmatch(
-        rf"planned by auto \(\w+\) in \S+ m?s for the 90 % level: predicted {seconds}, "
+        rf"planned by auto \(\w+\)( in \S+ \S+)? for the 90 % level: predicted {seconds}, "
         rf"took {seconds} \([+-]\d+%\)",
         lines[1],
     )

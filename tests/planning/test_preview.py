@@ -160,6 +160,10 @@ def test_a_preview_as_text() -> None:
     assert lines[6:] == ["note       the goal was missed"]
 
 
+def test_a_plan_that_was_there_already_took_no_time_to_make() -> None:
+    assert str(tiny()).splitlines()[0] == "plan of 2 tasks by mine, from 5 runs"
+
+
 def test_large_figures_are_told_with_all_their_digits() -> None:
     lines = str(shown(chain(2), "01", Table(2500.0))).splitlines()
     assert lines[1].startswith("makespan   5,000 s at the median (5,000 s if every cost")
@@ -215,10 +219,10 @@ SIZES = {"step#0": 10**6, "step#1": 3 * 10**6}
         (lambda: step(step(), step()), "011", "step#0", "the first tasks out; 0 other tasks"),
         (lambda: step(step(), step()), "011", "step#1", "the first tasks out; 1 other task "),
         (lambda: chain(3), "100", "step#2", "because its whole input (3.00 MB) is made there"),
-        (lambda: step(step(), step()), "011", "step#2", "most of its input is made there (3.00 MB of"),
-        (lambda: step(step(), step()), "100", "step#2", "most of its input is made there (3.00 MB of"),
+        (lambda: step(step(), step()), "011", "step#2", "most of its input is made there (3.00 MB"),
+        (lambda: step(step(), step()), "100", "step#2", "most of its input is made there (3.00 MB"),
         (lambda: step(chain(3), chain(3)), "0001111", "step#6", "no less of its input is made"),
-        (lambda: step(step(), step()), "010", "step#2", "where 1.00 MB of its 4.00 MB of input"),
+        (lambda: step(step(), step()), "010", "step#2", "where 1.00 MB of its 4.00 MB of"),
         (lambda: step(step(), step()), "012", "step#2", "to run beside others, though its input"),
     ],
 )  # fmt: skip

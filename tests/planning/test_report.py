@@ -64,10 +64,20 @@ def test_a_chart_says_what_its_letters_mean() -> None:
 
 def test_it_is_said_who_planned_from_what_and_how_far_off_tasks_were() -> None:
     text = report(preview(), recorded())
-    assert text.startswith("planned by mine from 5 runs in 0.125 s\n")
+    assert text.startswith("planned by mine from 5 runs in 125 ms\n")
     assert "a task's time was off by 25% at the median" in text
     assert "no history" not in text
     assert "another worker" not in text
+
+
+def test_a_plan_that_was_there_already_took_no_time() -> None:
+    text = report(Preview(PLAN, preview().conditions), recorded())
+    assert text.startswith("planned by mine from 5 runs\n")
+
+
+def test_the_makespan_that_was_recorded_as_predicted_is_told() -> None:
+    found = rows(report(preview(), recorded(), makespan=4.0))
+    assert found["makespan s"] == ["4", "5", "+25%"]
 
 
 def test_large_figures_and_errors_can_still_be_read() -> None:

@@ -32,6 +32,7 @@ from shoal.execution.costs import Costs, Direction
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.simulator import simulate
 from shoal.execution.timeline import Timeline
+from shoal.execution.wording import figure
 from shoal.planning.base import Conditions
 from shoal.planning.choice import GROUP
 from shoal.planning.spread import SpreadPlanner
@@ -168,6 +169,26 @@ def test_a_preview_right_after_a_run_knows_of_it(tmp_path: Path) -> None:
             assert session.plan(small_workflow(), name="latest").basis.startswith(f"{runs} run")
     with pytest.raises(UsageError, match="session has been closed"):
         session.plan(small_workflow())
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_report_tells_the_prediction_that_is_recorded_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """Runs that are short for their workflow's size are predicted by fewer simulations."""
+    monkeypatch.setattr("shoal.planning.preview.simulating_seconds", lambda workflow: 1e9)
+    with Session(workers=2, folder=str(tmp_path)) as session:
+        session.compute(small_workflow(), name="told")
+        session.settle()
+        run = session.submit(small_workflow(), name="told")
+        run.result(PATIENCE)
+        if not at_once:
+            session.settle()
+        told = next(line for line in run.report().splitlines() if line.startswith("makespan s"))
+        session.settle()
+        predicted = session.history.find(run.id).predicted
+    assert predicted is not None
+    assert told.split()[2] == figure(predicted)
 
 
 def test_previewing_runs_nothing(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def carry_out(args: argparse.Namespace) -> None:
 
 
 def _planned(record: RunRecord) -> str:
-    text = f"planned by {record.planner} in {seconds_text(record.planning)} for "
+    took = f" in {seconds_text(record.planning)}" if record.planning else ""
+    text = f"planned by {record.planner}{took} for "
     text += "the median" if record.sla == "median" else f"the {record.sla} level"
     if record.predicted is None:
         return f"{text}; no prediction is known"

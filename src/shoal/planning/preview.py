@@ -53,7 +53,7 @@ class Preview:
         self.sla = sla
         self._prices = prices
         self.planning = planning
-        """Seconds that the planner took."""
+        """Seconds that the planner took; 0 if the plan was there already."""
         self._known: dict[int, float] = {}
         """Predicted makespans by the number of warm sandboxes, for later runs too."""
 
@@ -146,9 +146,10 @@ class Preview:
         warm = self.conditions.pool().idle
         if warm not in self._known:
             if _FEW * simulating_seconds(self.plan.workflow) <= seconds:
-                self._known[warm] = self._at_level(self._drawn(seconds))
+                found = self._at_level(self._drawn(seconds))
             else:
-                self._known[warm] = self.timeline.makespan
+                found = self.timeline.makespan
+            self._known.setdefault(warm, found)  # whoever asks at the same time gets the same
         return self._known[warm]
 
     @cached_property
@@ -190,9 +191,10 @@ class Preview:
             "duplicable": sum(p.duplicable for p in plan.placements.values()),
         }
         notes = [f"{count:,} {what}" for what, count in helped.items() if count]
+        made = f", made in {seconds_text(self.planning)}" if self.planning else ""
         lines = [
             f"plan of {counted(len(plan.workflow), 'task')} by {plan.planner or 'its planner'}, "
-            f"from {self.basis}, made in {seconds_text(self.planning)}",
+            f"from {self.basis}{made}",
             f"makespan   {seconds_text(self.makespan)} at {level} "
             f"({seconds_text(self.timeline.makespan)} if every cost were that of {level})",
             f"workers    {len(self.workers):,}: {workers}; "

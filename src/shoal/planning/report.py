@@ -7,20 +7,36 @@ from statistics import median
 
 from shoal.execution.gantt import gantt_text
 from shoal.execution.timeline import Span, Timeline
-from shoal.execution.wording import counted, figure, percent
+from shoal.execution.wording import counted, figure, percent, seconds_text
 from shoal.planning.preview import Preview
 from shoal.planning.prices import cost_of
 from shoal.types import WorkerId
 
 
-def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: bool = False) -> str:
-    """What was predicted and what happened: figures, then one chart with both."""
+def report(
+    preview: Preview,
+    recorded: Timeline,
+    *,
+    makespan: float | None = None,
+    width: int = 100,
+    color: bool = False,
+) -> str:
+    """What was predicted and what happened: figures, then one chart with both.
+
+    Args:
+        preview: What was predicted.
+        recorded: What happened.
+        makespan: The predicted makespan that is recorded with the run; default: the preview's.
+        width: How many characters a row of the chart has at most.
+        color: Whether the chart has colours.
+    """
     predicted = preview.timeline
+    makespan = preview.makespan if makespan is None else makespan
     before = cost_of(preview.plan, predicted, preview.prices)
     after = cost_of(preview.plan, recorded, preview.prices)
     rows = [
         ("", "predicted", "recorded", ""),
-        _row("makespan s", preview.makespan, recorded.makespan),
+        _row("makespan s", makespan, recorded.makespan),
         _row("GB-seconds", before.gb_seconds, after.gb_seconds),
         _row("price $", before.price, after.price),
         _row("cold starts", before.cold_starts, after.cold_starts),
@@ -28,8 +44,9 @@ def report(preview: Preview, recorded: Timeline, *, width: int = 100, color: boo
         _row("executing s", *(_total(t) for t in (predicted, recorded))),
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    took = f" in {seconds_text(preview.planning)}" if preview.planning else ""
     lines = [
-        f"planned by {preview.plan.planner} from {preview.basis} in {preview.planning:.3g} s",
+        f"planned by {preview.plan.planner} from {preview.basis}{took}",
         *("  ".join(cell.rjust(widths[i]) if i else cell.ljust(widths[0])
                     for i, cell in enumerate(row)).rstrip() for row in rows),
     ]  # fmt: skip
