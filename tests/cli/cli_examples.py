@@ -55,6 +55,11 @@ class Said:
 Shoal = Callable[..., Said]
 
 
+def plain(text: str) -> str:
+    """The text without colours and the like."""
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
 def run_of(said: Said) -> str:
     """The id of the run that a command tells of."""
     found = re.search(r"shoal show (\S+)`", said.out + said.err)

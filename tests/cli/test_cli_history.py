@@ -8,11 +8,12 @@ import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
-from cli_examples import Shoal
+from cli_examples import Shoal, plain
 
 from shoal.cli.trends import kept, relative_error, sparkline, trends
 from shoal.engine import default_engine
@@ -131,6 +132,46 @@ def test_show_tells_how_each_run_fared_and_the_trend(shoal: Shoal, folder: Path)
     ]
     assert lines[-1] == "SLA of 95 %           kept in 1 of 2 runs"
     assert len(shoal("history", "show", "flow", "-n", "1").out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("columns", [80, 60, 30])
+def test_a_narrow_terminal_cuts_no_number(
+    shoal: Shoal, folder: Path, terminal: Callable[[int], None], columns: int
+) -> None:
+    file(folder, record(0, 0.285, 1234.567, quality={"execute": 0.51}), record(1, 2.0, 1.25))
+    terminal(columns)
+    out = plain(shoal("history", "show", "flow").out)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in out
+    for figure in ("0.285 s", "1,234.567 s", "-100%", "51%", "2.000 s", "1.250 s", "+60%"):
+        assert figure in out
+    table = out.partition("\n\n")[0].splitlines()
+    assert max(map(len, table)) <= max(columns, 71)
+
+
+@pytest.mark.parametrize("columns", [80, 60, 30])
+def test_a_narrow_terminal_cuts_no_id(
+    shoal: Shoal, folder: Path, terminal: Callable[[int], None], columns: int
+) -> None:
+    run = RunId("1116-090927-53abcd")
+    long = "a-workflow-with-a-name-that-is-longer-than-most"
+    failed = record(1, 1.0, name=long, outcome="task 'a' failed on worker w0: ValueError: no")
+    file(folder, replace(record(0, 0.285, 1234.567), run=run), failed)
+    terminal(columns)
+    rows = plain(shoal("runs").out).splitlines()
+    assert rows[0].split()[:2] == ["run", "workflow"]
+    assert rows[-1].split()[:2] == [run, "flow"]
+    assert rows[-1].split()[-3:] == ["0.285", "1,234.567", "done"]
+    assert "".join(row[20:].partition(" ")[0] for row in rows[1:-1]) == long
+
+
+def test_a_wide_terminal_shows_all_columns(
+    shoal: Shoal, folder: Path, terminal: Callable[[int], None]
+) -> None:
+    file(folder, record(0, 0.285, 1.0))
+    commands = (("runs",), ("history", "show", "flow"))
+    whole = [shoal(*command).out for command in commands]
+    terminal(120)
+    assert [plain(shoal(*command).out) for command in commands] == whole
 
 
 @pytest.mark.real

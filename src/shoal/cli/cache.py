@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import sys
 import time
 from contextlib import closing
 
-from shoal.cli.runs import WIDE
 from shoal.cli.settings import assigned, configure_set
+from shoal.cli.terminal import print_table
 from shoal.connecting import open_cache
 from shoal.errors import ShoalError, UsageError
 from shoal.execution.wording import counted
@@ -42,24 +41,19 @@ def carry_out(args: argparse.Namespace) -> None:
 
 
 def _list(cache: Cache) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     tasks = _by_task(cache)
     if not tasks:
         print(f"No output is kept in {cache.where}. @task(cache=True) makes a task keep its own.")
         return
-    table = Table(box=None, pad_edge=False)
-    for title in ("task", "outputs", "bytes", "last used"):
-        number = title in ("outputs", "bytes")
-        table.add_column(title, justify="right" if number else "left", no_wrap=True)
-    for task, entries in tasks.items():
-        used = time.localtime(max(entry.used for entry in entries))
-        nbytes = sum(entry.nbytes for entry in entries)
-        table.add_row(Text(task), f"{len(entries):,}", f"{nbytes:,}",
-                      time.strftime("%Y-%m-%d %H:%M:%S", used))  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+    titles = ("task", "outputs", "bytes", "last used")
+    rows = (_row(task, entries) for task, entries in tasks.items())
+    print_table(titles, rows, numbers=("outputs", "bytes"), words=("task",))
+
+
+def _row(task: str, entries: list[CacheEntry]) -> list[str]:
+    used = time.localtime(max(entry.used for entry in entries))
+    nbytes = sum(entry.nbytes for entry in entries)
+    return [task, f"{len(entries):,}", f"{nbytes:,}", time.strftime("%Y-%m-%d %H:%M:%S", used)]
 
 
 def _clear(cache: Cache, name: str | None) -> None:

@@ -12,8 +12,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO
 
-from shoal.cli.runs import WIDE
 from shoal.cli.settings import assigned, configure_set
+from shoal.cli.terminal import NARROW, print_table
 from shoal.cli.trends import kept, relative_error, trends
 from shoal.connecting import open_history
 from shoal.errors import HistoryDamaged, UsageError
@@ -44,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         " The error is how much longer a run took than predicted; execute, start and transfer are "
         "the median errors of the predictions of each.",
     )
+    show.epilog = NARROW
     show.add_argument("name", metavar="NAME", help="the workflow's name")
     show.add_argument("-n", "--most", type=int, default=20, help="how many runs (default: 20)")
     export = action("export", "write runs to a file, a line of JSON for each")
@@ -84,18 +85,14 @@ def _check_name(history: History, name: str) -> None:
 
 
 def _show(history: History, args: argparse.Namespace) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     runs = history.runs(name=args.name, most=max(1, args.most))
-    table = Table(box=None, pad_edge=False)
-    for title in _TITLES:
-        words = title in ("started", "planner", "SLA")
-        table.add_column(title, justify="left" if words else "right", no_wrap=True)
-    for run in runs:
-        table.add_row(*(Text(cell) for cell in _row(run)))
-    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+    print_table(
+        _TITLES,
+        map(_row, runs),
+        numbers=[title for title in _TITLES if title not in ("started", "planner", "SLA")],
+        words=("SLA",),
+        spare=("planner", "workers", "transfer", "start"),
+    )
     lines = trends(runs[::-1])
     if lines:
         print("", *lines, sep="\n")

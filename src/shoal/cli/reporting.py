@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.cli.runs import WIDE
+from shoal.cli.terminal import print_table
 
 if TYPE_CHECKING:
     from shoal.experiments.report.claims import Verdict
@@ -41,18 +41,18 @@ def carry_out(args: argparse.Namespace) -> None:
 
 
 def _print_claims(verdicts: Sequence[Verdict]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
-    measured = [verdict for verdict in verdicts if verdict.here]
-    if not measured:
-        return
-    table = Table(box=None, pad_edge=False)
-    for title in ("claim", "paper", "here", "typical", ""):
-        table.add_column(title, no_wrap=title != "claim")
-    for verdict in measured:
-        style = _STYLES.get(verdict.verdict, "")
-        said = f"[{style}]{verdict.verdict}[/]" if style else verdict.verdict
-        table.add_row(verdict.claim.claim, verdict.claim.paper or "-", verdict.here,
-                      verdict.typical or "-", said)  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+    rows = [
+        (
+            verdict.claim.claim,
+            verdict.claim.paper or "-",
+            verdict.here,
+            verdict.typical or "-",
+            Text(verdict.verdict, _STYLES.get(verdict.verdict, "")),
+        )
+        for verdict in verdicts
+        if verdict.here
+    ]
+    if rows:
+        print_table(("claim", "paper", "here", "typical", ""), rows, words=("claim",))
