@@ -13,9 +13,12 @@ def test_a_short_run_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("name", ["plain", "[/x] [bold]"])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("plain", "plain"), ("[/x] [bold]", "[/x] [bold]"), ("\x1b]0;title\x07", r"\x1b]0;title\x07")],
+)
 def test_a_longer_run_shows_its_name_and_how_far_it_is(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(display, "_PATIENCE", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -25,5 +28,5 @@ def test_a_longer_run_shows_its_name_and_how_far_it_is(
     bar.close()
     out, err = capsys.readouterr()
     assert out == ""
-    assert name in err
+    assert shown in err
     assert "25/40" in err

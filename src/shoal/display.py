@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from shoal.execution.wording import printable
+
 _PATIENCE = 0.3
 """Seconds before the bar appears: short runs show nothing."""
 
@@ -47,7 +49,7 @@ class ProgressBar:
             console=Console(stderr=True),
             transient=True,
         )
-        self._task = self._bar.add_task(self._name, total=self._tasks)
+        self._task = self._bar.add_task(printable(self._name), total=self._tasks)
         self._bar.start()
 
     def close(self) -> None:

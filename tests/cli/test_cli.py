@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -233,6 +234,15 @@ def test_show_draws_a_chart_and_writes_a_page(shoal: Shoal, folder: Path) -> Non
     assert run in page
 
 
+def test_control_characters_of_names_are_shown_escaped(shoal: Shoal) -> None:
+    run = run_of(shoal("run", "pipeline.py:output", "--name", "red\x1b[31m\n"))
+    told = r"red\x1b[31m\n"
+    for command in (("runs",), ("show", run), ("history", "show", "wrong")):
+        said = shoal(*command)
+        assert told in said.out + said.err, command
+        assert "\x1b" not in said.out + said.err
+
+
 @pytest.mark.parametrize("command", ["show", "logs"])
 @pytest.mark.parametrize("run", ["0101-000000-abcdef", "last", "", "../../etc/passwd"])
 def test_a_run_that_is_not_known_is_told(shoal: Shoal, command: str, run: str) -> None:
@@ -422,6 +432,47 @@ def test_a_port_that_is_taken_is_told(shoal: Shoal) -> None:
         said = shoal("gateway", "--port", str(server.getsockname()[1]))
     assert said.code == 1
     assert "in use" in said.err
+
+
+# Terminals.
+
+
+def test_charts_have_colours_on_a_terminal_unless_no_color_is_set(
+    shoal: Shoal, terminal: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ("run", "pipeline.py:output", "--name", "x", "--report")
+    commands = (run, ("plan", "pipeline.py:output"), ("show", "last"))
+    terminal(80)
+    for value, colours in (("", True), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", value)
+        for command in commands:
+            said = shoal(*command)
+            assert said.code == 0, said.err
+            assert ("\x1b[38;5;" in said.out + said.err) == colours, command
+
+
+def test_what_a_stream_cannot_encode_is_replaced(folder: Path) -> None:
+    (folder / "größe.py").write_text(
+        "import shoal\noutput = shoal.task(len, name='größe')('grün')\n", encoding="utf-8"
+    )
+    for command in ("plan", "run"):
+        report = ["--report"] * (command == "run")
+        with started(command, "größe.py:output", *report, PYTHONIOENCODING="ascii") as process:
+            out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, err
+        assert "gr??e" in out + err
+        assert "Traceback" not in err
+
+
+def test_a_page_is_utf_8_whatever_the_locale_is(folder: Path) -> None:
+    ascii_only = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    (folder / "sizes.py").write_text(
+        "import shoal\noutput = shoal.task(len, name='größe')('')\n", encoding="utf-8"
+    )
+    with started("plan", "sizes.py:output", "--html", "page.html", **ascii_only) as process:
+        err = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, err
+    assert "größe" in (folder / "page.html").read_text(encoding="utf-8")
 
 
 # As a process.

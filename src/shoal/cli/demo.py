@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from shoal.cli.show import print_gantt, terminal_width, write_page
+from shoal.cli.show import print_gantt, write_page
+from shoal.cli.terminal import colored, terminal_width
 from shoal.errors import HistoryError
 from shoal.execution.gantt import gantt_html
 from shoal.experiments.text_analysis import generate_text, text_analysis
@@ -43,7 +44,7 @@ def carry_out(args: argparse.Namespace) -> None:
         value = run.result()
     print(f"{value}\n")
     if run.preview.learnt:
-        print(run.report(width=terminal_width(), color=sys.stdout.isatty()))
+        print(run.report(width=terminal_width(), color=colored(sys.stdout)))
     else:
         print_gantt(run.timeline)
     folder = Path(args.out)

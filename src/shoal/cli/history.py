@@ -17,7 +17,7 @@ from shoal.cli.terminal import NARROW, print_table
 from shoal.cli.trends import kept, relative_error, trends
 from shoal.connecting import open_history
 from shoal.errors import HistoryDamaged, UsageError
-from shoal.execution.wording import counted, listed, percent
+from shoal.execution.wording import counted, listed, percent, printable
 from shoal.metadata.history import RESUMED, History, RunRecord, exported, import_runs
 from shoal.metadata.sqlite import set_aside
 from shoal.settings import resolve
@@ -79,8 +79,9 @@ def _check_name(history: History, name: str) -> None:
         return
     if not names:
         raise UsageError(f"No run of {name!r} is known, nor of any other workflow.")
+    shown = listed([printable(each) for each in names])
     near = difflib.get_close_matches(name, names, 1, 0.6)
-    meant = f"did you mean {near[0]!r}?" if near else f"there are runs of {listed(names)}."
+    meant = f"did you mean {near[0]!r}?" if near else f"there are runs of {shown}."
     raise UsageError(f"No run of {name!r} is known; {meant}")
 
 

@@ -9,7 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from shoal.cli.terminal import replace_unknown
 from shoal.errors import ShoalError, UsageError
+from shoal.execution.wording import printable
 
 COMMANDS = {
     "demo": "run a workflow worth looking at",
@@ -33,6 +35,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0 if all went well, 1 after a failure, 2 for bad input."""
     args = list(sys.argv[1:] if argv is None else argv)
+    replace_unknown(sys.stdout, sys.stderr)
     parser = argparse.ArgumentParser(
         prog="shoal",
         description="Run Python workflows on serverless workers.",
@@ -58,7 +61,8 @@ def _carry_out(parsed: argparse.Namespace) -> int:
         importlib.import_module(f"shoal.cli.{parsed.command}").carry_out(parsed)
         sys.stdout.flush()
     except ShoalError as error:
-        print(f"error: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        said = "\n".join([f"error: {error}", *getattr(error, "__notes__", ())])
+        print(printable(said, kept="\n\t"), file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

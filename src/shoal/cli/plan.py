@@ -10,7 +10,8 @@ from typing import Any
 from shoal.cli.planning import configure_planning, planning_options
 from shoal.cli.run import configure_workflow, load_output
 from shoal.cli.settings import assigned
-from shoal.cli.show import terminal_width, write_page
+from shoal.cli.show import write_page
+from shoal.cli.terminal import colored, terminal_width
 from shoal.engine import plan
 from shoal.execution.gantt import gantt_html
 
@@ -38,7 +39,7 @@ def carry_out(args: argparse.Namespace) -> None:
     options = planning_options(args)
     output = load_output(args.workflow, given)
     preview = plan(output, **({"name": args.name} | given | options))
-    parts = [preview.show(terminal_width(), sys.stdout.isatty())]
+    parts = [preview.show(terminal_width(), colored(sys.stdout))]
     if args.compare is not None:
         level: dict[str, Any] = {"sla": options["sla"]} if "sla" in options else {}
         level |= {"planner": args.compare}

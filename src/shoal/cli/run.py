@@ -17,7 +17,7 @@ from typing import Any
 
 from shoal.cli.planning import configure_planning, planning_options
 from shoal.cli.settings import assigned, configure_set
-from shoal.cli.show import terminal_width
+from shoal.cli.terminal import colored, terminal_width
 from shoal.engine import submit
 from shoal.errors import ShoalError, UsageError
 from shoal.execution.wording import counted
@@ -64,7 +64,7 @@ def carry_out(args: argparse.Namespace) -> None:
     pprint.pprint(value)
     sys.stdout.flush()
     if args.report:
-        print(run.report(terminal_width(), sys.stderr.isatty()), file=sys.stderr)
+        print(run.report(terminal_width(), colored(sys.stderr)), file=sys.stderr)
     elsewhere = "".join(f" --set {name}=…" for name in ("store", "folder") if name in given)
     print(f"run {run.id}: {counted(len(run.workflow), 'task')} in {run.makespan:.3f} s "
           f"(`shoal show {run.id}{elsewhere}` shows them)", file=sys.stderr)  # fmt: skip

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from contextlib import closing
 from pathlib import Path
 
 from shoal.cli.settings import assigned, configure_set
+from shoal.cli.terminal import colored, terminal_width
 from shoal.cli.trends import relative_error
 from shoal.connecting import open_history
 from shoal.errors import UsageError
 from shoal.execution.gantt import gantt_html, gantt_text
 from shoal.execution.timeline import Timeline
-from shoal.execution.wording import percent, seconds_text
+from shoal.execution.wording import percent, printable, seconds_text
 from shoal.metadata.history import RunRecord
 from shoal.settings import resolve
 
@@ -36,9 +36,9 @@ def carry_out(args: argparse.Namespace) -> None:
         record = latest[0] if latest else history.find(args.run)
         timeline = history.load(record).timeline
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
-    print(f"run {record.run} of {record.name}, {started}: {record.outcome}")
+    print(printable(f"run {record.run} of {record.name}, {started}: {record.outcome}"))
     if record.planner:
-        print(_planned(record))
+        print(printable(_planned(record)))
     print_gantt(timeline)
     for line in timeline.shard_use:
         print(line)
@@ -60,18 +60,13 @@ def _planned(record: RunRecord) -> str:
 
 def print_gantt(timeline: Timeline) -> None:
     """Print a chart as wide as the terminal."""
-    print(gantt_text(timeline, width=terminal_width(), color=sys.stdout.isatty()))
-
-
-def terminal_width() -> int:
-    """How many columns a chart may have."""
-    return min(160, shutil.get_terminal_size((100, 24)).columns)
+    print(gantt_text(timeline, width=terminal_width(), color=colored(sys.stdout)))
 
 
 def write_page(path: Path, page: str) -> None:
     """Write a file that the user asked for."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page)
+        path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}.") from error
