@@ -237,18 +237,39 @@ def test_show_draws_a_chart_and_writes_a_page(shoal: Shoal, folder: Path) -> Non
 def test_control_characters_of_names_are_shown_escaped(shoal: Shoal) -> None:
     run = run_of(shoal("run", "pipeline.py:output", "--name", "red\x1b[31m\n"))
     told = r"red\x1b[31m\n"
-    for command in (("runs",), ("show", run), ("history", "show", "wrong")):
+    for command in (("runs",), ("show", run), ("history", "show", "wrong"), ("history", "show")):
         said = shoal(*command)
         assert told in said.out + said.err, command
         assert "\x1b" not in said.out + said.err
 
 
 @pytest.mark.parametrize("command", ["show", "logs"])
-@pytest.mark.parametrize("run", ["0101-000000-abcdef", "last", "", "../../etc/passwd"])
+@pytest.mark.parametrize("run", ["0101-000000-abcdef", "", "../../etc/passwd"])
 def test_a_run_that_is_not_known_is_told(shoal: Shoal, command: str, run: str) -> None:
     said = shoal(command, run)
     assert said.code == 2
     assert f"error: There is no run {run!r}. `shoal runs` lists the runs" in said.err
+
+
+@pytest.mark.parametrize("command", ["show", "logs"])
+def test_before_the_first_run_there_is_no_last_one(shoal: Shoal, command: str) -> None:
+    said = shoal(command, "last")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == "error: No run is known yet. `shoal demo` makes one.\n"
+
+
+@pytest.mark.parametrize("command", [("runs",), ("history", "show"), ("history", "show", "x")])
+@pytest.mark.parametrize("most", ["0", "-3", "few", "1.5"])
+def test_no_fewer_than_one_run_can_be_asked_for(
+    shoal: Shoal, command: tuple[str, ...], most: str
+) -> None:
+    said = shoal(*command, "-n", most)
+    assert (said.code, said.out) == (2, "")
+    assert f"argument -n/--most: {most!r}: give a whole number of at least 1\n" in said.err
+
+
+def test_more_runs_can_be_asked_for_than_there_are(shoal: Shoal) -> None:
+    assert shoal("runs", "-n", "9" * 30).code == 0
 
 
 def test_a_page_that_cannot_be_written_is_told(shoal: Shoal, folder: Path) -> None:

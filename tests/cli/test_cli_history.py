@@ -6,6 +6,7 @@ import gzip
 import io
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -132,6 +133,15 @@ def test_show_tells_how_each_run_fared_and_the_trend(shoal: Shoal, folder: Path)
     ]
     assert lines[-1] == "SLA of 95 %           kept in 1 of 2 runs"
     assert len(shoal("history", "show", "flow", "-n", "1").out.splitlines()) == 2
+
+
+def test_show_without_a_name_lists_the_workflows_that_have_runs(shoal: Shoal, folder: Path) -> None:
+    assert shoal("history", "show").out == "No run is known yet. `shoal demo` makes one.\n"
+    file(folder, *(record(n, 1.0, name="nightly") for n in range(3)), record(3, 1.0, name="other"))
+    rows = [line.split() for line in shoal("history", "show").out.splitlines()]
+    assert rows[0] == ["workflow", "runs", "latest"]
+    assert [row[:2] for row in rows[1:]] == [["other", "1"], ["nightly", "3"]]
+    assert " ".join(rows[2][2:]) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1e9 + 2))
 
 
 @pytest.mark.parametrize("columns", [80, 60, 30])
@@ -424,7 +434,7 @@ def test_every_action_has_help(shoal: Shoal, action: str) -> None:
     assert action in shoal("history", "--help").out
 
 
-@pytest.mark.parametrize("args", [(), ("fly",), ("show",), ("export",), ("import",)])
+@pytest.mark.parametrize("args", [(), ("fly",), ("export",), ("import",)])
 def test_bad_usage_of_history_ends_with_2_and_the_usage(
     shoal: Shoal, args: tuple[str, ...]
 ) -> None:

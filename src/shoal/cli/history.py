@@ -6,12 +6,12 @@ import argparse
 import difflib
 import gzip
 import sys
-import time
 import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import IO
 
+from shoal.cli.runs import NO_RUNS, began, configure_most
 from shoal.cli.settings import assigned, configure_set
 from shoal.cli.terminal import NARROW, print_table
 from shoal.cli.trends import kept, relative_error, trends
@@ -41,12 +41,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show = action(
         "show",
         "compare a workflow's latest runs with what was predicted",
-        " The error is how much longer a run took than predicted; execute, start and transfer are "
-        "the median errors of the predictions of each.",
+        " Without NAME: list the workflows that have runs. The error is how much longer a run took "
+        "than predicted; execute, start and transfer are the median errors of the predictions of "
+        "each.",
     )
     show.epilog = NARROW
-    show.add_argument("name", metavar="NAME", help="the workflow's name")
-    show.add_argument("-n", "--most", type=int, default=20, help="how many runs (default: 20)")
+    show.add_argument("name", metavar="NAME", nargs="?", help="the workflow's name")
+    configure_most(show, "how many runs of NAME")
     export = action("export", "write runs to a file, a line of JSON for each")
     export.add_argument("file", metavar="FILE", help="compressed if it ends with .gz; - is stdout")
     export.add_argument("name", metavar="NAME", nargs="?", help="only the runs of this workflow")
@@ -86,7 +87,10 @@ def _check_name(history: History, name: str) -> None:
 
 
 def _show(history: History, args: argparse.Namespace) -> None:
-    runs = history.runs(name=args.name, most=max(1, args.most))
+    if args.name is None:
+        _list(history)
+        return
+    runs = history.runs(name=args.name, most=args.most)
     print_table(
         _TITLES,
         map(_row, runs),
@@ -99,6 +103,18 @@ def _show(history: History, args: argparse.Namespace) -> None:
         print("", *lines, sep="\n")
 
 
+def _list(history: History) -> None:
+    """Print the workflows that have runs, the latest first."""
+    runs: dict[str, list[RunRecord]] = {}
+    for run in history.runs(most=1_000_000):
+        runs.setdefault(run.name, []).append(run)
+    if not runs:
+        print(NO_RUNS)
+        return
+    rows = ((name, f"{len(found):,}", began(found[0])) for name, found in runs.items())
+    print_table(("workflow", "runs", "latest"), rows, numbers=("runs",), words=("workflow",))
+
+
 def _row(run: RunRecord) -> list[str]:
     error, within = relative_error(run), kept(run)
     level = "" if run.sla == "median" else run.sla
@@ -109,7 +125,7 @@ def _row(run: RunRecord) -> list[str]:
     elif within is not None:
         level += " kept" if within else " missed"
     return [
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started)),
+        began(run),
         run.planner or "-",
         f"{run.workers:,}",
         f"{run.makespan:,.3f} s",

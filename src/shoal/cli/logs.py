@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
+from shoal.cli.runs import find_run
 from shoal.cli.settings import assigned, configure_set
 from shoal.connecting import open_history, remote_platform
 from shoal.platform.base import LogLine
@@ -27,8 +28,7 @@ def carry_out(args: argparse.Namespace) -> None:
     """Print the lines."""
     settings = resolve(assigned(args.assignments))
     with closing(open_history(settings)) as history:
-        latest = history.runs(most=1) if args.run == "last" else []
-        run = (latest[0] if latest else history.find(args.run)).run
+        run = find_run(history, args.run).run
     lines = _lines(run, settings)
     if not lines:
         print(f"The tasks of run {run} printed nothing.")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from contextlib import closing
 
 from shoal.cli.settings import assigned, configure_set
 from shoal.cli.terminal import NARROW, print_table
 from shoal.connecting import open_history
-from shoal.metadata.history import RunRecord
+from shoal.errors import UsageError
+from shoal.metadata.history import History, RunRecord
 from shoal.settings import resolve
 
+NO_RUNS = "No run is known yet. `shoal demo` makes one."
 _TITLES = ("run", "workflow", "started", "planner", "tasks", "workers", "seconds", "predicted",
            "outcome")  # fmt: skip
 
@@ -20,17 +23,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = NARROW
     parser.add_argument("name", nargs="?", help="only the runs of this workflow")
-    parser.add_argument("-n", "--most", type=int, default=20, help="how many (default: 20)")
+    configure_most(parser, "how many")
     configure_set(parser)
+
+
+def configure_most(parser: argparse.ArgumentParser, what: str) -> None:
+    """Let a command take how many runs are wanted."""
+    parser.add_argument("-n", "--most", type=_count, default=20, help=f"{what} (default: 20)")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of at least 1")
+    return min(int(text), sys.maxsize)  # more than that no database takes
 
 
 def carry_out(args: argparse.Namespace) -> None:
     """Print a table of runs."""
     with closing(open_history(resolve(assigned(args.assignments)))) as history:
-        found = history.runs(name=args.name, most=max(1, args.most))
+        found = history.runs(name=args.name, most=args.most)
     if not found:
-        of_name = f" of {args.name!r}" if args.name else ""
-        print(f"No run{of_name} is known yet. `shoal demo` makes one.")
+        print(f"No run of {args.name!r} is known yet." if args.name else NO_RUNS)
         return
     print_table(
         _TITLES,
@@ -41,11 +54,26 @@ def carry_out(args: argparse.Namespace) -> None:
     )
 
 
+def find_run(history: History, run: str) -> RunRecord:
+    """A run by its id, the beginning of that, or `last`."""
+    if run != "last":
+        return history.find(run)
+    latest = history.runs(most=1)
+    if not latest:
+        raise UsageError(NO_RUNS)
+    return latest[0]
+
+
+def began(run: RunRecord) -> str:
+    """When a run was started, in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
+
+
 def _row(run: RunRecord) -> list[str]:
     return [
         run.run,
         run.name,
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started)),
+        began(run),
         run.planner or "-",
         f"{run.tasks:,}",
         f"{run.workers:,}",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
+from shoal.cli.runs import began, find_run
 from shoal.cli.settings import assigned, configure_set
 from shoal.cli.terminal import colored, terminal_width
 from shoal.cli.trends import relative_error
@@ -32,11 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def carry_out(args: argparse.Namespace) -> None:
     """Show the run."""
     with closing(open_history(resolve(assigned(args.assignments)))) as history:
-        latest = history.runs(most=1) if args.run == "last" else []
-        record = latest[0] if latest else history.find(args.run)
+        record = find_run(history, args.run)
         timeline = history.load(record).timeline
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
-    print(printable(f"run {record.run} of {record.name}, {started}: {record.outcome}"))
+    print(printable(f"run {record.run} of {record.name}, {began(record)}: {record.outcome}"))
     if record.planner:
         print(printable(_planned(record)))
     print_gantt(timeline)
