@@ -115,6 +115,7 @@ def test_what_cannot_be_planned_is_told_in_a_line_with_code_2(
     [
         (["nowhere.py:output"], "There is no file nowhere.py."),
         (["pipeline.py:output", "--explain", "sub#0"], "no task 'sub#0'; it has add#0, add#1"),
+        (["pipeline.py:output", "--explain", "add"], "no task 'add'; did you mean 'add#0'?"),
         (["pipeline.py:output", "--compare", "best"], "There is no planner 'best'"),
         (["pipeline.py:output", "--html", "."], "can't be written"),
     ],

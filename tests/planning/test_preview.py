@@ -259,8 +259,19 @@ def test_what_helps_a_task_is_explained() -> None:
 
 
 def test_a_task_that_there_is_not_is_not_explained() -> None:
-    with pytest.raises(UsageError, match=r"no task 'stop#1'; it has step#0, step#1\.$"):
-        tiny().explain("stop#1")
+    with pytest.raises(UsageError, match=r"no task 'fly#1'; it has step#0, step#1\.$"):
+        tiny().explain("fly#1")
+    with pytest.raises(UsageError, match=r"; it has step#0, step#1, step#2, .+ and 4 more\.$"):
+        shown(chain(9), "0" * 9).explain("fly")
+
+
+@pytest.mark.parametrize(
+    ("task", "meant"),
+    [("step", "step#0"), ("stop#1", "step#1"), ("step#7", "step#0"), ("step#", "step#0")],
+)
+def test_a_task_that_may_have_been_meant_is_suggested(task: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"no task '{task}'; did you mean '{meant}'\\?$"):
+        tiny().explain(task)
 
 
 def test_a_plan_is_previewed_again_for_a_later_run() -> None:

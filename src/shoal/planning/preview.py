@@ -249,9 +249,21 @@ class Preview:
         """Why a task is where it is, in a sentence or two."""
         name = TaskId(task)
         if name not in self.plan.placements:
-            some = listed(list(self.plan.placements), 5)
-            raise UsageError(f"The workflow has no task {task!r}; it has {some}.")
+            raise UsageError(f"The workflow has no task {task!r}; {self._meant(task)}")
         return _Explanation(self, name).text()
+
+    def _meant(self, task: str) -> str:
+        """What a task that there isn't may have been meant to be."""
+        from difflib import get_close_matches
+
+        tasks = list(self.plan.placements)
+        name, _, number = task.partition("#")
+        names = {known.partition("#")[0]: known for known in reversed(tasks)}
+        near = get_close_matches(name, names, 1)
+        if not near:
+            return f"it has {listed(tasks, 5)}."
+        wanted = TaskId(f"{near[0]}#{number}")
+        return f"did you mean {wanted if wanted in tasks else names[near[0]]!r}?"
 
 
 def level_of(makespans: list[float], p: float) -> float:
