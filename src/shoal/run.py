@@ -571,13 +571,13 @@ class Run:
             outcome=_text(outcome),
             configuration=", ".join(sorted(resources)),
             planning=self.preview.planning,
-            sla=_text(self.preview.sla),
+            sla=str(self.preview.sla),
         )
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.name}: {self._state}>"
 
 
-def _text(value: object) -> str:
-    """What a planner or a task may have made, as text that history can keep."""
-    return ("" if value is None else str(value)).encode(errors="replace").decode()
+def _text(value: str) -> str:
+    """Text that history can keep."""
+    return value.encode(errors="replace").decode()

