@@ -10,6 +10,7 @@ Use an otherwise idle machine: the load before the start is printed with the fig
 """
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -146,6 +147,7 @@ def main() -> int:
         return 2
     say: Say = (lambda _: None) if options.quiet else (lambda line: print(line, file=sys.stderr))
     setting = find_setting(engines, options.repeats)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what `first` imports is compiled once
     try:
         with no_process_left():
             results = compare(options.workloads, engines, options.repeats, options.limit, say)
