@@ -48,7 +48,8 @@ lint: $(VENV)/.dev
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
-	$(BIN)/mypy --ignore-missing-imports --allow-subclassing-any --allow-untyped-decorators benchmarks
+	$(BIN)/mypy --ignore-missing-imports --allow-subclassing-any --allow-untyped-calls \
+		--allow-untyped-decorators benchmarks
 
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports
