@@ -18,7 +18,7 @@ from shoal.cli.trends import kept, relative_error, trends
 from shoal.connecting import open_history
 from shoal.errors import HistoryDamaged, UsageError
 from shoal.execution.wording import counted, listed, percent, printable
-from shoal.metadata.history import RESUMED, History, RunRecord, exported, import_runs
+from shoal.metadata.history import ALL, RESUMED, History, RunRecord, exported, import_runs
 from shoal.metadata.sqlite import set_aside
 from shoal.settings import resolve
 
@@ -106,7 +106,7 @@ def _show(history: History, args: argparse.Namespace) -> None:
 def _list(history: History) -> None:
     """Print the workflows that have runs, the latest first."""
     runs: dict[str, list[RunRecord]] = {}
-    for run in history.runs(most=1_000_000):
+    for run in history.runs(most=ALL):
         runs.setdefault(run.name, []).append(run)
     if not runs:
         print(NO_RUNS)

@@ -34,7 +34,7 @@ READ = 20
 """Runs of each shape and resources that a plan learns from."""
 RESUMED = "done, resumed"
 """The outcome of a run that went on with what an earlier try had finished, and ended well."""
-_ALL = 1_000_000
+ALL = 1_000_000
 """More runs than any history has."""
 _MOST = 1e15
 """No number of a record is larger."""
@@ -169,7 +169,7 @@ class BlockReader:
 
 def exported(history: History, name: str | None = None) -> Iterator[str]:
     """Runs as lines of text, the oldest first."""
-    for record in reversed(history.runs(name=name, most=_ALL)):
+    for record in reversed(history.runs(name=name, most=ALL)):
         try:
             run = history.load(record)
         except UnknownRun:
@@ -200,7 +200,7 @@ def import_runs(history: History, lines: Iterable[str], where: Path) -> Imported
 
 
 def _ids(history: History) -> set[RunId]:
-    return {record.run for record in history.runs(most=_ALL)}
+    return {record.run for record in history.runs(most=ALL)}
 
 
 def _imported(line: Any) -> FiledRun:

@@ -27,10 +27,11 @@ def placed(
     for task, home in homes.items():
         asked.setdefault(home, {})[resources[task]] = None
     apart = sum(map(len, asked.values())) <= workers
+    shared = {} if apart else {home: covering(found) for home, found in asked.items()}
     made: dict[tuple[int, Resources], Placement] = {}
     placements = {}
     for task, home in homes.items():
-        has = resources[task] if apart else covering(asked[home])
+        has = shared.get(home, resources[task])
         if (home, has) not in made:
             made[home, has] = Placement(WorkerId(f"w{len(made)}"), has)
         placements[task] = made[home, has]

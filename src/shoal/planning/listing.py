@@ -16,7 +16,7 @@ from random import Random
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.estimates import Estimates
-from shoal.types import Resources, TaskId, WorkerId
+from shoal.types import Resources, WorkerId
 
 _Gap = tuple[float, int]
 
@@ -248,9 +248,3 @@ def _earliest(slots: list[list[tuple[float, float]]], ready: float, seconds: flo
         if begin < best[0]:
             best = (begin, number)
     return best
-
-
-def fixed_resources(estimates: Estimates) -> dict[TaskId, Resources]:
-    """The tasks that ask for resources of their own."""
-    workflow = estimates.workflow
-    return {task: asked for task in workflow.calls if (asked := workflow.resources(task))}

@@ -25,7 +25,7 @@ from shoal.execution.timeline import Timeline
 from shoal.planning.base import Conditions, Optimization, Stopwatch, simulating_seconds
 from shoal.planning.critical import critical_path
 from shoal.planning.estimates import Estimates
-from shoal.planning.listing import Lister, Style, fixed_resources
+from shoal.planning.listing import Lister, Style
 from shoal.planning.nonuniform import NonUniformPlanner, downgraded, strongest_first
 from shoal.planning.optimizations import (
     PreLoadOptimization,
@@ -116,10 +116,11 @@ class Search:
         if limit is None:
             limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
         self.limit = limit
-        self.fixed = bool(fixed_resources(self.estimates))
+        self.fixed = any(workflow.resources(task) for task in workflow.calls)
+        """Whether a task asks for resources of its own."""
         looks = len(workflow) * conditions.workers
         self.lists = not self.fixed and looks < limit * _LISTED_A_SECOND / 4
-        """Whether there is time for list schedules, and no task asks for resources."""
+        """Whether list schedules are proposed: they take long for many tasks and workers."""
         self.begin = begin
         self.watch = Stopwatch(0.9 * limit - (time.monotonic() - begin))
         self.optimizations = [optimization_of(given) for given in goal.optimizations]
