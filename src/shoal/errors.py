@@ -223,6 +223,11 @@ class StoreUnavailable(StoreError):
 class StoreInterrupted(StoreUnavailable):
     """The connection broke, or the server isn't ready yet: the same may work in a moment."""
 
+    def __init__(self, reason: str, server: str = "") -> None:
+        self.reason = reason
+        self.server = server
+        super().__init__(reason)
+
 
 class ShardUnavailable(StoreUnavailable):
     """One of the servers that a run's outputs are spread over stays away; the others answer."""

@@ -21,13 +21,14 @@ from shoal.errors import (
     StoreUnavailable,
 )
 from shoal.storage import backoff
-from shoal.storage.backoff import Backoff, Outage
+from shoal.storage.backoff import Backoff
 from shoal.storage.base import Completion, Letter, Opening
 from shoal.storage.keys import CLIENT
+from shoal.storage.outage import outage_of
 from shoal.storage.redis import RedisStore
 from shoal.storage.resp import Address, Connection, not_ready, parse_url
 from shoal.types import RunId, WorkerId
-from store_servers import serving, url_of
+from store_servers import reachable, serving, url_of
 
 w0 = WorkerId("w0")
 LARGE = 300_000
@@ -39,7 +40,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.pauses: list[float] = []
-        monkeypatch.setattr(backoff.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(backoff.time, "monotonic", lambda: self.now)  # everybody's
 
     def wait(self, seconds: float) -> bool:
         self.pauses.append(seconds)
@@ -49,6 +50,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    outage_of(str(WHERE)).ended()
     return Clock(monkeypatch)
 
 
@@ -56,7 +58,7 @@ WHERE = Address("host", 1, None)
 
 
 def test_pauses_grow_with_jitter_and_end_after_the_total_time(clock: Clock) -> None:
-    tries = Backoff(WHERE, Outage(), 20.0, clock.wait)
+    tries = Backoff(WHERE, 20.0, clock.wait)
 
     def try_for_ever() -> None:
         while tries.pause(StoreInterrupted("cut")):
@@ -77,34 +79,90 @@ def test_pauses_grow_with_jitter_and_end_after_the_total_time(clock: Clock) -> N
 def test_threads_of_a_client_wait_for_the_same_time_and_who_is_late_tries_once(
     clock: Clock,
 ) -> None:
-    outage = Outage()
-    early, late = (Backoff(WHERE, outage, 4.0, clock.wait) for _ in range(2))
+    early, late = (Backoff(WHERE, 4.0, clock.wait) for _ in range(2))
     error = StoreInterrupted("cut")
     while clock.now < 103.0:
         early.pause(error)
     while clock.now < 104.0:
         late.pause(error)
-    for tries in (early, late, Backoff(WHERE, outage, 4.0, clock.wait)):
+    for tries in (early, late, Backoff(WHERE, 4.0, clock.wait)):
         with pytest.raises(StoreUnavailable, match="has not answered for 4"):
             tries.pause(error)
 
 
 def test_server_that_was_back_in_between_is_waited_for_anew(clock: Clock) -> None:
-    outage = Outage()
+    outage = outage_of(str(WHERE))
     error = StoreInterrupted("cut")
-    first = Backoff(WHERE, outage, 1.0, clock.wait)
+    first = Backoff(WHERE, 1.0, clock.wait)
     while clock.now < 101.0:
         first.pause(error)
     outage.ended()
     assert not outage.lasts
-    assert Backoff(WHERE, outage, 1.0, clock.wait).pause(error)
+    assert Backoff(WHERE, 1.0, clock.wait).pause(error)
     clock.now += 60.0  # nobody asked anything of it meanwhile
     assert not outage.lasts
-    assert Backoff(WHERE, outage, 1.0, clock.wait).pause(error)
+    assert Backoff(WHERE, 1.0, clock.wait).pause(error)
+
+
+def test_outages_with_a_reply_to_anybody_in_between_do_not_add_up(clock: Clock) -> None:
+    """Each is over before the next begins, but what failed itself is never asked again."""
+    outage = outage_of(str(WHERE))
+    for _ in range(40):
+        assert Backoff(WHERE, 20.0, clock.wait).pause(StoreInterrupted("killed"))
+        outage.ended()
+        clock.now += 1.0
+    with pytest.raises(StoreUnavailable, match=r"has not answered for 0\.0 s"):
+        Backoff(WHERE, 0.0, clock.wait).pause(StoreInterrupted("killed"))
+
+
+def test_operation_that_is_always_broken_off_ends_though_the_server_answers_others(
+    clock: Clock,
+) -> None:
+    tries, outage = Backoff(WHERE, 20.0, clock.wait), outage_of(str(WHERE))
+
+    def try_for_ever() -> None:
+        while tries.pause(StoreInterrupted("cut")):
+            outage.ended()
+
+    with pytest.raises(StoreUnavailable, match=r"host:1 answers, but .* tries over 2\d\.\d s.*cut"):
+        try_for_ever()
+
+
+def test_tries_that_take_long_to_fail_count_in_full(clock: Clock) -> None:
+    """Nobody answers at an address that swallows everything: each try ends by a time limit."""
+    tries = Backoff(WHERE, 20.0, clock.wait)
+
+    def try_for_ever() -> None:
+        while tries.pause(StoreInterrupted("timed out")):
+            clock.now += 6.0
+
+    with pytest.raises(StoreUnavailable, match=r"has not answered for 2\d\.\d s.*timed out"):
+        try_for_ever()
+
+
+def test_failure_names_the_node_that_failed(clock: Clock) -> None:
+    with pytest.raises(StoreUnavailable, match=r"The store at other:2 has not answered"):
+        Backoff(WHERE, 0.0, clock.wait).pause(StoreInterrupted("cut", "other:2"))
+
+
+@pytest.mark.real
+def test_reply_on_any_connection_of_the_process_ends_an_outage(tmp_path: Path, run: RunId) -> None:
+    with (
+        serving(tmp_path) as server,
+        closing_store(server.reached()) as store,
+        closing_store(RedisStore(server.url)) as other,
+    ):
+        server.kill()
+        store.progress(run)
+        assert store._outage.lasts
+        server.start()
+        assert eventually(lambda: reachable(server.url))
+        other.progress(run)
+        assert not store._outage.lasts
 
 
 def test_ended_pause_ends_the_trying() -> None:
-    assert not Backoff(WHERE, Outage(), 20.0, lambda seconds: True).pause(StoreInterrupted("cut"))
+    assert not Backoff(WHERE, 20.0, lambda seconds: True).pause(StoreInterrupted("cut"))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from shoal.errors import SettingsError, StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage.codec import Buffer
+from shoal.storage.outage import outage_of
 
 Arg = str | int | float | Buffer | list[Buffer]
 """A command's argument; a list of buffers is one argument, written without joining."""
@@ -146,6 +147,7 @@ class Connection:
         self.lifetime: str | None = None
         """The server's, once somebody has asked for it."""
         self._latency = latency
+        self._outage = outage_of(str(address))
         self._socket = self._connect()
         self._buffer = bytearray(1 << 16)
         self._view = memoryview(self._buffer)
@@ -168,7 +170,8 @@ class Connection:
         except OSError as error:
             raise StoreInterrupted(
                 f"The store at {self.address} can't be reached: {error}. Is the server running, "
-                "and is the address right?"
+                "and is the address right?",
+                str(self.address),
             ) from error
         return sock
 
@@ -280,18 +283,23 @@ class Connection:
             while self._unanswered:
                 self._unanswered -= 1
                 self._let_in(self._reply())
-            return self._reply()
+            reply = self._reply()
         except OSError as error:
             raise self._broken(error) from error
         except ValueError as error:
             raise self._strange(str(error)) from error
+        if not not_ready(reply):
+            self._outage.ended()
+        return reply
 
     def interruption(self, error: StoreRefused) -> StoreInterrupted:
         """What to raise for the reply of a server that isn't ready."""
-        return StoreInterrupted(f"The store at {self.address} isn't ready yet: {error}.")
+        where = str(self.address)
+        return StoreInterrupted(f"The store at {where} isn't ready yet: {error}.", where)
 
     def _broken(self, error: OSError) -> StoreInterrupted:
-        return StoreInterrupted(f"The connection to the store at {self.address} broke: {error}.")
+        where = str(self.address)
+        return StoreInterrupted(f"The connection to the store at {where} broke: {error}.", where)
 
     def _strange(self, said: str) -> StoreUnavailable:
         return StoreUnavailable(

@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import RunOver, StoreInterrupted, StoreRefused, StoreUnavailable
-from shoal.storage.backoff import Backoff, Outage
+from shoal.storage.backoff import Backoff
 from shoal.storage.cluster import ClusterConnection
+from shoal.storage.outage import outage_of
 from shoal.storage.resp import Address, Arg, Connection, not_ready, parse_url, urls_in
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class ServerClient:
         self._address = self._seeds[0]
         self._latency = latency
         self._revive = revive
-        self._outage = Outage()
+        self._outage = outage_of(str(self._address))
         self._hurried = threading.Event()
         self._lock = threading.Lock()
         self._connection: Connection | None = None
@@ -126,18 +127,14 @@ class ServerClient:
         backoff: Backoff | None = None
         while True:
             try:
-                result = attempt()
+                return attempt()
             except StoreInterrupted as error:
                 if backoff is None:
                     limit = self._address.reconnect_seconds if seconds is None else seconds
                     ended = wait or self._hurried.wait
-                    backoff = Backoff(self._address, self._outage, limit, ended)
+                    backoff = Backoff(self._address, limit, ended)
                 if not backoff.pause(error):
                     raise
-            else:
-                if backoff is not None:
-                    self._outage.ended()
-                return result
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
