@@ -59,13 +59,13 @@ def tcp_server(*options: str) -> Iterator[int]:
 
 
 @contextmanager
-def cluster_server(folder: Path, count: int = 3) -> Iterator[list[int]]:
-    """The ports of a cluster's nodes, which share all slots evenly."""
+def cluster_server(folder: Path, *more: str, count: int = 3) -> Iterator[list[int]]:
+    """The ports of a cluster's nodes, which share all slots evenly, and have some more options."""
     with ExitStack() as stack:
         ports: list[int] = []
         for number in range(count):
             options = cluster_options(folder / f"{number}.conf")
-            ports.append(stack.enter_context(tcp_server(*options)))
+            ports.append(stack.enter_context(tcp_server(*options, *more)))
         form_cluster([url_of(port) for port in ports])
         yield ports
 

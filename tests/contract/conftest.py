@@ -18,6 +18,9 @@ from shoal.storage.sharded import open_store
 from shoal.types import RunId
 from store_servers import cluster_server, tcp_server, url_of
 
+SHORT = ("--proto-max-bulk-len", "1mb")
+"""What servers take at once can't be less: so a few megabytes are many pieces."""
+
 
 @pytest.fixture(scope="session")
 def embedded_url() -> Iterator[str]:
@@ -28,19 +31,19 @@ def embedded_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def tcp_url() -> Iterator[str]:
-    with tcp_server() as port:
+    with tcp_server(*SHORT) as port:
         yield url_of(port, db=3)
 
 
 @pytest.fixture(scope="session")
 def sharded_url() -> Iterator[str]:
-    with tcp_server() as a, tcp_server() as b, tcp_server() as c:
+    with tcp_server(*SHORT) as a, tcp_server(*SHORT) as b, tcp_server(*SHORT) as c:
         yield ",".join(url_of(port) for port in (a, b, c))
 
 
 @pytest.fixture(scope="session")
 def cluster_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster_server(tmp_path_factory.mktemp("cluster")) as ports:
+    with cluster_server(tmp_path_factory.mktemp("cluster"), *SHORT) as ports:
         yield ",".join(url_of(port).replace("redis:", "redis+cluster:") for port in ports)
 
 

@@ -29,6 +29,8 @@ t, u = TaskId("t#1"), TaskId("ü#2")
 BINARY = b"\r\n$3\r\n\x00\xff\xfe*1\r\n\x80" + bytes(range(256))
 LARGE = 100_000
 """More bytes than a script is given."""
+LONG = 2_500_000
+"""More bytes than the servers of these tests take at once."""
 
 
 def keys_of(server: Connection, run: RunId) -> set[str]:
@@ -66,10 +68,14 @@ def use(store: Store, run: RunId) -> None:
     """Have something of everything in a run."""
     store.open(
         run,
-        Opening([w0, w1], {w0: [b"part"], w2: [b"part"]}, {"c": [b"c"], "C": [bytes(LARGE)]}),
+        Opening(
+            [w0, w1],
+            {w0: [b"part"], w2: [b"part"]},
+            {"c": [b"c"], "C": [bytes(LARGE)], "L": [bytes(LONG)]},
+        ),
     )
     store.enter(run, w0, 1)
-    saves: list[tuple[str, Blob]] = [("a", [b"a"]), ("A", [b"A" * LARGE])]
+    saves: list[tuple[str, Blob]] = [("a", [b"a"]), ("A", [b"A" * LARGE]), ("M", [bytes(LONG)])]
     marks = [mark(t, w2, w0, w1, payload=b"0"), mark(u, w3, w0)]
     store.complete(run, w0, 1, Completion(saves, marks, [Letter("output", "a")], executed=2))
     store.complete(run, w1, 1, Completion([("B", [b"B" * LARGE])], [mark(t, w2, w0, w1)]))
@@ -86,6 +92,9 @@ SAID: dict[str, Callable[[Store, RunId], Any]] = {
     ),
     "complete with a large output": lambda store, run: store.complete(
         run, w0, 1, Completion([("A", [bytes(LARGE)])])
+    ),
+    "complete with a long output": lambda store, run: store.complete(
+        run, w0, 1, Completion([("L", [bytes(LONG)])])
     ),
     "complete with a mark": lambda store, run: store.complete(
         run, w0, 1, Completion((), [mark(t, w3, w0)])

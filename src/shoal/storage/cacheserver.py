@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from shoal.storage import keys
 from shoal.storage.cache import CacheEntry
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
+from shoal.storage.pieces import PieceClient
 from shoal.storage.resp import Arg
-from shoal.storage.server import Script, ServerClient
+from shoal.storage.server import Script
 
 _UNCOUNTED_SECONDS = 3600
 
@@ -63,7 +64,7 @@ return 1
 _BATCH = 1000
 
 
-class ServerCache(ServerClient):
+class ServerCache(PieceClient):
     """A cache that all who use a server share."""
 
     scripts = {"keep": Script(_KEEP), "remove": Script(_REMOVE)}  # noqa: RUF012 - as its base
@@ -92,6 +93,7 @@ class ServerCache(ServerClient):
         """Put an entry there, and remove others if there is too much."""
         if blob_nbytes(entry) > self._nbytes:
             return
+        self._check_length(entry, "It")
         key = keys.cache_entry(name)
         staging: list[Arg] = ["SET", key, entry, "EX", _UNCOUNTED_SECONDS]
         args = (keys.cache_entry(""), name, time.time(), self._nbytes)

@@ -38,6 +38,16 @@ def large_output(run: RunId, name: str) -> str:
     return f"shoal:{{{run}}}:large:{name}"
 
 
+def pieces(run: RunId) -> str:
+    """Set: the keys of all pieces of outputs that are longer than the server takes at once."""
+    return f"shoal:{{{run}}}:pieces"
+
+
+def piece(run: RunId) -> str:
+    """How the keys of such pieces begin; each is a string."""
+    return f"shoal:{{{run}}}:piece:"
+
+
 def staged(run: RunId, token: str) -> str:
     """String: a large output on its way, which the store may still refuse."""
     return f"shoal:{{{run}}}:staged:{token}"

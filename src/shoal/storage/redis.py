@@ -23,21 +23,21 @@ from shoal.storage.base import (
     Refused,
 )
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
+from shoal.storage.pieces import STAGED_SECONDS, PieceClient, Pieces, pieces_in
 from shoal.storage.receivers import Receivers
 from shoal.storage.resp import Arg, Connection
 from shoal.storage.scripts import SCRIPTS
-from shoal.storage.server import KEPT, ServerClient, checked, lifetime, ready
+from shoal.storage.server import KEPT, checked, lifetime, ready
 from shoal.types import RunId, TaskId, WorkerId
 
 _LARGE = 64 * 1024
 """Larger outputs are staged by a command of their own, because a script copies what it is given;
 the script then renames them, and what it doesn't, for whatever reason, is deleted after it."""
-_STAGED_SECONDS = 3600
 _CLOSING_SECONDS = 1.0
 """For how long a run is tried to be closed while the server doesn't answer anyway."""
 
 
-class RedisStore(ServerClient):
+class RedisStore(PieceClient):
     """A store on a server.
 
     Commands share one connection; each mailbox that is waited on has one of its own.
@@ -84,16 +84,31 @@ class RedisStore(ServerClient):
 
     def open(self, run: RunId, opening: Opening) -> None:
         """Begin a run."""
+        self._opened[run] = self._begin(run, opening)
+
+    def _begin(self, run: RunId, opening: Opening) -> str:
+        """Write what a run begins with; the server's lifetime then."""
+        for part in (*opening.parts.values(), opening.common or []):
+            self._check_length(part, "What a worker is to run")
+        outputs = opening.outputs.items()
+        long = {name: blob for name, blob in outputs if not self._fits(blob_nbytes(blob))}
+        fitting = {name: blob for name, blob in outputs if name not in long}
+        commands = _opening_commands(run, replace(opening, outputs=fitting))
 
         def attempt() -> tuple[list[Any], str]:
             with self._connected() as connection:
                 replies = ready(connection, connection.pipeline(commands))
                 return replies, lifetime(connection.node(keys.state(run)))
 
-        commands: list[list[Arg]] = [["MULTI"], *_opening_commands(run, opening), ["EXEC"]]
         replies, began = self._persist(attempt)
-        checked(checked(replies)[-1])
-        self._opened[run] = began
+        for reply in checked(replies):
+            if isinstance(reply, list):
+                checked(reply)
+        for name, blob in long.items():
+            listed = self._in_pieces(run, blob).packed()
+            outputs_key = keys.outputs(run)
+            self._call([["HSET", outputs_key, name, listed], ["EXPIRE", outputs_key, opening.ttl]])
+        return began
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int, *, part: bool = True) -> Entry:
         """Begin a start of a worker."""
@@ -123,10 +138,15 @@ class RedisStore(ServerClient):
             *(secrets.token_hex(8), int(completion.finished), int(completion.entering)),
         ]
         small: list[tuple[str, Blob]] = []
+        long: list[Pieces] = []
         for name, blob in completion.saves:
-            if blob_nbytes(blob) > _LARGE:
+            nbytes = blob_nbytes(blob)
+            if not self._fits(nbytes):
+                long.append(self._in_pieces(run, blob))
+                small.append((name, long[-1].packed()))
+            elif nbytes > _LARGE:
                 staged.append(keys.staged(run, secrets.token_hex(8)))
-                staging.append(["SET", staged[-1], blob, "EX", _STAGED_SECONDS])
+                staging.append(["SET", staged[-1], blob, "EX", STAGED_SECONDS])
                 args.append(name)
             else:
                 small.append((name, blob))
@@ -157,7 +177,12 @@ class RedisStore(ServerClient):
             *staged,
         )
         dropped: list[list[Arg]] = [["UNLINK", *staged]] if staged else []
-        claims, owned, refused = self._script("complete", touched, args, staging, after=dropped)
+        try:
+            said = self._script("complete", touched, args, staging, after=dropped)
+        except RunOver:
+            self._drop_pieces(long)
+            raise
+        claims, owned, refused = said
         answers: list[Answer] = [*_claims(claims)]
         answers += [Ready(TaskId(_text(task)), tuple(rest)) for task, *rest in owned]
         if refused:
@@ -249,9 +274,27 @@ class RedisStore(ServerClient):
         small, large, exists = self._call(commands)
         if not exists:
             raise RunOver(f"Run {run} is over.")
-        return [
+        found = [
             here if here is not None else there for here, there in zip(small, large, strict=True)
         ]
+        return [self._whole(run, data) for data in found]
+
+    def _in_pieces(self, run: RunId, blob: Blob) -> Pieces:
+        """Write an output that is too long for one value."""
+        pieces = self._put_pieces(keys.state(run), keys.pieces(run), keys.piece(run), blob)
+        if pieces is None:
+            raise RunOver(f"Run {run} is over.")
+        return pieces
+
+    def _whole(self, run: RunId, data: Buffer | None) -> Buffer | None:
+        """A saved output, if need be from its pieces."""
+        pieces = pieces_in(data)
+        if pieces is None:
+            return data
+        whole = self._joined(pieces)
+        if whole is None:
+            self.check(run)
+        return whole
 
     def twin(self, run: RunId, worker: WorkerId) -> Claim | None:
         """Claim one more start of a worker, beside the one at work."""
@@ -274,11 +317,7 @@ class RedisStore(ServerClient):
             keys.parts(run),
         )
         self.check(run)
-        checked(
-            self._call(
-                [["MULTI"], *_opening_commands(run, replace(opening, started=())), ["EXEC"]]
-            )[-1]
-        )
+        self._begin(run, replace(opening, started=()))
         self.expire(run, opening.ttl)
         claims, last = self._script("resume", touched, [keys.mailbox(run, ""), int(forgotten)])
         return _claims(claims), _text(last)
@@ -336,6 +375,7 @@ class RedisStore(ServerClient):
         names = (
             keys.large_outputs,
             keys.state,
+            keys.pieces,
             keys.marks,
             keys.outputs,
             keys.parts,
@@ -355,6 +395,7 @@ class RedisStore(ServerClient):
 
 
 def _opening_commands(run: RunId, opening: Opening) -> list[list[Arg]]:
+    """What a run begins with, at once; then what is large, which a transaction would hold twice."""
     lease = round(opening.lease * 1000)
     state: list[Arg] = ["run", run, "lease", lease, "restarts", opening.restarts]
     state += ["kind", opening.kind]
@@ -362,34 +403,35 @@ def _opening_commands(run: RunId, opening: Opening) -> list[list[Arg]]:
         state += [f"kind:{worker}", kind]
     for worker in opening.started:
         state += [f"claim:{worker}", 1, f"epoch:{worker}", 1]
-    commands: list[list[Arg]] = [["HSET", keys.state(run), *state]]
     leases: list[Arg] = ["", 0]
     for worker in opening.started:
         leases += [worker, 0]
-    commands.append(["HSET", keys.leases(run), *leases])
     parts: list[Arg] = [item for pair in opening.parts.items() for item in pair]
     if opening.common is not None:
         parts += ["", opening.common]
     small: list[Arg] = []
     large: list[Arg] = []
+    sets: list[list[Arg]] = []
     for name, blob in opening.outputs.items():
         if blob_nbytes(blob) > _LARGE:
-            commands.append(["SET", keys.large_output(run, name), blob, "EX", opening.ttl])
+            sets.append(["SET", keys.large_output(run, name), blob, "EX", opening.ttl])
             large.append(name)
         else:
             small += [name, blob]
-    commands += [
-        [command, key, *items]
-        for command, key, items in (
-            ("HSET", keys.parts(run), parts),
-            ("HSET", keys.outputs(run), small),
-            ("SADD", keys.large_outputs(run), large),
-        )
-        if items
+
+    def written(command: str, key: str, items: list[Arg]) -> list[list[Arg]]:
+        return [[command, key, *items], ["EXPIRE", key, opening.ttl]] if items else []
+
+    return [
+        ["MULTI"],
+        *written("HSET", keys.state(run), state),
+        *written("HSET", keys.leases(run), leases),
+        *written("HSET", keys.outputs(run), small),
+        ["EXEC"],
+        *written("HSET", keys.parts(run), parts),
+        *sets,
+        *written("SADD", keys.large_outputs(run), large),
     ]
-    named = (keys.state, keys.parts, keys.outputs, keys.large_outputs, keys.leases)
-    commands += [["EXPIRE", key(run), opening.ttl] for key in named]
-    return commands
 
 
 def _read_mail(

@@ -156,6 +156,8 @@ class Connection:
         """What is said before the first commands."""
         self._unanswered = 0
         """How much of it the server has still to reply to."""
+        self._place: memoryview | None = None
+        """Where a reply of just that length is written to."""
         if not met:
             try:
                 self._let_in(self.pipeline([("PING",)])[0])
@@ -233,6 +235,17 @@ class Connection:
         if isinstance(reply, StoreRefused):
             raise reply
         return reply
+
+    def call_into(self, place: memoryview, *args: Arg) -> Any:
+        """One command; a reply as long as `place` is written there, and `place` returned.
+
+        Error replies are returned, too.
+        """
+        self._place = place
+        try:
+            return self.pipeline([args])[0]
+        finally:
+            self._place = None
 
     def pipeline(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
         """Several commands in one round trip; error replies stand among the others."""
@@ -335,11 +348,12 @@ class Connection:
 
     def _bulk(self, length: int) -> Buffer:
         have = self._end - self._start
-        if have >= length + 2:
+        place = self._place
+        if have >= length + 2 and place is None:
             data = bytes(self._view[self._start : self._start + length])
             self._start += length + 2
             return data
-        value = bytearray(length)
+        value = bytearray(length) if place is None or place.nbytes != length else place
         view = memoryview(value)
         taken = min(have, length)
         view[:taken] = self._view[self._start : self._start + taken]

@@ -408,9 +408,9 @@ return {claims, last[1] and last[1][1] or ''}
 )
 
 _CLOSE = """
--- KEYS: names of large outputs, state, then whatever else the run has. ARGV: how large outputs and
--- mailboxes begin, and after how many milliseconds everything is deleted; 0: now. Who has ever been
--- started may have a mailbox, also if no plan names it.
+-- KEYS: names of large outputs, state, keys of pieces, then whatever else the run has. ARGV: how
+-- large outputs and mailboxes begin, and after how many milliseconds everything is deleted; 0: now.
+-- Who has ever been started may have a mailbox, also if no plan names it.
 local function delete(key)
   if ARGV[3] == '0' then redis.call('UNLINK', key) else redis.call('PEXPIRE', key, ARGV[3]) end
 end
@@ -419,6 +419,7 @@ for _, name in ipairs(redis.call('HKEYS', KEYS[2])) do
   local worker = string.match(name, '^epoch:(.*)$')
   if worker then delete(ARGV[2] .. worker) end
 end
+for _, key in ipairs(redis.call('SMEMBERS', KEYS[3])) do delete(key) end
 for _, key in ipairs(KEYS) do delete(key) end
 return 1
 """

@@ -20,10 +20,10 @@ from typing import TypeVar
 from shoal.errors import ShardLost, ShardUnavailable, StoreUnavailable, Tampered
 from shoal.storage import keys
 from shoal.storage.cluster import even_tags
-from shoal.storage.codec import Blob, Buffer
+from shoal.storage.codec import Blob, Buffer, blob_nbytes
+from shoal.storage.pieces import STAGED_SECONDS, TAKE, PieceClient, pieces_in
 from shoal.storage.resp import Arg
 from shoal.storage.ring import Ring
-from shoal.storage.server import ServerClient
 from shoal.types import RunId
 
 S = TypeVar("S")
@@ -31,26 +31,14 @@ T = TypeVar("T")
 
 CLUSTER_SHARDS = 24
 """Hash tags that the outputs of a run have in a cluster."""
-_STAGED_SECONDS = 3600
+_LISTED = 1024
+"""Bytes that a list of pieces doesn't have."""
 _CLOSING_SECONDS = 1.0
 """For how long it is tried to delete what would go by itself one day."""
 _MAGIC = b"\0shoal shard\0"
 """How a reference begins; no output does."""
 
 _BEGIN = "redis.call('SADD', KEYS[1], '') return redis.call('EXPIRE', KEYS[1], ARGV[1])"
-_TAKE = """
--- KEYS: the run's set, then outputs that have been written to stay for a while.
-local ttl = redis.call('PTTL', KEYS[1])
-for i = 2, #KEYS do
-  if ttl == -2 then
-    redis.call('UNLINK', KEYS[i])
-  else
-    redis.call('SADD', KEYS[1], KEYS[i])
-    redis.call('PEXPIRE', KEYS[i], ttl)
-  end
-end
-return ttl ~= -2
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +63,7 @@ def reference_in(data: Buffer | None) -> Reference | None:
         raise Tampered(f"A reference to an output is damaged: {error}.") from error
 
 
-class ShardServer(ServerClient):
+class ShardServer(PieceClient):
     """A server, or a cluster, that has shards. Each operation is one round trip."""
 
     def begin(self, tags: Sequence[str], ttl: int) -> None:
@@ -90,9 +78,11 @@ class ShardServer(ServerClient):
         """
         commands: list[list[Arg]] = []
         for tag, blobs in shares.items():
-            touched = (keys.shard(tag), *(key for key, _ in blobs))
-            commands += [["SET", key, blob, "EX", _STAGED_SECONDS] for key, blob in blobs]
-            commands.append(["EVAL", _TAKE, len(touched), *touched])
+            held = keys.shard(tag)
+            touched = (held, held, *(key for key, _ in blobs))
+            for key, blob in blobs:
+                commands.append(["SET", key, self._fitting(held, key, blob), "EX", STAGED_SECONDS])
+            commands.append(["EVAL", TAKE, len(touched), *touched])
         taken = [reply for reply in self._call(commands) if not isinstance(reply, bytes)]
         for tag, is_taken in zip(shares, taken, strict=True):
             if not is_taken:
@@ -104,11 +94,23 @@ class ShardServer(ServerClient):
         Raises:
             ShardLost: One isn't there.
         """
-        found = self._call([["GET", key] for key in wanted])
-        for key, data in zip(wanted, found, strict=True):
-            if data is None:
+        outputs: list[Buffer] = []
+        for key, data in zip(wanted, self._call([["GET", key] for key in wanted]), strict=True):
+            pieces = pieces_in(data)
+            output = data if pieces is None else self._joined(pieces)
+            if output is None:
                 raise self.loss(key)
-        return found
+            outputs.append(output)
+        return outputs
+
+    def _fitting(self, held: str, key: str, blob: Blob) -> Blob:
+        """An output; or, if it is too long for one value, what is saved in its place."""
+        if self._fits(blob_nbytes(blob)):
+            return blob
+        pieces = self._put_pieces(held, held, f"{key}:", blob)
+        if pieces is None:
+            raise self.loss(held)
+        return pieces.packed()
 
     def loss(self, key: str) -> ShardLost:
         """What to say of something that should be there."""
@@ -123,6 +125,8 @@ class ShardServer(ServerClient):
 
     def drop(self, unwanted: Sequence[str]) -> None:
         """Delete outputs that nobody was told of; if that can't be, they go with the run."""
+        begun = self._call([["GETRANGE", key, 0, _LISTED] for key in unwanted], seconds=0.0)
+        self._drop_pieces(filter(None, map(pieces_in, begun)))
         self._call([["UNLINK", key] for key in unwanted], seconds=0.0)
 
     def expire(self, tags: Sequence[str], milliseconds: int) -> None:
