@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from shoal.errors import SettingsError
+from shoal.private import data_folder
 from shoal.storage.resp import RECONNECT_SECONDS
 
 FILE = "shoal.toml"
@@ -94,11 +95,11 @@ class Settings:
     """Where history, logs and the cache are kept; default: the user's data folder."""
 
     def data_folder(self) -> Path:
-        """Where history, logs and the cache are kept."""
+        """Where history, logs and the cache are kept, closed to other users."""
         if self.folder is not None:
-            return Path(self.folder).expanduser()
+            return data_folder(Path(self.folder).expanduser(), named=True)
         base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-        return Path(base).expanduser() / "shoal"
+        return data_folder(Path(base).expanduser() / "shoal", named=False)
 
     @property
     def connections(self) -> tuple[Any, ...]:

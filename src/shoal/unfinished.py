@@ -20,6 +20,7 @@ import cloudpickle
 
 from shoal.errors import UnknownRun, UsageError
 from shoal.execution.plan import Plan
+from shoal.private import is_private, private_folder, write_private
 from shoal.types import RunId
 from shoal.workflow import Workflow
 
@@ -49,11 +50,10 @@ class Unfinished:
     def write(self, data_folder: Path) -> None:
         """Keep it in a file."""
         path = _file(data_folder, self.id)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(path.parent)
         unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-        descriptor = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(cloudpickle.dumps(self))
+        unfinished.unlink(missing_ok=True)
+        write_private(unfinished, [cloudpickle.dumps(self)])
         unfinished.rename(path)
 
 
@@ -61,8 +61,7 @@ def read(data_folder: Path, run: str) -> Unfinished:
     """What was kept of a run in a file."""
     path = _file(data_folder, run)
     try:
-        found = path.stat()
-        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        if not is_private(path.stat()):
             raise UsageError(f"{path} isn't read: others than its owner could have written it.")
         with path.open("rb") as file:
             unfinished: Any = pickle.load(file)

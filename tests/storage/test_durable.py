@@ -148,6 +148,10 @@ def test_clients_share_a_durable_server_and_nobody_else_can_read_its_file(folder
     with durable(folder) as one, durable(folder) as other:
         assert process_of(one) == process_of(other)
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        written = [path for path in folder.rglob("*") if path.is_file()]
+        assert {"server.log", "file.lock"} < {path.name for path in written}
+        assert any(path.suffix == ".aof" for path in written)
+        assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o600}
 
 
 def test_server_that_does_not_answer_keeps_its_file_to_itself(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.private import private_folder
 from shoal.storage.embedded import runtime_folder
 
 _HARMLESS = frozenset(
@@ -53,9 +54,7 @@ def variable_names(text: str) -> tuple[str, ...]:
 
 def hidden_folder() -> Path:
     """The user's folder for what no sandbox is to see."""
-    folder = runtime_folder() / "hidden"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+    return private_folder(runtime_folder() / "hidden")
 
 
 def home_of(hidden: str, number: int) -> Path:
@@ -65,8 +64,7 @@ def home_of(hidden: str, number: int) -> Path:
 
 def sweep(hidden: str) -> None:
     """Delete the folders of branches that have ended."""
-    root = Path(hidden, "sandboxes")
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    root = private_folder(Path(hidden, "sandboxes"))
     for home in root.iterdir():
         if home.name.isdigit() and not Path("/proc", home.name).exists():
             shutil.rmtree(home, ignore_errors=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from shoal.errors import GatewayRefused
 from shoal.platform.base import Invocation
 from shoal.platform.housing import hidden_folder
-from shoal.storage.cache import write_private
+from shoal.private import private_folder, write_private
 from shoal.types import RunId
 
 log = logging.getLogger(__name__)
@@ -27,8 +27,7 @@ class KeptRuns:
     """An invocation of each detached run, in files."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._folder = folder
+        self._folder = private_folder(folder)
 
     @staticmethod
     def of_port(port: int) -> KeptRuns:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shoal.platform.base import LogLine
+from shoal.private import open_private, private_folder
 from shoal.types import RunId
 
 _KEPT = 200
@@ -33,7 +34,7 @@ class RunLogs:
         """Keep lines that came together."""
         with self._lock:
             if run not in self._written:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                private_folder(self._folder)
                 self._forget_oldest()
             written = self._written.get(run, 0)
             if written > _MOST:
@@ -48,7 +49,7 @@ class RunLogs:
                     break
                 kept.append(line)
             self._written[run] = written
-            with (self._folder / f"{run}.jsonl").open("a") as file:
+            with open(self._folder / f"{run}.jsonl", "a", opener=open_private) as file:
                 file.write("".join(kept))
 
     def _forget_oldest(self) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.errors import SettingsError
 from shoal.platform.base import valid_run
+from shoal.private import is_private, write_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,14 @@ def write_token(path: Path, token: str) -> None:
     """Keep a token in a new file that only its owner can read, whatever was there before."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with open(os.open(unfinished, flags, 0o600), "w") as file:
-        file.write(token + "\n")
+    write_private(unfinished, [f"{token}\n".encode()])
     unfinished.replace(path)
 
 
 def read_token(path: Path) -> str:
     """The token in a file, which nobody but its owner may be able to read."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
-        found = os.fstat(file.fileno())
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        if not is_private(os.fstat(file.fileno())):
             raise SettingsError(
                 f"{path} holds a secret, and others than its owner can read it: end the gateway, "
                 f"`chmod 600 {path}` and start it again, so that there is a new token."

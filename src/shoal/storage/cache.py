@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
+from shoal.private import is_private, private_folder, write_private
 from shoal.storage.codec import Blob, Buffer, decode, encode
 
 _MAGIC = b"SHLCACHE"
@@ -115,12 +116,11 @@ def cache_key(folder: Path) -> bytes:
     path = folder / "cache.key"
     for _ in range(3):  # another client may make one at the same time
         with contextlib.suppress(FileNotFoundError):
-            private = not path.stat().st_mode & 0o077
             key = path.read_bytes()
-            if private and len(key) == _KEY:
+            if is_private(path.stat()) and len(key) == _KEY:
                 return key
             path.unlink(missing_ok=True)  # others may know it
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         fresh = folder / f"cache.key.{secrets.token_hex(8)}"
         try:
             write_private(fresh, [secrets.token_bytes(_KEY)])
@@ -129,9 +129,3 @@ def cache_key(folder: Path) -> bytes:
         finally:
             fresh.unlink(missing_ok=True)
     raise OSError(f"{path} changes all the time")
-
-
-def write_private(path: Path, content: Blob) -> None:
-    """Write a new file that only its owner can read."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.writelines(content)

@@ -16,7 +16,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from shoal.storage.cache import CacheEntry, write_private
+from shoal.private import open_private, private_folder, write_private
+from shoal.storage.cache import CacheEntry
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
 
 _LOCK_SECONDS = 5.0
@@ -60,8 +61,8 @@ class FolderCache:
         if nbytes > self._nbytes:
             return
         path = self._entries / name
-        for folder in (self._folder, self._unfinished, self._entries, path.parent):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self._unfinished, path.parent):
+            private_folder(folder)
         self._sweep()
         unfinished = self._unfinished / secrets.token_hex(8)
         try:
@@ -71,7 +72,7 @@ class FolderCache:
                 if total > self._nbytes:
                     total = self._shrunk(nbytes) + nbytes
                 _note(count, total)
-                path.parent.mkdir(mode=0o700, exist_ok=True)
+                private_folder(path.parent)
                 unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -113,7 +114,7 @@ class FolderCache:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
         """The file that says how much there is, while nobody else changes it."""
-        count = os.open(self._folder / "nbytes", os.O_RDWR | os.O_CREAT, 0o600)
+        count = open_private(self._folder / "nbytes", os.O_RDWR | os.O_CREAT)
         try:
             deadline = time.monotonic() + _LOCK_SECONDS
             while True:

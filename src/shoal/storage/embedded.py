@@ -17,7 +17,6 @@ import hashlib
 import importlib.util
 import os
 import platform
-import stat
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from shoal.errors import StoreInterrupted, StoreRefused, StoreUnavailable
+from shoal.private import guarded_folder, open_private, private_folder
 from shoal.storage.resp import Connection, not_ready, parse_url
 
 _START_SECONDS = 15.0
@@ -152,8 +152,7 @@ def default_memory_mb() -> int:
 def _private(folder: Path) -> Path:
     """A folder for what only its user may read."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        private_folder(folder)
     except OSError as error:
         raise StoreUnavailable(
             f"The embedded server can't keep its file in {folder}: {error}. Set another folder."
@@ -170,12 +169,12 @@ def runtime_folder() -> Path:
     given = os.environ.get("XDG_RUNTIME_DIR")
     base = Path(given) if given and os.access(given, os.W_OK) else Path(tempfile.gettempdir())
     folder = base / f"shoal-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-        raise StoreUnavailable(f"{folder} belongs to somebody else; set XDG_RUNTIME_DIR.")
-    folder.chmod(0o700)
-    return folder
+    try:
+        return guarded_folder(folder)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"No sockets and locks can be kept in {folder}: {error}. Set XDG_RUNTIME_DIR."
+        ) from error
 
 
 def server_binary() -> Path:
@@ -199,7 +198,7 @@ def server_binary() -> Path:
 
 def _lock(path: Path, kind: int) -> int:
     """An open file with a lock on it; waits for the other side, but not for ever."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    descriptor = open_private(path, os.O_CREAT | os.O_RDWR)
     deadline = time.monotonic() + _START_SECONDS
     while True:
         try:

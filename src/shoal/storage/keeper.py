@@ -39,6 +39,7 @@ def _end_when_alone(lock: str, server: "subprocess.Popen[bytes]", alone: threadi
 
 def _main() -> None:
     lock, socket, *command = sys.argv[1:]
+    os.umask(0o077)  # for what the server writes
     if os.fork():
         os._exit(0)
     server = subprocess.Popen(

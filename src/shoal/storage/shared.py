@@ -18,9 +18,9 @@ import hashlib
 import mmap
 import os
 import shutil
-import stat
 from pathlib import Path
 
+from shoal.private import guarded_folder, open_private
 from shoal.storage.codec import Blob, blob_nbytes
 from shoal.types import RunId
 
@@ -55,10 +55,7 @@ class SharedFolder:
             return retired
         root = _ROOT / f"shoal-{os.getuid()}"
         try:
-            root.mkdir(mode=0o700, exist_ok=True)
-            found = root.lstat()
-            if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-                return None
+            guarded_folder(root)
             creating = _locked(root / ".lock")
             try:
                 _sweep(root)
@@ -93,7 +90,7 @@ class SharedFolder:
         nbytes = blob_nbytes(blob)
         try:
             self._claim_spare(nbytes, unfinished)
-            descriptor = os.open(unfinished, os.O_CREAT | os.O_WRONLY, 0o600)
+            descriptor = open_private(unfinished, os.O_CREAT | os.O_WRONLY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
                 _write_all(descriptor, blob)
@@ -168,7 +165,7 @@ class SharedFolder:
 
 def _locked(path: Path) -> int:
     """An open file with a lock on it."""
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    descriptor = open_private(path, os.O_CREAT | os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except BaseException:

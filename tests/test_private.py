@@ -1,0 +1,212 @@
+"""Nobody but its user can enter the data folder or read what is in it, whatever the umask is."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+import shoal
+from shoal.errors import SettingsError, UsageError
+from shoal.metadata.sqlite import SqliteHistory
+from shoal.platform.logs import RunLogs
+from shoal.platform.tokens import write_token
+from shoal.private import data_folder, guarded_folder, open_private, private_folder, write_private
+from shoal.session import Session
+from shoal.settings import Settings
+from shoal.storage.cache import cache_key
+from shoal.storage.cachefolder import FolderCache
+from shoal.types import RunId
+from shoal.unfinished import read
+
+RUN = RunId("1115-160112-98ecce")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """The modes of a folder and of all that is in it."""
+    found = [folder, *folder.rglob("*")]
+    return {str(path.relative_to(folder)): oct(mode(path)) for path in found}
+
+
+def closed(folder: Path) -> dict[str, str]:
+    """The modes that they should have."""
+    found = [folder, *folder.rglob("*")]
+    return {str(path.relative_to(folder)): "0o700" if path.is_dir() else "0o600" for path in found}
+
+
+def open_all(folder: Path) -> None:
+    """Do to a folder what an earlier version, a umask or a restored backup did."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o277], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def some_log(folder: Path) -> None:
+    RunLogs(folder / "logs").append(RUN, "w0", "stdout", "text")
+
+
+def some_history(folder: Path) -> None:
+    with closing(SqliteHistory(folder)) as history:
+        assert history.runs(most=1) == []
+        assert len(list(folder.iterdir())) == 3  # with -wal and -shm
+        assert modes(folder) == closed(folder)
+
+
+def some_entry(folder: Path) -> None:
+    FolderCache(folder / "cache", 1000).keep("task/0a", [b"entry"])
+
+
+def some_key(folder: Path) -> None:
+    cache_key(folder)
+
+
+def some_token(folder: Path) -> None:
+    write_token(private_folder(folder) / "token", "secret")
+
+
+@pytest.mark.parametrize("write", [some_log, some_history, some_entry, some_key, some_token])
+def test_what_is_written_is_closed_whatever_the_umask(
+    tmp_path: Path, umask: int, write: Callable[[Path], None]
+) -> None:
+    write(tmp_path / "missing" / "data")
+    assert modes(tmp_path / "missing") == closed(tmp_path / "missing")
+    assert len(modes(tmp_path / "missing")) > 2
+
+
+def test_a_file_that_was_open_is_closed_when_it_is_written_to(tmp_path: Path) -> None:
+    some_log(tmp_path)
+    open_all(tmp_path)
+    some_log(tmp_path)
+    assert mode(tmp_path / "logs" / f"{RUN}.jsonl") == 0o600
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    (tmp_path / "file").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic links"):
+        open_private(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    with pytest.raises(FileExistsError):
+        write_private(tmp_path / "file", [b"secret"])
+    assert (tmp_path / "mine").read_text() == ""
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_what_an_earlier_version_left_open_is_closed(tmp_path: Path, named: bool) -> None:
+    folder = tmp_path / "data"
+    some_log(folder)
+    some_entry(folder)
+    for name in ("history-2.sqlite", "history-2.sqlite-wal", "history-2.sqlite.damaged-1"):
+        write_private(folder / name, [])
+    private_folder(folder / "store" / "appendonlydir")
+    for name in ("server.log", "file.lock", "appendonlydir/appendonly.aof.1.incr.aof"):
+        write_private(folder / "store" / name, [])
+    private_folder(folder / "unfinished")
+    open_all(folder)
+    assert data_folder(folder, named=named) == folder
+    assert modes(folder) == closed(folder)
+
+
+def test_everything_in_the_default_folder_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "file").write_text("")
+    open_all(tmp_path)
+    data_folder(tmp_path, named=False)
+    assert modes(tmp_path) == closed(tmp_path)
+
+
+def test_what_else_is_in_a_folder_that_the_user_names_stays_as_it_is(tmp_path: Path) -> None:
+    """Its own log folder is among it, in which Shoal's logs are closed one by one."""
+    some_log(tmp_path)
+    (tmp_path / "logs" / "nginx.jsonl").write_text("")
+    (tmp_path / "public").mkdir()
+    (tmp_path / "public" / "index.html").write_text("")
+    some_entry(tmp_path)
+    (tmp_path / "store").symlink_to(tmp_path / "public")
+    open_all(tmp_path)
+    data_folder(tmp_path, named=True)
+    found = modes(tmp_path)
+    assert found["."] == found["logs"] == found["public"] == "0o755"
+    assert found["logs/nginx.jsonl"] == found["public/index.html"] == "0o644"
+    assert found[f"logs/{RUN}.jsonl"] == found["cache/entries/task/0a"] == "0o600"
+    assert found["cache"] == "0o700"
+
+
+def test_a_folder_that_all_share_is_not_closed(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    data_folder(tmp_path, named=True)
+    assert mode(tmp_path) == 0o1777
+
+
+def test_only_permissions_of_others_are_taken_away(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2775)
+    data_folder(tmp_path, named=True)
+    assert mode(tmp_path) == 0o2700
+
+
+def test_a_key_that_was_open_is_replaced_and_not_closed(tmp_path: Path) -> None:
+    known = cache_key(tmp_path)
+    open_all(tmp_path)
+    assert cache_key(data_folder(tmp_path, named=False)) != known
+    assert modes(tmp_path) == closed(tmp_path)
+
+
+def test_an_unfinished_run_that_others_could_have_written_stays_refused(tmp_path: Path) -> None:
+    write_private(private_folder(tmp_path / "unfinished") / RUN, [b"a pickle"])
+    open_all(tmp_path)
+    with pytest.raises(UsageError, match="could have written it"):
+        read(data_folder(tmp_path, named=False), RUN)
+
+
+@pytest.mark.parametrize("use", [private_folder, guarded_folder])
+def test_a_folder_of_another_user_is_refused(
+    tmp_path: Path, use: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    somebody = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: somebody)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        use(tmp_path)
+    with pytest.raises(SettingsError, match=r"belongs to another user.*set `folder`"):
+        Settings(folder=str(tmp_path)).data_folder()
+
+
+def test_a_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError):
+        private_folder(tmp_path / "file")
+    assert data_folder(tmp_path / "file", named=True) == tmp_path / "file"
+
+
+@pytest.mark.real
+def test_all_that_runs_leave_in_the_data_folder_is_closed(tmp_path: Path) -> None:
+    @shoal.task(cache=True)
+    def printed(number: int) -> int:
+        print("number", number)
+        return number
+
+    folder = tmp_path / "data"
+    before = os.umask(0o000)
+    try:
+        for number in range(2):
+            with Session(workers=1, folder=str(folder), durable=True) as session:
+                assert session.compute(printed(number)) == [number]
+                assert modes(folder) == closed(folder)
+            written = modes(folder)
+            assert {"logs", "cache", "store", "cache.key", "history-2.sqlite"} < set(written)
+            (folder / "cache.key").unlink()
+            open_all(folder)
+    finally:
+        os.umask(before)
