@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -290,6 +291,53 @@ def test_logs_prints_what_tasks_printed(shoal: Shoal) -> None:
     assert ": 1 task in " in said.err
     silent = run_of(said)
     assert shoal("logs", "last").out == f"The tasks of run {silent} printed nothing.\n"
+
+
+def test_logs_shows_as_text_what_a_terminal_would_obey_unless_told(
+    shoal: Shoal, folder: Path
+) -> None:
+    """Else a task could recolour the terminal, write over other lines or set the window's title."""
+    printed = "a\tb \x1b[31mred\x1b[0m \x1b]0;title\x07 50%\rover \x9b2J \u202eleft\xa0\u200d"
+    (folder / "pipeline.py").write_text(f"""
+import shoal
+
+@shoal.task
+def colourful():
+    print({printed!a})
+
+output = colourful()
+""")
+    run = run_of(shoal("run", "pipeline.py:output"))
+    text = (
+        "a\tb "
+        + r"\x1b[31mred\x1b[0m \x1b]0;title\x07 50%\rover \x9b2J \u202eleft"
+        + "\xa0\u200d\n"
+    )
+    assert shoal("logs", run).out.endswith(f"w0  {text}")
+    assert shoal("logs", run, "--raw").out.endswith(f"w0  {printed}\n")
+
+
+def test_what_tasks_raise_and_what_is_logged_obeys_no_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "pipeline.py").write_text("""
+import logging
+import shoal
+
+@shoal.task
+def broken():
+    raise ValueError("on \\x1b[31mpurpose")
+
+logging.getLogger("client").warning("of %s", "\\x1b[31m")
+output = broken()
+""")
+    # pytest has handlers of its own, beside which basicConfig does nothing.
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    assert main(["run", "pipeline.py:output"]) == 1
+    said = capsys.readouterr()
+    assert r"on \x1b[31mpurpose" in said.err
+    assert r"client: of \x1b[31m" in said.err
+    assert "\x1b" not in said.out + said.err
 
 
 def test_a_history_that_cannot_be_opened_is_told(

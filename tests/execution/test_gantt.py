@@ -140,6 +140,16 @@ def test_no_row_is_wider_than_asked_for():
         assert max(map(len, chart.split("\n")[:-1])) <= width
 
 
+@pytest.mark.parametrize("color", [True, False])
+def test_names_that_others_recorded_obey_no_terminal(color):
+    shown = timeline(span("execute", 0, 1, "red\x1b[31m#0", worker="w\x1b]0;title\x07"))
+    chart = gantt_text(shown, 60, color)
+    assert r"w\x1b]0;title\x07  " in chart
+    assert r" red\x1b[31m" in chart
+    assert "\x1b[31m" not in chart
+    assert "\x1b]" not in chart
+
+
 def test_a_span_without_length_is_seen():
     chart = timeline(span("execute", 5.0, 5.0, "a#0"), makespan=10.0)
     assert rows(gantt_text(chart, width=24)) == ["w0            a"]

@@ -73,6 +73,8 @@ def test_what_went_to_and_came_from_each_shard_adds_up() -> None:
         ["shard", "b:1", "20", "bytes", "saved", "0", "fetched"],
     ]
     assert decode_records([encode_record(w0, [])], [], 0.0, 1.0).shard_use == []
+    strange = Timeline((), 1.0, {"\x1b[31m": Moved(1, 2)})
+    assert r"shard \x1b[31m " in strange.shard_use[0]
 
 
 def test_run_without_records_has_an_empty_timeline() -> None:

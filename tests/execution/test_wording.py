@@ -71,3 +71,10 @@ def test_what_a_terminal_would_obey_is_escaped() -> None:
     assert printable("größe [red]") == "größe [red]"
     assert printable("\x1b[31m\r\n\x9b\u202e") == r"\x1b[31m\r\n\x9b\u202e"
     assert printable("a\nb\x1b", kept="\n") == "a\nb\\x1b"
+
+
+@pytest.mark.parametrize(
+    "text", ["1\u202f000\xa0€", "\u3000全角", "\u0645\u06cc\u200c", "👩\u200d🚀"]
+)
+def test_spaces_and_joiners_of_any_script_are_shown_as_they_are(text: str) -> None:
+    assert printable(text + "\n") == text + r"\n"

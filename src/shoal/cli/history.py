@@ -100,7 +100,7 @@ def _show(history: History, args: argparse.Namespace) -> None:
     )
     lines = trends(runs[::-1])
     if lines:
-        print("", *lines, sep="\n")
+        print("", *map(printable, lines), sep="\n")
 
 
 def _list(history: History) -> None:

@@ -1,4 +1,4 @@
-"""`shoal logs RUN`: what a run's tasks printed."""
+"""`shoal logs RUN`: what a run's tasks printed, with escapes for what a terminal would obey."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import closing
 from shoal.cli.runs import find_run
 from shoal.cli.settings import assigned, configure_set
 from shoal.connecting import open_history, remote_platform
+from shoal.execution.wording import printable
 from shoal.platform.base import LogLine
 from shoal.platform.logs import RunLogs
 from shoal.settings import Settings, resolve
@@ -21,6 +22,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", metavar="RUN", help="the run's id, or the beginning of it; or `last`"
     )
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="leave control characters as they are: the terminal obeys colours, and worse",
+    )
     configure_set(parser)
 
 
@@ -31,11 +37,12 @@ def carry_out(args: argparse.Namespace) -> None:
         run = find_run(history, args.run).run
     lines = _lines(run, settings)
     if not lines:
-        print(f"The tasks of run {run} printed nothing.")
+        print(printable(f"The tasks of run {run} printed nothing."))
     for line in lines:
         at = time.strftime("%H:%M:%S", time.localtime(line.time))
         mark = "!" if line.stream == "stderr" else " "
-        print(f"{at} {line.worker}{mark} {line.text}")
+        said = f"{at} {line.worker}{mark} {line.text}"
+        print(said if args.raw else printable(said, kept="\t"))
 
 
 def _lines(run: RunId, settings: Settings) -> Sequence[LogLine]:

@@ -52,8 +52,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             importlib.import_module(f"shoal.cli.{name}").configure(command)
     parsed = parser.parse_args(args)
     level = logging.INFO if parsed.verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(name)s: %(message)s")
+    shown = logging.StreamHandler()
+    shown.setFormatter(_Printable("%(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[shown])
     return _carry_out(parsed)
+
+
+class _Printable(logging.Formatter):
+    """What is logged may have names and messages that tasks, or somebody on the network, chose."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with escapes for what a terminal would obey."""
+        return printable(super().format(record), kept="\n\t")
 
 
 def _carry_out(parsed: argparse.Namespace) -> int:

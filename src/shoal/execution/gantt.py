@@ -18,7 +18,7 @@ from math import ceil, floor, log10
 from string import ascii_letters
 
 from shoal.execution.timeline import RUNS, Span, Timeline
-from shoal.execution.wording import counted, nbytes_text, seconds_text, time_unit
+from shoal.execution.wording import counted, nbytes_text, printable, seconds_text, time_unit
 from shoal.types import WorkerId
 
 _MOST_LANES = 40
@@ -66,13 +66,13 @@ def gantt_text(
     if not lanes:
         return "Nothing ran.\n" + _summary(timeline, lanes)
     shown = lanes[:_MOST_LANES]
-    margin = max(len(lane.worker) for lane in shown) + 2
+    margin = max(len(printable(lane.worker)) for lane in shown) + 2
     columns = max(width - margin, 10)
     extent = _extent(timeline)
     glyphs = _glyphs(timeline, color)
     lines, before = [], ""
     for lane in shown:
-        label = lane.worker if lane.worker != before else ""
+        label = printable(lane.worker) if lane.worker != before else ""
         cells = groupby(_cells(lane.spans, extent, columns))
         row = [_painted(look, len(list(run)), glyphs) for look, run in cells]
         lines.append(label.ljust(margin) + "".join(row))
@@ -256,7 +256,7 @@ def _painted(look: str, count: int, glyphs: dict[str, str]) -> str:
 def _legend(glyphs: dict[str, str], width: int) -> list[str]:
     lines, room = [""], width
     for look in glyphs:
-        text = look.removeprefix("#")
+        text = printable(look.removeprefix("#"))
         if len(text) + 5 > room and lines[-1]:
             lines.append("")
             room = width

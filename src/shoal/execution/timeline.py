@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from shoal.errors import StoreError
+from shoal.execution.wording import printable
 from shoal.types import TaskId, WorkerId
 
 KINDS = ("cold start", "warm start", "fetch", "execute", "save", "load", "deliver", "leave",
@@ -119,10 +120,11 @@ class Timeline:
     @property
     def shard_use(self) -> list[str]:
         """How much went to and came from each of the store's servers; none if it is one."""
-        width = max(map(len, self.shards), default=0)
+        shards = {printable(server): moved for server, moved in self.shards.items()}
+        width = max(map(len, shards), default=0)
         return [
             f"shard {server:<{width}}  {moved.saved:>15,} bytes saved  {moved.fetched:>15,} fetched"
-            for server, moved in sorted(self.shards.items())
+            for server, moved in sorted(shards.items())
         ]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s"))
 _SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+"""Persian text and emoji have them."""
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
@@ -64,7 +67,15 @@ def printable(text: str, kept: str = "") -> str:
         text: Whatever was given as a name or message.
         kept: Characters that are left as they are.
     """
-    return "".join(c if c.isprintable() or c in kept else _escape(c) for c in text)
+    if text.isprintable():
+        return text
+    return "".join(c if _harmless(c) or c in kept else _escape(c) for c in text)
+
+
+def _harmless(character: str) -> bool:
+    """Whether a terminal shows it as what it is: spaces of any width count."""
+    is_space = unicodedata.category(character) == "Zs"
+    return character.isprintable() or is_space or character in _JOINERS
 
 
 def _escape(character: str) -> str:
