@@ -320,8 +320,7 @@ class Run:
             if self._cancelled.is_set():
                 raise RunCancelled(self.id)
             letters = self._receive(_GLANCE)
-            for letter in letters:
-                self._take(letter, missing)
+            self._take_all(letters, missing)
             if self._display is not None and missing:
                 self._display.show(self._environment.store.progress(self.id))
             if time.monotonic() - tended > self._environment.like.lease / 3:
@@ -343,16 +342,24 @@ class Run:
         self.makespan = self._clock.now() - self.started
 
     def _receive(self, timeout: float) -> list[Letter]:
-        letters = self._environment.store.receive(self.id, CLIENT, self._read, timeout)
-        if letters:
-            self._read = letters[-1].id
-        return letters
+        return self._environment.store.receive(self.id, CLIENT, self._read, timeout)
 
-    def _take(self, letter: Letter, missing: set[TaskId]) -> None:
-        task = TaskId(letter.name)
+    def _take_all(self, letters: Sequence[Letter], missing: set[TaskId]) -> None:
+        """Take letters one by one; what ends the run is still to be read, with all behind it."""
+        for letter in letters:
+            self._take(letter, missing)
+            self._read = letter.id
+
+    def _outdated(self, letter: Letter) -> bool:
+        """Whether a letter, which is taken now, is of an earlier try."""
         stale = bool(self._stale)
         if letter.id == self._stale:
             self._stale = ""
+        return stale
+
+    def _take(self, letter: Letter, missing: set[TaskId]) -> None:
+        task = TaskId(letter.name)
+        stale = self._outdated(letter)
         if stale and letter.kind != "output":
             return  # of an earlier try
         if letter.kind == "output":
@@ -413,21 +420,24 @@ class Run:
         deadline = time.monotonic() + _LAST_WORDS
         nothing: set[TaskId] = set()
         while self._unfinished and time.monotonic() < deadline:
-            for letter in self._receive(_GLANCE):
-                if letter.kind != "lost":
-                    self._take(letter, nothing)
+            letters = self._receive(_GLANCE)
+            self._take_all([letter for letter in letters if letter.kind != "lost"], nothing)
+            self._read = letters[-1].id if letters else self._read
 
     def _let_workers_save(self) -> None:
         """Have workers save what they have in memory only, if the run may be resumed."""
         if not self.resumable:
             return
         try:
-            told = self._environment.store.stop(self.id)
+            told = set(self._environment.store.stop(self.id))
             until = time.monotonic() + _LAST_SAVES
-            while told > 0 and time.monotonic() < until:
+            while told and time.monotonic() < until:
                 for letter in self._receive(_GLANCE):
+                    self._read = letter.id
+                    if self._outdated(letter) or letter.kind not in ("finished", "lost"):
+                        continue
+                    told.discard(WorkerId(letter.name))
                     if letter.kind == "finished":
-                        told -= 1
                         self.records.append(bytes(letter.parts[0]))
         except StoreError:
             return  # it is told of by what happens next

@@ -229,7 +229,7 @@ def test_a_run_that_is_stopped_tells_its_workers_and_can_be_resumed(
     store.enter(run, w0, 1)
     letters = [Letter("output", t, (b"given",)), Letter("output", u)]  # of one only told
     store.complete(run, w0, 1, Completion([("a", [b"a"])], letters=letters))
-    assert store.stop(run) == 1
+    assert store.stop(run) == [w0]
     assert [letter.kind for letter in store.receive(run, w0, "", 0)] == ["stop"]
     time.sleep(3 * LEASE)
     assert store.tend(run) == []

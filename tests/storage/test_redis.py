@@ -211,6 +211,6 @@ def test_latency_is_added_to_each_round_trip(
 def test_nothing_is_left_of_workers_that_no_plan_names(store: RedisStore, run: RunId) -> None:
     store.open(run, Opening([w0], common=[b"common"], kind="2048"))
     store.enter(run, w0, 1)
-    assert store.stop(run) == 1
+    assert store.stop(run) == [w0]
     store.close(run, [])
     assert store._call([["KEYS", f"*{run}*"]]) == [[]]

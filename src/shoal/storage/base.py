@@ -255,8 +255,12 @@ class Store(Protocol):
         """
         ...
 
-    def stop(self, run: RunId) -> int:
-        """Tell the workers that are at work to leave, and let none start; how many were told."""
+    def stop(self, run: RunId) -> list[WorkerId]:
+        """Tell the workers that are at work to leave, and let none start.
+
+        Returns:
+            Those that have begun: they may have something to save before they leave.
+        """
         ...
 
     def resume(

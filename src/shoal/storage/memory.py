@@ -323,7 +323,7 @@ class MemoryStore:
             state.twins[worker] = state.epochs[worker]
             return self._claim(state, worker)
 
-    def stop(self, run: RunId) -> int:
+    def stop(self, run: RunId) -> list[WorkerId]:
         """Tell the workers that are at work to leave."""
         with self._changed:
             state = self._run(run)
@@ -332,7 +332,7 @@ class MemoryStore:
                 self._append(state, worker, Letter("stop", worker))
             state.leases.clear()
             self._changed.notify_all()
-        return len(told)
+            return [worker for worker in told if (worker, state.epochs[worker]) in state.entered]
 
     def resume(
         self, run: RunId, opening: Opening, *, forgotten: bool = False

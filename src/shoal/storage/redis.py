@@ -301,10 +301,11 @@ class RedisStore(PieceClient):
         claims = _claims(self._script("twin", (keys.state(run), keys.leases(run)), [worker]))
         return claims[0] if claims else None
 
-    def stop(self, run: RunId) -> int:
+    def stop(self, run: RunId) -> list[WorkerId]:
         """Tell the workers that are at work to leave."""
         touched = (keys.state(run), keys.leases(run))
-        return int(self._script("stop", touched, [keys.mailbox(run, "")], seconds=0.0))
+        told = self._script("stop", touched, [keys.mailbox(run, "")], seconds=0.0)
+        return [WorkerId(_text(worker)) for worker in told]
 
     def resume(
         self, run: RunId, opening: Opening, *, forgotten: bool = False

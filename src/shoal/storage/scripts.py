@@ -365,18 +365,21 @@ return claims
 _STOP = (
     _GUARD
     + """
--- KEYS: state, leases. ARGV: how mailboxes begin.
+-- KEYS: state, leases. ARGV: how mailboxes begin. Who hasn't entered has nothing to save.
 local gone = over('', '')
 if gone then return redis.error_reply('RUNOVER ' .. gone .. ' is over') end
-local told = 0
+local begun = {}
 for _, worker in ipairs(redis.call('HKEYS', KEYS[2])) do
   if worker ~= '' then
     append(ARGV[1] .. worker, 'kind', 'stop', 'name', worker)
     redis.call('HDEL', KEYS[2], worker)
-    told = told + 1
+    local epoch = redis.call('HGET', KEYS[1], 'epoch:' .. worker) or ''
+    if redis.call('HEXISTS', KEYS[1], 'entered:' .. worker .. ':' .. epoch) == 1 then
+      begun[#begun + 1] = worker
+    end
   end
 end
-return told
+return begun
 """
 )
 

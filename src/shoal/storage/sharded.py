@@ -151,7 +151,7 @@ class ShardedStore:
         """Claim the next start of a worker that was seen to end."""
         return self._home(run).restart(run, worker, epoch, cause, kind)
 
-    def stop(self, run: RunId) -> int:
+    def stop(self, run: RunId) -> list[WorkerId]:
         """Tell the workers that are at work to leave."""
         return self._home(run).stop(run)
 
