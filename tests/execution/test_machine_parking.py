@@ -22,6 +22,7 @@ from shoal.execution.events import (
     Saved,
     Started,
     TimerFired,
+    Unsaved,
 )
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.retries import retry_pause
@@ -281,3 +282,28 @@ def test_worker_that_parks_again_saves_only_what_is_new() -> None:
     assert machine.handle(Executed(c, SMALL))[-1] == SetTimer("linger 2", 0.5)
     assert machine.handle(TimerFired("linger 2")) == [Save(c)]
     assert machine.handle(Saved(c)) == [Park(executed=(a, c))]
+
+
+def test_an_output_that_cannot_be_pickled_keeps_the_worker_until_nobody_needs_it() -> None:
+    wiring = {"a": "", "b": "", "c": "ab", "d": "", "e": "cd"}
+    machine = machine_of(wiring, {"w0": "ace", "w1": "b", "w2": "d"}, linger=0.5)
+    machine.handle(Started())
+    machine.handle(Executed(a, SMALL))
+    assert machine.handle(TimerFired("linger 1")) == [Save(a)]
+    assert machine.handle(Unsaved(a)) == []
+    assert machine.handle(Arrived(c, held=(b,))) == [Execute(c)]
+    assert machine.handle(Executed(c, SMALL))[-1] == SetTimer("linger 2", 0.5)
+    assert machine.handle(TimerFired("linger 2")) == [Save(c)]
+    assert machine.handle(Saved(c)) == [Park(executed=(a, c))]
+
+
+def test_worker_stays_with_all_its_outputs_if_one_cannot_be_pickled() -> None:
+    wiring = {"a": "", "b": "", "c": "", "d": "abc"}
+    machine = machine_of(wiring, {"w0": "abd", "w1": "c"}, linger=0.5)
+    machine.handle(Started())
+    machine.handle(Executed(a, SMALL))
+    machine.handle(Executed(b, SMALL))
+    assert machine.handle(TimerFired("linger 1")) == [Save(a), Save(b)]
+    assert machine.handle(Unsaved(a)) == []
+    assert machine.handle(Saved(b)) == []
+    assert machine.handle(Arrived(d, held=(c,))) == [Execute(d)]

@@ -26,6 +26,7 @@ from shoal.execution.events import (
     Started,
     Stopped,
     TimerFired,
+    Unsaved,
 )
 from shoal.execution.machine import IN_TIME, INLINE_NBYTES
 from shoal.types import TaskId
@@ -120,3 +121,19 @@ def test_a_worker_whose_time_is_nearly_over_saves_and_leaves_to_begin_anew() -> 
     assert machine.handle(TimerFired("limit")) == []
     assert machine.handle(Executed(a, SMALL)) == [Save(a)]
     assert machine.handle(Saved(a)) == [Park(executed=(a,), again=True)]
+
+
+def test_a_worker_that_has_to_leave_with_an_output_that_cannot_be_pickled_ends_the_run() -> None:
+    machine = machine_of(CHAIN, {"w0": "abc"}, limit=10.0)
+    machine.handle(Started())
+    machine.handle(TimerFired("limit"))
+    assert machine.handle(Executed(a, SMALL)) == [Save(a)]
+    assert machine.handle(Unsaved(a)) == [Abort(a)]
+
+
+def test_a_run_that_ends_anyway_does_without_an_output_that_cannot_be_pickled() -> None:
+    machine = machine_of(CHAIN, {"w0": "abc"})
+    machine.handle(Started())
+    machine.handle(Executed(a, SMALL))
+    assert machine.handle(Failed(b)) == [Save(a), Abort(b)]
+    assert machine.handle(Unsaved(a)) == []

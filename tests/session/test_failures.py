@@ -34,11 +34,15 @@ from shoal.errors import (
     UsageError,
     WorkerDied,
 )
+from shoal.execution.plan import Placement, Plan
+from shoal.planning.base import Conditions
 from shoal.platform import limits
 from shoal.platform.gateway import LocalGateway
 from shoal.run import Run
 from shoal.storage.embedded import server_binary
 from shoal.storage.redis import RedisStore
+from shoal.types import WorkerId
+from shoal.workflow import Workflow
 
 pytestmark = pytest.mark.real
 
@@ -61,6 +65,16 @@ def throw(make: Callable[[], BaseException]) -> None:
 @task
 def end(how: Callable[[], Any]) -> Any:
     return how()
+
+
+@task
+def add_nothing(value: Any) -> Any:
+    return value
+
+
+@task
+def held(lock: Any, late: None = None) -> bool:
+    return isinstance(lock, type(threading.Lock()))
 
 
 @task
@@ -402,6 +416,57 @@ def test_an_output_that_cannot_travel_is_named(session: Session) -> None:
     assert error.task == "end#0"
     assert "the output of task 'end#0' can't be sent" in error.reason
     assert isinstance(error.__cause__, NotPicklable)
+
+
+@pytest.mark.parametrize("planner", ["spread", "wukong"])
+def test_a_sink_that_cannot_travel_is_told_of_at_once_if_its_input_cannot_either(
+    session: Session, planner: str
+) -> None:
+    error = failure(session, add_nothing(end(threading.Lock)), workers=1, planner=planner)
+    assert error.task == "add_nothing#0"
+    assert "the output of task 'add_nothing#0' can't be sent" in error.reason
+    assert isinstance(error.__cause__, NotPicklable)
+    assert session.compute(add(1, 2)) == [3]
+
+
+def test_an_output_that_cannot_travel_is_not_tried_again(session: Session, tmp_path: Path) -> None:
+    def lock() -> Any:
+        with (tmp_path / "tries").open("a") as tries:
+            tries.write("x")
+        return threading.Lock()
+
+    failure(session, Task(lock, retries=3)())
+    assert (tmp_path / "tries").read_text() == "x"
+
+
+def test_an_output_that_cannot_travel_waits_for_others_on_its_worker(
+    session: Session, tmp_path: Path
+) -> None:
+    """Its worker would park, which it can't."""
+
+    class Placed:
+        def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+            homes = {"late#0": WorkerId("w1")}
+            placements = {
+                task: Placement(homes.get(task, WorkerId("w0")), conditions.resources)
+                for task in workflow.calls
+            }
+            return Plan(workflow, placements, linger=0.01)
+
+    late = Task(time.sleep, name="late")(1.0)
+    assert session.compute(held(end(threading.Lock), late), planner=Placed(), restarts=0) == [True]
+
+
+@pytest.mark.parametrize("planner", ["spread", "wukong"])
+def test_an_output_that_cannot_travel_is_named_if_its_worker_has_to_leave(planner: str) -> None:
+    def lock() -> Any:
+        time.sleep(1.0)
+        return threading.Lock()
+
+    with Session(workers=1, function_seconds=1.2) as session:
+        error = failure(session, held(Task(lock)()), planner=planner)
+    assert isinstance(error.__cause__, NotPicklable)
+    assert "can't be sent to another process" in error.reason
 
 
 def test_a_generator_can_be_taken_by_a_task_beside_it_but_cannot_travel(session: Session) -> None:

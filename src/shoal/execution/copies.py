@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
+from shoal.execution.effects import Mark
 from shoal.execution.plan import Copy, Part
 from shoal.types import TaskId
 
@@ -55,3 +58,32 @@ class Copies:
         if task in self.scheduled:
             self.scheduled.remove(task)
             self._late.add(task)
+
+    def marks(
+        self,
+        part: Part,
+        copy: Copy,
+        held: Set[TaskId],
+        arrived: Set[TaskId],
+        there: Set[TaskId],
+    ) -> list[Mark]:
+        """Marks of the own tasks for which the copy's worker owes nothing that isn't here.
+
+        Should this start be lost, the next one finds with the mark what it lost.
+
+        Args:
+            part: The worker's.
+            copy: What has been executed.
+            held: What is in memory.
+            arrived: Tasks that need no mark any more.
+            there: Outputs that can be fetched.
+        """
+        marks: list[Mark] = []
+        for target, owed in copy.targets.items():
+            if target not in arrived and held >= set(owed):
+                self.vouched.update(dict.fromkeys(owed))
+                inline = tuple([output for output in owed if output not in there])
+                saved = tuple([output for output in owed if output in there])
+                producers = part.shared[target]
+                marks.append(Mark(target, part.worker, producers, inline, saved, copy.worker))
+        return marks

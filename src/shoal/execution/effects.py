@@ -21,7 +21,7 @@ class Execute:
 
 @dataclass(slots=True)
 class Save:
-    """Put an output where others can fetch it; answered by `Saved`."""
+    """Put an output where others can fetch it; answered by `Saved` or `Unsaved`."""
 
     task: TaskId
 

@@ -80,6 +80,13 @@ class Saved:
 
 
 @dataclass(slots=True)
+class Unsaved:
+    """An output can't be pickled, so it stays in this worker's memory."""
+
+    task: TaskId
+
+
+@dataclass(slots=True)
 class Marked:
     """A mark of a task without an owner is set."""
 
@@ -119,6 +126,7 @@ Event = (
     | Executed
     | Failed
     | Saved
+    | Unsaved
     | Marked
     | TimerFired
     | MailCame

@@ -54,6 +54,7 @@ from shoal.execution.events import (
     Started,
     Stopped,
     TimerFired,
+    Unsaved,
 )
 from shoal.execution.joins import HOLD, Joins, Moment
 from shoal.execution.machine import IN_TIME, INLINE_NBYTES
@@ -384,6 +385,10 @@ class FlexibleMachine:
         self._joins.saved(output, effects, unneeded)
         memory.used(output, unneeded)
 
+    def _on_unsaved(self, event: Unsaved, effects: list[Effect], unneeded: list[TaskId]) -> None:
+        self._save_all(effects)
+        effects.append(Abort(event.task))
+
     def _on_failed(self, event: Failed, effects: list[Effect], unneeded: list[TaskId]) -> None:
         task = event.task
         if task not in self._running:
@@ -439,6 +444,7 @@ _HANDLERS: dict[type, Callable[[FlexibleMachine, Any, list[Effect], list[TaskId]
     Executed: FlexibleMachine._on_executed,
     Failed: FlexibleMachine._on_failed,
     Saved: FlexibleMachine._on_saved,
+    Unsaved: FlexibleMachine._on_unsaved,
     Marked: FlexibleMachine._on_marked,
     TimerFired: FlexibleMachine._on_timer,
     Stopped: FlexibleMachine._on_stopped,

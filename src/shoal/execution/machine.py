@@ -21,7 +21,9 @@
    wasn't handed in.
 10. When its time is nearly over, a worker begins no more tasks, saves what is still needed once the
    running ones are done, and is started anew.
-11. An event that doesn't fit the state raises ProtocolViolation with the task's story.
+11. An output that can't be pickled keeps its worker from parking for as long as it is needed. A
+   worker that has to leave all the same ends the run.
+12. An event that doesn't fit the state raises ProtocolViolation with the task's story.
 """
 
 from __future__ import annotations
@@ -60,8 +62,9 @@ from shoal.execution.events import (
     Started,
     Stopped,
     TimerFired,
+    Unsaved,
 )
-from shoal.execution.plan import Copy, Part
+from shoal.execution.plan import Part
 from shoal.execution.prewarming import TIMER as PREWARM
 from shoal.execution.prewarming import Prewarming
 from shoal.execution.retries import TIMER as RETRY
@@ -92,6 +95,8 @@ class WorkerMachine:
         """Outputs that others are told to fetch."""
         self._spare: set[TaskId] = set()
         """Outputs that were saved only so that a start to come finds them."""
+        self._unsaved: set[TaskId] = set()
+        """Outputs that can't be pickled."""
         self._stored: set[TaskId] = set()
         """Outputs of others that were fetched."""
         self._saving: set[TaskId] = set()
@@ -329,7 +334,8 @@ class WorkerMachine:
                 self._spare.add(task)  # by the time that the mark behind it is set
                 self._uses[task] += 1
                 effects.append(Save(task))
-            self._stand_in(copy, effects)
+            there = self._spare | self._stored
+            effects += self._copies.marks(self.part, copy, self._held, self._arrived, there)
         else:
             forgotten.append(task)
         if forgotten:
@@ -342,20 +348,6 @@ class WorkerMachine:
         for source in self._inputs[task]:
             self._used(source, 1, forgotten)
         return forgotten
-
-    def _stand_in(self, copy: Copy, effects: list[Effect]) -> None:
-        """Mark the own tasks for which the copy's worker owes nothing that isn't here.
-
-        Should this start be lost, the next one finds with the mark what it lost.
-        """
-        part, there = self.part, self._spare | self._stored
-        for target, owed in copy.targets.items():
-            if target not in self._arrived and self._held.issuperset(owed):
-                self._copies.vouched.update(dict.fromkeys(owed))
-                inline = tuple([output for output in owed if output not in there])
-                saved = tuple([output for output in owed if output in there])
-                producers = part.shared[target]
-                effects.append(Mark(target, part.worker, producers, inline, saved, copy.worker))
 
     def _drop_copies(self, tasks: Iterable[TaskId], effects: list[Effect]) -> None:
         """Don't begin copies whose outputs come, nor go on with those that don't run yet."""
@@ -402,6 +394,18 @@ class WorkerMachine:
             self._used(task, 1, forgotten)
         if forgotten:
             effects.append(Forget(tuple(forgotten)))
+
+    def _on_unsaved(self, event: Unsaved, effects: list[Effect]) -> None:
+        self._saving.remove(event.task)
+        self._unsaved.add(event.task)
+        self._parking = False
+        forgotten: list[TaskId] = []
+        self._used(event.task, 1, forgotten)
+        if forgotten:
+            effects.append(Forget(tuple(forgotten)))
+        elif self._late:
+            self.finished = True
+            effects.append(Abort(event.task))
 
     def _release(self, task: TaskId, effects: list[Effect], forgotten: list[TaskId]) -> None:
         """Others may have the output now."""
@@ -492,7 +496,7 @@ class WorkerMachine:
 
     def _save_all(self, outputs: Iterable[TaskId], effects: list[Effect]) -> None:
         """Save those outputs that are in memory only."""
-        there = self._saved | self._spare | self._saving
+        there = self._saved | self._spare | self._saving | self._unsaved
         for output in outputs:
             if output in self._held and output not in there:
                 self._saving.add(output)
@@ -571,7 +575,7 @@ class WorkerMachine:
             self._parking = False
             self._prewarming.leave(effects)
             effects.append(Park(self._known_done))
-        elif self.part.linger is not None:
+        elif self.part.linger is not None and self._held.isdisjoint(self._unsaved):
             self._idle_since += 1
             effects.append(SetTimer(f"linger {self._idle_since}", self.part.linger))
 
@@ -584,6 +588,7 @@ _HANDLERS: dict[type, Callable[[WorkerMachine, Any, list[Effect]], None]] = {
     Executed: WorkerMachine._on_executed,
     Failed: WorkerMachine._on_failed,
     Saved: WorkerMachine._on_saved,
+    Unsaved: WorkerMachine._on_unsaved,
     TimerFired: WorkerMachine._on_timer,
     MailCame: WorkerMachine._on_mail_came,
     Stopped: WorkerMachine._on_stopped,

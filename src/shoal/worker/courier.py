@@ -24,13 +24,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from shoal.clock import RealClock
-from shoal.errors import PlatformError, StoreError, Tampered
+from shoal.errors import NotPicklable, PlatformError, StoreError, Tampered
 from shoal.execution.costs import FAR
 from shoal.execution.effects import Mark
-from shoal.execution.events import Event, Fetched, Marked, Saved
+from shoal.execution.events import Fetched, Marked, Saved
 from shoal.execution.plan import Part
 from shoal.platform.base import NOTHING, Invocation, Platform
 from shoal.storage.base import (
@@ -48,8 +48,9 @@ from shoal.storage.keys import signed_announcement, signed_inputs, signed_mark, 
 from shoal.storage.shared import SharedFolder, worthwhile
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.worker.background import in_background
+from shoal.worker.base import Worker
 from shoal.worker.finding import Finder
-from shoal.worker.recorder import SAVE, Recorder
+from shoal.worker.recorder import SAVE
 from shoal.worker.recovery import opened_outputs
 
 log = logging.getLogger(__name__)
@@ -59,37 +60,6 @@ _QUICK = 0.0005
 """Seconds of a round trip to a store that is near."""
 _LATE = 60.0
 """Seconds until an output that was saved, and isn't there, counts as gone."""
-
-
-class Worker(Protocol):
-    """The worker that a courier works for."""
-
-    recorder: Recorder
-
-    @property
-    def executed(self) -> int:
-        """How many tasks it has executed."""
-        ...
-
-    def tell(self, event: Event) -> None:
-        """Something happened."""
-        ...
-
-    def keep(self, outputs: dict[TaskId, Any]) -> None:
-        """Outputs of others came in."""
-        ...
-
-    def blob(self, task: TaskId) -> Blob:
-        """An own output as it is saved."""
-        ...
-
-    def parked(self, *, left: bool) -> None:
-        """Whether the store let it go."""
-        ...
-
-    def give_up(self, error: BaseException) -> None:
-        """It can't go on."""
-        ...
 
 
 @dataclass(slots=True)
@@ -220,7 +190,12 @@ class Courier:
         self._invoked.append(task)
 
         def order() -> None:
-            blob = encode((plain, _joined(pickled)), self._key, signed_inputs(task))
+            what = f"an input of task {task!r}"
+            try:
+                blob = encode((plain, _joined(pickled)), self._key, signed_inputs(task), what=what)
+            except NotPicklable as error:
+                self._letters.append(self._worker.failure(task, error))
+                return
             self._starts[WorkerId(task)] = b"".join(blob)
             if many:
                 self._crowd[WorkerId(task)] = bool(plain or pickled)
@@ -461,7 +436,11 @@ class Courier:
 
     def _save(self, task: TaskId) -> None:
         start = self._clock.now()
-        blob = self._worker.blob(task)
+        try:
+            blob = self._worker.blob(task)
+        except NotPicklable as error:
+            self._worker.unsaved(task, error)
+            return
         nbytes = blob_nbytes(blob)
         if self._shared and worthwhile(blob) and nbytes <= self._room:
             if self._share(task, blob, self._shared):

@@ -297,6 +297,8 @@ class Unpacked:
 
     def worth_another(self, task: TaskId, error: BaseException) -> bool:
         """Whether a task may be tried again after an exception."""
+        if isinstance(error, NotPicklable):  # its output won't be either the next time
+            return False
         kinds = self.retry_on.get(self.calls[task][0])
         return kinds is None or isinstance(error, pickle.loads(kinds))
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from shoal.clock import RealClock
-from shoal.errors import RunOver, TaskTimeout
+from shoal.errors import NotPicklable, RunOver, TaskTimeout
 from shoal.execution.effects import (
     Abort,
     Announce,
@@ -51,6 +51,7 @@ from shoal.execution.events import (
     Started,
     Stopped,
     TimerFired,
+    Unsaved,
 )
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
@@ -390,6 +391,15 @@ class WorkerRuntime:
             blob = self._blobs.pop(task, None)
             value = self._values.get(task)
         return blob or self._encoded(task, value)
+
+    def unsaved(self, task: TaskId, error: NotPicklable) -> None:
+        """An own output can't be pickled."""
+        self._failures[task] = described_failure(error, task, self._unpacked, self._key)
+        self._tell(Unsaved(task))
+
+    def failure(self, task: TaskId, error: BaseException) -> Letter:
+        """What to tell the client of a task that can't be run."""
+        return Letter("failed", task, described_failure(error, task, self._unpacked, self._key))
 
     def _encoded(self, task: TaskId, value: Any) -> Blob:
         what = f"the output of task {task!r}"
