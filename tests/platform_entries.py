@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -106,6 +107,44 @@ def _flood(folder: Path, count: str) -> None:
     sys.stdout.write("x" * 1_000_000)
 
 
+def _sockets() -> list[int]:
+    """The descriptors of this process's sockets: that to the gateway is among them."""
+    numbers = (int(name) for name in os.listdir("/proc/self/fd"))
+    return [n for n in numbers if stat.S_ISSOCK(_mode(n))]
+
+
+def _mode(descriptor: int) -> int:
+    try:
+        return os.fstat(descriptor).st_mode
+    except OSError:
+        return 0
+
+
+def _say(folder: Path, text: str) -> None:
+    """Send bytes, in hexadecimal, to the gateway; and stay for a while if there is more to say."""
+    data, _, then = text.partition(" ")
+    for descriptor in _sockets():
+        os.write(descriptor, bytes.fromhex(data))
+    if then:
+        _await(folder, then)
+
+
+def _hang_up(folder: Path, name: str) -> None:
+    for descriptor in _sockets():
+        os.close(descriptor)
+    _await(folder, name)
+
+
+def _dig(folder: Path, depth: str) -> None:
+    """Make folders in folders in the sandbox's own."""
+    import tempfile
+
+    os.chdir(tempfile.gettempdir())
+    for _ in range(int(depth)):
+        os.mkdir("deep")
+        os.chdir("deep")
+
+
 def _raise_children(folder: Path, seconds: str) -> None:
     """Start a process that starts a process."""
     program = f"import subprocess; subprocess.run(['sleep', '{seconds}'])"
@@ -201,16 +240,19 @@ def _pass(folder: Path, text: str) -> None:
 _ACTIONS = {
     "await": _await,
     "close": _close_streams,
+    "dig": _dig,
     "draw": _draw,
     "exit": _exit,
     "fail": _fail,
     "flood": _flood,
     "grow": _grow,
+    "hang-up": _hang_up,
     "limits": _show_limits,
     "look": _look,
     "pass": _pass,
     "print": _print,
     "raise": _raise_children,
+    "say": _say,
     "signal": _signal,
     "spoil": _spoil,
     "spy": _spy,

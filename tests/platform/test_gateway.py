@@ -18,8 +18,9 @@ from observing import PATIENCE, branch_of, eventually, exists, outside, parent
 from platform_entries import TASK
 from platform_examples import Caller, gateway, served
 from shoal.errors import GatewayRefused
-from shoal.platform.gateway import LocalGateway, _Sandbox
+from shoal.platform.gateway import LocalGateway
 from shoal.platform.sandbox import PAGE, RunningTasks
+from shoal.platform.sandboxes import Sandbox
 from shoal.storage.base import Opening
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.keys import CLIENT
@@ -215,7 +216,7 @@ def test_a_stream_that_never_ends_does_not_hold_the_gateway_up(local: LocalGatew
     """A process that a job left behind may print faster than the gateway reads."""
     ours, theirs = socket.socketpair()
     with ours, theirs, open("/dev/zero", "rb") as endless:
-        sandbox = _Sandbox(
+        sandbox = Sandbox(
             number=0,
             kind=(Resources(memory_mb=256), "s1"),
             control=ours,

@@ -99,6 +99,16 @@ def test_workers_of_a_farm_that_is_over_are_ended_and_those_of_a_run_are_not(
     assert cancelled == [RunId("farm-1")]
 
 
+def test_a_store_that_tells_nonsense_spoils_the_tending_of_its_own_run_only(
+    store: RedisStore, tender: Tender, invoked: list[Invocation], tmp_path: Path
+) -> None:
+    bad = RunId("run-0")
+    store.open(bad, Opening([W0], kind="nonsense", lease=0.2, restarts=10))
+    tender.know([job(store, tmp_path, run=bad), job(store, tmp_path)])
+    assert eventually(lambda: len(invoked) > 1)
+    assert {start.run for start in invoked} == {RUN}
+
+
 # What is left to a gateway that is started again.
 
 

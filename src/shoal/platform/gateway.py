@@ -7,7 +7,7 @@
    out of it. What ends it again and again is reported to the run's client through the store, with
    the reason and the tasks that were running.
 4. A tender renews the leases of workers that are alive, and starts those anew that aren't.
-5. Nothing is unpickled here.
+5. Nothing is unpickled here. Whatever a sandbox says or does, at most that sandbox is ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from shoal.clock import RealClock
@@ -36,10 +37,11 @@ from shoal.platform.invoker import Invoker
 from shoal.platform.kept import KeptRuns
 from shoal.platform.limits import machine_memory_mb
 from shoal.platform.logs import RunLogs
-from shoal.platform.sandbox import PAGE, RunningTasks, send_frame
+from shoal.platform.sandbox import PAGE, RunningTasks
+from shoal.platform.sandboxes import BEGIN_SECONDS, Kind, Sandbox
 from shoal.platform.tending import Tender
 from shoal.platform.tokens import run_token
-from shoal.platform.zygotes import Key, Zygotes
+from shoal.platform.zygotes import Zygotes
 from shoal.types import Resources, RunId, WorkerId
 
 log = logging.getLogger(__name__)
@@ -52,37 +54,10 @@ _LINE = 64 * 1024
 _READ = 1 << 16
 _DRAINS = 32
 """How often a stream is read after a job, should something go on printing."""
+_END_SECONDS = 1.0
+"""How long a sandbox that has hung up may take to end."""
 
 _DEFAULT = Housing()
-
-Kind = tuple[Resources, str]
-"""What sandboxes must have in common to be exchangeable: resources and session."""
-
-
-@dataclass
-class _Sandbox:
-    number: int
-    kind: Kind
-    control: socket.socket
-    streams: dict[str, int]
-    """The pipes that its stdout and stderr come out of."""
-    running: RunningTasks
-    zygote: Key
-    pid: int = 0
-    """Once the zygote has told it; 0 in a namespace, where the system sees to the end."""
-    job: Invocation | None = None
-    last_run: tuple[RunId, str] = (RunId(""), "")
-    """Whose lines come out of it."""
-    began: float = 0.0
-    frame: bytearray = field(default_factory=bytearray)
-    rest: dict[str, bytes] = field(default_factory=dict)
-    """Unfinished lines."""
-    late: bool = False
-    """Its job took longer than a function may."""
-    paused: bool = False
-    """Somebody has stopped its process, and not let it go on."""
-    doomed: bool = False
-    """It is being killed, and nobody is to be told."""
 
 
 class LocalGateway:
@@ -120,12 +95,15 @@ class LocalGateway:
         self._logs = logs
         self._latency = latency
         self._limit = function_seconds
+        self._longest_wait = min(BEGIN_SECONDS, function_seconds or BEGIN_SECONDS)
         self._clock = RealClock()
         self._pool: WarmPool[Kind] = WarmPool(capacity, idle_seconds)
         self._lock = threading.RLock()
         self._quieter = threading.Condition(self._lock)
         self._queue: deque[Invocation] = deque()
-        self._sandboxes: dict[int, _Sandbox] = {}
+        self._sandboxes: dict[int, Sandbox] = {}
+        self._due: dict[int, float] = {}
+        """When to look at a sandbox, by its number: it may have to be ended."""
         self._counts = {"cold": 0, "warm": 0, "died": 0, "out_of_memory": 0}
         self._busy_seconds = 0.0
         self._logs_failed = False
@@ -237,7 +215,7 @@ class LocalGateway:
         with self._lock:
             return bool(self._of(run)) or any(job.run == run for job in self._queue)
 
-    def _of(self, run: RunId) -> list[_Sandbox]:
+    def _of(self, run: RunId) -> list[Sandbox]:
         return [s for s in self._sandboxes.values() if s.job is not None and s.job.run == run]
 
     def logs(self, run: RunId) -> Sequence[LogLine]:
@@ -331,34 +309,51 @@ class LocalGateway:
             zygote.fork(number, kind[0], (inside.fileno(), out_inside, err_inside, page))
             ours.pop_all()
         streams = {"stdout": out, "stderr": err}
-        sandbox = _Sandbox(number, kind, control, streams, running, key)
+        sandbox = Sandbox(number, kind, control, streams, running, key)
         self._sandboxes[number] = sandbox
-        control.setblocking(True)
-        self._watch(control, lambda: self._on_control(sandbox))
+        control.setblocking(False)
+        self._watch(sandbox, control, self._on_control)
         for stream, descriptor in sandbox.streams.items():
             os.set_blocking(descriptor, False)
-            self._watch(descriptor, lambda stream=stream: self._on_print(sandbox, stream))  # type: ignore[misc]
+            self._watch(sandbox, descriptor, partial(self._on_print, stream=stream))
 
-    def _give(self, sandbox: _Sandbox, job: Invocation, start: str) -> None:
+    def _give(self, sandbox: Sandbox, job: Invocation, start: str) -> None:
         sandbox.job = job
         sandbox.last_run = (job.run, job.worker)
         sandbox.began, sandbox.late = self._clock.now(), False
+        sandbox.jobs += 1
+        self._look_after(sandbox)
         url, token = self.address
         token = run_token(token, job.run, job.session)
         if self._housing.own_folder:
             job = replace(job, folder="")
         frame = {"invocation": job.to_dict(), "gateway": url, "token": token, "start": start}
-        try:
-            send_frame(sandbox.control, json.dumps(frame, separators=(",", ":")).encode())
-        except OSError:
-            log.debug("sandbox %d ended before it got its job", sandbox.number)
+        if not sandbox.send(json.dumps(frame, separators=(",", ":")).encode()):
+            self._watch_also(sandbox, selectors.EVENT_WRITE)
 
-    def _kill(self, sandbox: _Sandbox) -> None:
+    def _kill(self, sandbox: Sandbox) -> None:
         sandbox.doomed = True
         self._zygotes.kill(sandbox.zygote, sandbox.number)
 
-    def _watch(self, file: Any, callback: Callable[[], None]) -> None:
-        self._selector.register(file, selectors.EVENT_READ, callback)
+    def _watch(self, sandbox: Sandbox, file: Any, callback: Callable[[Sandbox], None]) -> None:
+        def carefully() -> None:
+            try:
+                callback(sandbox)
+            except Exception:
+                log.exception("sandbox %d", sandbox.number)
+                self._expel(sandbox)
+
+        self._selector.register(file, selectors.EVENT_READ, carefully)
+
+    def _watch_also(self, sandbox: Sandbox, events: int) -> None:
+        """Listen to a sandbox's answers, and to other events of its socket."""
+        key = self._selector.get_map().get(sandbox.control.fileno())
+        if key is not None:
+            self._selector.modify(sandbox.control, selectors.EVENT_READ | events, key.data)
+
+    def _stop_listening(self, descriptor: int) -> None:
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
 
     def _wake_up(self) -> None:
         try:
@@ -375,10 +370,8 @@ class LocalGateway:
     def _listen(self) -> None:
         while not self._closed:
             with self._lock:
-                expiry = self._pool.next_expiry()
-            if self._limit is not None:
-                expiry = min(self._kill_late(self._limit), expiry or float("inf"))
-            timeout = None if expiry is None else max(0.0, expiry - self._clock.now())
+                soonest = min((*self._due.values(), self._pool.next_expiry() or float("inf")))
+            timeout = min(max(0.0, soonest - self._clock.now()), self._longest_wait)
             ready = self._selector.select(timeout)
             with self._lock:
                 for key, _ in ready:
@@ -386,41 +379,48 @@ class LocalGateway:
                         key.data()
                 for message in self._zygotes.messages():
                     self._on_zygote(message)
-                for number in self._pool.expire(self._clock.now()):
+                now = self._clock.now()
+                for number in [number for number, due in self._due.items() if due <= now]:
+                    self._look_after(self._sandboxes[number])
+                for number in self._pool.expire(now):
                     self._kill(self._sandboxes[number])
 
-    def _kill_late(self, limit: float) -> float:
-        """Kill workers whose time is over; when to look again."""
-        with self._lock:
-            now, soonest = self._clock.now(), limit
-            for sandbox in self._sandboxes.values():
-                if sandbox.job is not None and not sandbox.late:
-                    left = sandbox.began + limit - now
-                    sandbox.late = left <= 0
-                    if sandbox.late:
-                        self._zygotes.kill(sandbox.zygote, sandbox.number)
-                    soonest = min(soonest, max(0.0, left))
-            return now + soonest
+    def _look_after(self, sandbox: Sandbox) -> None:
+        """End a sandbox that is due to be; else note when it will be."""
+        now, due = self._clock.now(), sandbox.due(self._limit)
+        self._due.pop(sandbox.number, None)
+        if due <= now:
+            sandbox.late = self._limit is not None and sandbox.began + self._limit <= now
+            self._zygotes.kill(sandbox.zygote, sandbox.number)
+        elif due < float("inf"):
+            self._due[sandbox.number] = due
 
-    def _on_control(self, sandbox: _Sandbox) -> None:
+    def _expel(self, sandbox: Sandbox, within: float = 0.0) -> None:
+        """End a sandbox that can't be spoken to; a job that it has counts as lost."""
+        self._stop_listening(sandbox.control.fileno())
+        if sandbox.job is None:
+            self._pool.remove(sandbox.number)
+        sandbox.ends = self._clock.now() + within
+        self._look_after(sandbox)
+
+    def _on_control(self, sandbox: Sandbox) -> None:
+        if sandbox.flush():
+            self._watch_also(sandbox, 0)
         try:
-            data = sandbox.control.recv(1 << 16, socket.MSG_DONTWAIT)
-        except BlockingIOError:
+            answer = sandbox.receive()
+        except EOFError:
+            self._expel(sandbox, within=_END_SECONDS)
             return
-        except OSError:
-            data = b""
-        if not data:
-            self._selector.unregister(sandbox.control)
+        except ValueError as error:
+            log.warning("sandbox %d is ended: %s", sandbox.number, error)
+            self._expel(sandbox)
             return
-        sandbox.frame += data
-        length = int.from_bytes(sandbox.frame[:4], "little")
-        if len(sandbox.frame) >= 4 + length:
-            answer = json.loads(sandbox.frame[4 : 4 + length])
-            del sandbox.frame[: 4 + length]
+        if answer is not None:
             self._on_done(sandbox, answer)
 
-    def _on_done(self, sandbox: _Sandbox, answer: dict[str, Any]) -> None:
+    def _on_done(self, sandbox: Sandbox, answer: dict[str, Any]) -> None:
         job = sandbox.job
+        self._due.pop(sandbox.number, None)
         self._drain(sandbox)
         self._busy_seconds += self._clock.now() - sandbox.began
         sandbox.job = None
@@ -434,18 +434,18 @@ class LocalGateway:
         self._quieter.notify_all()
         self._serve_queue()
 
-    def _on_print(self, sandbox: _Sandbox, stream: str) -> None:
+    def _on_print(self, sandbox: Sandbox, stream: str) -> None:
         descriptor = sandbox.streams[stream]
         try:
             data = os.read(descriptor, _READ)
         except BlockingIOError:
             return
         if not data:
-            self._selector.unregister(descriptor)
+            self._stop_listening(descriptor)
             return
         self._take_print(sandbox, stream, data)
 
-    def _take_print(self, sandbox: _Sandbox, stream: str, data: bytes) -> None:
+    def _take_print(self, sandbox: Sandbox, stream: str, data: bytes) -> None:
         *lines, rest = (sandbox.rest.get(stream, b"") + data).split(b"\n")
         if len(rest) > _LINE:
             lines.append(rest)
@@ -453,7 +453,7 @@ class LocalGateway:
         sandbox.rest[stream] = rest
         self._keep(sandbox, stream, lines)
 
-    def _keep(self, sandbox: _Sandbox, stream: str, lines: Sequence[bytes]) -> None:
+    def _keep(self, sandbox: Sandbox, stream: str, lines: Sequence[bytes]) -> None:
         run, worker = sandbox.last_run
         if not run or not lines:
             return
@@ -466,7 +466,7 @@ class LocalGateway:
                 log.warning("what tasks print can't be kept: %s", error)
             self._logs_failed = True
 
-    def _drain(self, sandbox: _Sandbox, *, unfinished: bool = True) -> None:
+    def _drain(self, sandbox: Sandbox, *, unfinished: bool = True) -> None:
         """Take what a sandbox has printed so far, unfinished lines too unless told otherwise."""
         for stream, descriptor in sandbox.streams.items():
             for _ in range(_DRAINS):
@@ -501,10 +501,13 @@ class LocalGateway:
                 message["reason"],
             )
 
-    def _on_exit(self, sandbox: _Sandbox, message: dict[str, Any]) -> None:
+    def _on_exit(self, sandbox: Sandbox, message: dict[str, Any]) -> None:
         self._drain(sandbox)
         job = sandbox.job
-        if job is not None and not sandbox.doomed:
+        if job is not None and sandbox.unbegun and not sandbox.doomed:
+            log.info("sandbox %d could not begin worker %s", sandbox.number, job.worker)
+            self._queue.appendleft(job)
+        elif job is not None and not sandbox.doomed:
             self._counts["out_of_memory" if message["out_of_memory"] else "died"] += 1
             reason = "out of memory" if message["out_of_memory"] else "died"
             reason = "time limit" if sandbox.late else reason
@@ -514,15 +517,15 @@ class LocalGateway:
         self._quieter.notify_all()
         self._serve_queue()
 
-    def _discard(self, sandbox: _Sandbox) -> None:
+    def _discard(self, sandbox: Sandbox) -> None:
         sandbox.job = None
+        self._due.pop(sandbox.number, None)
         self._pool.remove(sandbox.number)
         del self._sandboxes[sandbox.number]
         if all(other.zygote != sandbox.zygote for other in self._sandboxes.values()):
             self._zygotes.release(sandbox.zygote)
         for descriptor in (sandbox.control.fileno(), *sandbox.streams.values()):
-            if descriptor in self._selector.get_map():
-                self._selector.unregister(descriptor)
+            self._stop_listening(descriptor)
         sandbox.control.close()
         for descriptor in sandbox.streams.values():
             os.close(descriptor)

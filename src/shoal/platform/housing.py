@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,4 +68,14 @@ def sweep(hidden: str) -> None:
     root = private_folder(Path(hidden, "sandboxes"))
     for home in root.iterdir():
         if home.name.isdigit() and not Path("/proc", home.name).exists():
-            shutil.rmtree(home, ignore_errors=True)
+            remove(home)
+
+
+def remove(folder: Path) -> None:
+    """Delete a sandbox's folder, whatever it has made in there."""
+    with contextlib.suppress(OSError, RecursionError):
+        shutil.rmtree(folder)
+    if folder.exists():  # folders in folders, deeper than Python follows them
+        import subprocess
+
+        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)

@@ -1,12 +1,14 @@
 """Inside a sandbox: take an invocation, run a worker, say that it is done, wait for the next.
 
 The page is memory shared with the gateway. It holds the numbers of the tasks that are running, so
-that the gateway can say which task a sandbox died of.
+that the gateway can say which task a sandbox died of, and how many jobs have begun, so that it
+knows of a sandbox that can't begin another.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import mmap
 import os
@@ -17,9 +19,16 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TextIO
 
-_LENGTH = struct.Struct("<I")
+LENGTH = struct.Struct("<I")
+MOST_ANSWERED = 1024 * 1024
+"""Bytes of an answer."""
+_MOST_TOLD = 64 * 1024
+"""Characters of an error; of a longer one the end is told, which names it."""
 PAGE = mmap.PAGESIZE
 _SLOT = struct.Struct("<q")
+_SLOTS = PAGE // _SLOT.size - 1
+_BEGUN = _SLOTS * _SLOT.size
+"""Where the number of jobs is, behind the slots."""
 
 Entry = Callable[[dict[str, Any], "RunningTasks"], bool]
 """Runs a worker for a job; whether the sandbox can be used again."""
@@ -33,27 +42,36 @@ class RunningTasks:
 
     def set(self, slot: int, number: int) -> None:
         """Task `number` begins to run in a slot."""
-        _SLOT.pack_into(self._page, slot % (PAGE // 8) * 8, number + 1)
+        _SLOT.pack_into(self._page, slot % _SLOTS * _SLOT.size, number + 1)
 
     def clear(self, slot: int) -> None:
         """Nothing runs in a slot."""
-        _SLOT.pack_into(self._page, slot % (PAGE // 8) * 8, 0)
+        _SLOT.pack_into(self._page, slot % _SLOTS * _SLOT.size, 0)
 
     def numbers(self) -> list[int]:
         """What runs, in all slots."""
-        found = (_SLOT.unpack_from(self._page, i * 8)[0] for i in range(PAGE // 8))
+        found = (_SLOT.unpack_from(self._page, i * _SLOT.size)[0] for i in range(_SLOTS))
         return [number - 1 for number in found if number]
+
+    def begin(self, job: int) -> None:
+        """The sandbox has got as far as beginning its first, second, … job."""
+        _SLOT.pack_into(self._page, _BEGUN, job)
+
+    def begun(self) -> int:
+        """How many jobs have begun."""
+        found: int = _SLOT.unpack_from(self._page, _BEGUN)[0]
+        return found
 
 
 def send_frame(sock: socket.socket, message: bytes) -> None:
     """Write a message behind its length."""
-    sock.sendall(_LENGTH.pack(len(message)) + message)
+    sock.sendall(LENGTH.pack(len(message)) + message)
 
 
 def receive_frame(sock: socket.socket) -> bytes | None:
     """The next message, or None when the other side is gone."""
-    head = _exactly(sock, _LENGTH.size)
-    return None if head is None else _exactly(sock, _LENGTH.unpack(head)[0])
+    head = _exactly(sock, LENGTH.size)
+    return None if head is None else _exactly(sock, LENGTH.unpack(head)[0])
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes | None:
@@ -76,22 +94,24 @@ def serve(control: int, page: int, entry: Entry, home: str) -> int:
     sock = socket.socket(fileno=control)
     running = RunningTasks(mmap.mmap(page, PAGE))
     os.close(page)
-    while True:
+    for job in itertools.count(1):
         frame = receive_frame(sock)
         if frame is None:
             return 0
         _open_streams()
         os.chdir(home)
+        running.begin(job)
         answer: dict[str, Any] = {"reusable": False}
         try:
             answer["reusable"] = entry(json.loads(frame), running)
         except BaseException:  # noqa: BLE001 - the outermost edge: reported by the gateway
-            answer["error"] = traceback.format_exc()
+            answer["error"] = traceback.format_exc()[-_MOST_TOLD:]
         _flush_streams()
         try:
             send_frame(sock, json.dumps(answer).encode())
         except OSError:
             return 0
+    raise AssertionError
 
 
 _streams: list[TextIO] = []

@@ -178,6 +178,9 @@ class Tender:
             if job.run not in self._since:
                 self._since[job.run] = time.monotonic()
                 log.warning("run %s can't be tended: %s", job.run, error)
+        except Exception:  # a store that tells nonsense ends the tending of its own runs only
+            log.exception("run %s can't be tended", job.run)
+            self.forget(job.run)
 
     def _give_up(self, url: str) -> None:
         store = self._stores.pop(url, None)

@@ -20,7 +20,6 @@ import os
 import random
 import resource
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -32,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from shoal.platform import limits
-from shoal.platform.housing import home_of, sweep
+from shoal.platform.housing import home_of, remove, sweep
 from shoal.platform.isolation import Forked, Isolation
 from shoal.platform.sandbox import Entry, serve
 from shoal.types import Resources
@@ -125,7 +124,7 @@ class Zygote:
 
     def _preload(self, modules: list[str]) -> None:
         for module in modules:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):  # a module that exits ends no sandboxes
                 importlib.import_module(module)
         gc.collect()
         gc.freeze()
@@ -221,7 +220,7 @@ class Zygote:
             sandbox, forked = self._children.pop(pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-            shutil.rmtree(self._home / str(sandbox), ignore_errors=True)
+            remove(self._home / str(sandbox))
             group = self._group(sandbox)
             out_of_memory = self._limits.ran_out_of_memory(group)
             self._limits.remove(group)
@@ -234,7 +233,7 @@ class Zygote:
 
     def _forget(self, branch: int) -> None:
         self._branches.discard(branch)
-        shutil.rmtree(home_of(self._isolation.hidden, branch), ignore_errors=True)
+        remove(home_of(self._isolation.hidden, branch))
 
     def _end(self) -> None:
         deadline = time.monotonic() + _END_SECONDS
@@ -250,7 +249,7 @@ class Zygote:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
             self._limits.remove(self._group(sandbox))
-        shutil.rmtree(self._home, ignore_errors=True)
+        remove(self._home)
 
 
 def _kill_group(pid: int) -> None:
