@@ -12,6 +12,7 @@ from shoal.errors import (
     StoreError,
     StoreRefused,
     TaskTimeout,
+    UsageError,
     WorkerDied,
 )
 from shoal.platform.base import last_error
@@ -19,13 +20,13 @@ from shoal.storage.base import Letter
 from shoal.types import TaskId
 from shoal.workflow import Workflow
 
-_STORE_ERRORS = (StoreRefused, ShardUnavailable, ShardLost)
-"""Whose name is in the last line of a worker's traceback if it ended of the store."""
+_SAYING_ALL = (StoreRefused, ShardUnavailable, ShardLost, UsageError)
+"""Errors at the end of a worker's traceback that need nothing else to be understood."""
 
 
 def loss_error(
     letter: Letter, workflow: Workflow
-) -> WorkerDied | OutOfMemory | TaskTimeout | StoreError:
+) -> WorkerDied | OutOfMemory | TaskTimeout | StoreError | UsageError:
     """What to say of a worker that died."""
     facts = json.loads(bytes(letter.parts[0]))
     tasks = list(workflow.calls)
@@ -44,7 +45,7 @@ def loss_error(
         return WorkerDied(task, letter.name, reason)
     if facts["reason"] == "error":
         ended = last_error(facts["detail"])
-        for kind in _STORE_ERRORS:
+        for kind in _SAYING_ALL:
             _, found, text = ended.rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
             if found:
                 return kind(f"{text.strip()} Worker {letter.name} was told so.")

@@ -36,6 +36,7 @@ from shoal.platform.base import Invocation, Platform
 from shoal.platform.gateway import LocalGateway, import_path
 from shoal.platform.housing import Housing, variable_names
 from shoal.platform.logs import RunLogs
+from shoal.platform.nesting import refuse_in_sandbox
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token
 from shoal.run import Display, Environment, Run
@@ -83,6 +84,7 @@ class Session:
             platform: A gateway's URL or a platform; default: a gateway within this process.
             **settings: Any other setting; see `Settings`.
         """
+        refuse_in_sandbox()
         given = dict(settings)
         for name, value in (("store", store), ("platform", platform)):
             if isinstance(value, str):

@@ -18,6 +18,7 @@ import shoal.joblib
 from observing import PATIENCE
 from shoal.errors import SettingsError, UsageError
 from shoal.session import Session
+from shoal.workflow import task
 
 pytestmark = pytest.mark.real
 
@@ -78,6 +79,12 @@ def nested(backend: str | None) -> list[int]:
 @pytest.mark.parametrize("backend", [None, "shoal"])
 def test_calls_can_be_nested(backend: str | None) -> None:
     assert Parallel()(delayed(nested)(backend) for _ in range(2)) == [[0, 1, 2]] * 2
+
+
+def test_a_task_may_use_the_backend_which_runs_its_calls_one_after_the_other(
+    session: Session,
+) -> None:
+    assert session.compute(task(nested)("shoal")) == [[0, 1, 2]]
 
 
 def test_what_is_not_understood_is_refused(session: Session) -> None:

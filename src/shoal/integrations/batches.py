@@ -8,16 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-on_a_worker = False
-"""Whether this process is one: nested calls go no further."""
-
 
 def perform_batch(batch: Callable[[], Any]) -> Any:
     """Make the calls of a batch."""
     from joblib.parallel import BACKENDS, SequentialBackend, register_parallel_backend
 
-    global on_a_worker
-    on_a_worker = True
     if "shoal" not in BACKENDS:
         register_parallel_backend("shoal", SequentialBackend)
     return batch()

@@ -22,6 +22,7 @@ from joblib.parallel import (
 from shoal.errors import UsageError
 from shoal.integrations import batches
 from shoal.integrations.executor import ShoalExecutor
+from shoal.platform.nesting import in_sandbox
 
 
 class ShoalBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
@@ -39,7 +40,7 @@ class ShoalBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         """How many workers that is; a negative number counts down from all that there are."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
-        if n_jobs is None or batches.on_a_worker:
+        if n_jobs is None or in_sandbox():
             return 1
         if n_jobs > 0:
             return n_jobs

@@ -19,6 +19,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from shoal.platform.nesting import become_sandbox
+
 LENGTH = struct.Struct("<I")
 MOST_ANSWERED = 1024 * 1024
 """Bytes of an answer."""
@@ -91,6 +93,7 @@ def _exactly(sock: socket.socket, count: int) -> bytes | None:
 
 def serve(control: int, page: int, entry: Entry, home: str) -> int:
     """Serve invocations, each beginning in the sandbox's folder, until the gateway hangs up."""
+    become_sandbox()
     sock = socket.socket(fileno=control)
     running = RunningTasks(mmap.mmap(page, PAGE))
     os.close(page)

@@ -32,6 +32,7 @@ from shoal.errors import (
     ShoalError,
     StoreRefused,
     StoreUnavailable,
+    UsageError,
 )
 from shoal.platform.base import Invocation, kind_of, last_error
 from shoal.platform.kept import KeptRuns
@@ -46,7 +47,7 @@ _PATIENCE = 300.0
 _KILLED = frozenset((-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP))
 """How processes end that are ended from outside."""
 
-_LASTING = (StoreRefused.__name__, ShardUnavailable.__name__, ShardLost.__name__)
+_LASTING = tuple(kind.__name__ for kind in (StoreRefused, ShardUnavailable, ShardLost, UsageError))
 """What a worker that is started anew would end of, too."""
 
 Alive = Callable[[], Mapping[RunId, Sequence[tuple[WorkerId, int]]]]

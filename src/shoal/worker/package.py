@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from shoal.errors import NotPicklable, Tampered
+from shoal.errors import NotPicklable, Tampered, UsageError
 from shoal.execution.plan import Part, Plan
 from shoal.storage.codec import (
     Blob,
@@ -297,7 +297,7 @@ class Unpacked:
 
     def worth_another(self, task: TaskId, error: BaseException) -> bool:
         """Whether a task may be tried again after an exception."""
-        if isinstance(error, NotPicklable):  # its output won't be either the next time
+        if isinstance(error, UsageError | NotPicklable):  # it would be the same the next time
             return False
         kinds = self.retry_on.get(self.calls[task][0])
         return kinds is None or isinstance(error, pickle.loads(kinds))
