@@ -44,6 +44,11 @@ class _Engine:
                 session = self._sessions[key] = Session(**(lasting | own))
             return session
 
+    @property
+    def opened(self) -> int:
+        """How many sessions have been asked for."""
+        return len(self._sessions)
+
     def compute(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> list[Any]:
         """Run the workflow of these outputs and return their values."""
         options = in_force(options)

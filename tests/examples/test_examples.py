@@ -60,18 +60,3 @@ def test_example_shows_what_it_says(name: str) -> None:
     assert done.returncode == 0
     for text in SHOWN[name]:
         assert text in done.stdout
-
-
-def test_smallest_example_of_the_readme_runs(tmp_path: Path) -> None:
-    readme = (EXAMPLES.parent / "README.md").read_text()
-    section = readme.partition("## The smallest example")[2]
-    code = section.partition("```python\n")[2].partition("```")[0]
-    (tmp_path / "smallest.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "smallest.py"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout == "285\n", done.stderr

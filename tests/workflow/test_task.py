@@ -157,6 +157,16 @@ def test_what_only_this_process_has_is_not_importable(monkeypatch: pytest.Monkey
     assert importable(task(notebook.made)) is None
 
 
+def test_what_cloudpickle_is_to_send_by_value_is_not_importable() -> None:
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        assert importable(clean) is None
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+    assert importable(clean) is not None
+
+
 def test_a_name_that_now_means_something_else_is_not_importable() -> None:
     def replaced() -> None: ...
 

@@ -15,10 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
+
 from shoal.cli.planning import configure_planning, planning_options
 from shoal.cli.settings import assigned, configure_set
 from shoal.cli.terminal import colored, terminal_width
-from shoal.engine import submit
+from shoal.engine import default_engine, submit
 from shoal.errors import ShoalError, UsageError
 from shoal.execution.wording import counted
 from shoal.settings import NAMES
@@ -75,7 +77,12 @@ def load_output(where: str, given: dict[str, Any]) -> Output[Any]:
     source, colon, name = where.rpartition(":")
     if not colon or not source or not name:
         raise UsageError(f"{where!r}: write FILE_OR_MODULE:OUTPUT, such as pipeline.py:report.")
+    opened = default_engine.opened
     module = _load(source)
+    if default_engine.opened > opened:
+        print(f"note: {source} runs something itself when it is loaded. Put that under "
+              f'`if __name__ == "__main__":`, and `shoal` runs only what it is asked for.',
+              file=sys.stderr)  # fmt: skip
     found = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -134,6 +141,7 @@ def _load(source: str) -> ModuleType:
     sys.path.insert(0, str(path.parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
+    cloudpickle.register_pickle_by_value(module)  # as what a script defines
     with _blamed(source):
         spec.loader.exec_module(module)
     return module

@@ -85,13 +85,20 @@ def importable(task: Task[..., Any]) -> tuple[str, str] | None:
     name = getattr(function, "__qualname__", None)
     if not module or not name or module == "__main__" or "<locals>" in name:
         return None
-    if getattr(sys.modules.get(module), "__spec__", None) is None:
+    if getattr(sys.modules.get(module), "__spec__", None) is None or _sent_by_value(module):
         return None
     try:
         found = attribute_of(module, name)
     except (AttributeError, ImportError):
         return None
     return (module, name) if found is task or found is function else None
+
+
+def _sent_by_value(module: str) -> bool:
+    """Whether cloudpickle is to send what a module, or a package around it, defines as it is."""
+    cloudpickle = sys.modules.get("cloudpickle")  # who never imported it has told it nothing
+    registered: set[str] = cloudpickle.list_registry_pickle_by_value() if cloudpickle else set()
+    return any(module == name or module.startswith(f"{name}.") for name in registered)
 
 
 def attribute_of(module: str, name: str) -> Any:
