@@ -73,7 +73,8 @@ class Settings:
     isolation: bool = True
     """Whether sandboxes are kept from seeing each other, where the system permits that."""
     pass_variables: str = ""
-    """Names of environment variables that tasks get beside the harmless ones, with commas."""
+    """Environment variables that tasks get besides the harmless ones: names, or patterns such as
+    `MY_*`, comma-separated."""
     latency: float = 0.0
     """Seconds added to each round trip to store and gateway, for experiments."""
     progress: bool | None = None

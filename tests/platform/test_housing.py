@@ -47,6 +47,24 @@ def test_named_variables_reach_a_sandbox_too() -> None:
     assert given == HARMLESS | {"ANYTHING": "s10", "AWS_PROFILE": "s4"}
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("A*", {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "ANYTHING"}),
+        ("AWS_*,*_TOKEN", {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "GITHUB_TOKEN",
+                           "PYTHON_REGISTRY_TOKEN"}),
+        ("*", SECRETS.keys() - {"SHOAL_TOKEN", "SHOAL_STORE"}),
+        ("SHOAL_T*", {"SHOAL_TOKEN"}),
+        ("any*", set()),
+    ],
+)  # fmt: skip
+def test_variables_reach_a_sandbox_by_patterns_and_shoal_s_own_only_by_their_own(
+    text: str, names: set[str]
+) -> None:
+    given = Housing(variables=variable_names(text)).environment(SECRETS | HARMLESS)
+    assert given.keys() - HARMLESS.keys() == names
+
+
 def test_folders_of_what_has_ended_are_swept(tmp_path: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

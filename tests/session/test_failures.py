@@ -927,3 +927,27 @@ def test_only_the_exceptions_that_are_named_are_retried(session: Session, tmp_pa
         assert len(list(tmp_path.glob(f"{kind.__name__}.*"))) == tries
     with pytest.raises(UsageError, match="takes exceptions"):
         Task(fail, retry_on=("ValueError",))  # type: ignore[arg-type]
+
+
+# Environment variables.
+
+
+@task
+def variable(name: str) -> str:
+    return os.environ[name]
+
+
+def test_a_variable_that_the_sandbox_was_not_given_is_told_of(session: Session) -> None:
+    with pytest.raises(TaskError, match=r"KeyError: 'MY_PLACE'") as failure:
+        session.compute(variable("MY_PLACE"))
+    assert "not given the environment variable 'MY_PLACE'" in str(failure.value)
+    assert "pass_variables='MY_PLACE'" in str(failure.value)
+    cause = failure.value.__cause__
+    assert isinstance(cause, KeyError)
+    assert "pass_variables" in cause.__notes__[0]
+
+
+def test_a_variable_is_passed_on_by_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_PLACE", "here")
+    with Session(workers=1, pass_variables="YOUR_*, MY_*") as session:
+        assert session.compute(variable("MY_PLACE")) == ["here"]

@@ -1,7 +1,7 @@
 """`Housing`: what a gateway's sandboxes get of the machine: variables, folders, a view of others.
 
 1. Variables come from a list of harmless ones, so a client's passwords and keys stay with it;
-   further ones have to be named in the settings.
+   further ones have to be named in the settings, and a task that misses one is told so.
 2. Each sandbox has a folder of its own for temporary files, removed with it. Tasks of an embedded
    gateway work in the client's folder, as scripts do; those of a stand-alone one in their own.
 """
@@ -9,9 +9,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from shoal.private import private_folder
@@ -22,7 +24,8 @@ _HARMLESS = frozenset(
      "VIRTUAL_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "SSL_CERT_DIR")
 )  # fmt: skip
 _HARMLESS_BEGINNINGS = ("LC_", "PYTHON", "XDG_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_")
-_SECRET_BEGINNINGS = ("SHOAL_", "AWS_")
+_OWN = "SHOAL_"
+_SECRET_BEGINNINGS = (_OWN, "AWS_")
 _SECRET_ENDS = ("TOKEN", "PASSWORD", "PASSWD", "SECRET", "KEY", "CREDENTIALS")
 
 
@@ -35,11 +38,18 @@ class Housing:
     own_folder: bool = False
     """Whether tasks work in the sandbox's folder, and not in the client's."""
     variables: tuple[str, ...] = ()
-    """Environment variables that they get beside the harmless ones."""
+    """Names of environment variables that they get beside the harmless ones, or patterns."""
 
     def environment(self, found: Mapping[str, str]) -> dict[str, str]:
         """Of these variables, those that sandboxes get."""
-        return {n: v for n, v in found.items() if n in self.variables or _harmless(n)}
+        return {n: v for n, v in found.items() if self._named(n) or _harmless(n)}
+
+    def _named(self, name: str) -> bool:
+        """Whether a variable is asked for; Shoal's own, such as the token, not by a mere `*`."""
+        patterns = self.variables
+        if name.startswith(_OWN):
+            patterns = tuple(pattern for pattern in patterns if pattern.startswith(_OWN))
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _harmless(name: str) -> bool:
@@ -49,8 +59,28 @@ def _harmless(name: str) -> bool:
 
 
 def variable_names(text: str) -> tuple[str, ...]:
-    """The names in a setting, between commas."""
+    """The names and patterns in a setting, between commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+class _Given(os._Environ[str]):
+    """A sandbox's variables; the error for one that is missing tells what to do."""
+
+    def __getitem__(self, name: str) -> str:
+        try:
+            return super().__getitem__(name)
+        except KeyError as error:
+            error.add_note(
+                f"This sandbox was not given the environment variable {name!r}: tasks get only a "
+                f"few harmless ones. If it is set outside, pass it on with "
+                f"pass_variables={name!r}; a pattern such as 'MY_*' names several."
+            )
+            raise
+
+
+def explain_missing_variables() -> None:
+    """In a sandbox: say of variables that are missing why they may be."""
+    os.environ.__class__ = _Given
 
 
 def hidden_folder() -> Path:

@@ -297,7 +297,7 @@ class Unpacked:
 
     def worth_another(self, task: TaskId, error: BaseException) -> bool:
         """Whether a task may be tried again after an exception."""
-        if isinstance(error, UsageError | NotPicklable):  # it would be the same the next time
+        if isinstance(error, UsageError):  # the next try would end the same way
             return False
         kinds = self.retry_on.get(self.calls[task][0])
         return kinds is None or isinstance(error, pickle.loads(kinds))
