@@ -460,10 +460,10 @@ def test_an_output_that_cannot_travel_waits_for_others_on_its_worker(
 @pytest.mark.parametrize("planner", ["spread", "wukong"])
 def test_an_output_that_cannot_travel_is_named_if_its_worker_has_to_leave(planner: str) -> None:
     def lock() -> Any:
-        time.sleep(1.0)
+        time.sleep(2.2)
         return threading.Lock()
 
-    with Session(workers=1, function_seconds=1.2) as session:
+    with Session(workers=1, function_seconds=3.0) as session:
         error = failure(session, held(Task(lock)()), planner=planner)
     assert isinstance(error.__cause__, NotPicklable)
     assert "can't be sent to another process" in error.reason
