@@ -21,6 +21,7 @@ SAMPLES = [
     errors.TaskError("clean#3", "w2", "ValueError: no", arguments="('a',)", not_run=["b#0"]),
     errors.TaskTimeout("clean#3", "w2", "it took longer than 3 s", remote_traceback="Traceback"),
     errors.OutOfMemory("clean#3", "w2", "MemoryError", not_run=["b#0", "c#0"]),
+    errors.InputChanged("clean#3", "w2", "it changed argument 1 in place"),
     errors.WorkerDied("clean#3", "w2", "signal 9"),
     errors.RunEnded("over"),
     errors.RunCancelled("r1"),

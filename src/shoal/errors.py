@@ -10,6 +10,7 @@
     ├── TaskError                  the user's code
     │   ├── TaskTimeout            it took longer than its timeout
     │   ├── OutOfMemory            it exceeded its worker's memory limit
+    │   ├── InputChanged           it changed an input in place, and `check_inputs` is set
     │   └── WorkerDied             it ended its worker's process
     ├── RunEnded                   somebody ended the run
     │   ├── RunCancelled
@@ -153,6 +154,15 @@ class OutOfMemory(TaskError):
     """A task exceeded its worker's memory limit."""
 
     advice = "Give it more memory: @task(resources=Resources(memory_mb=…))."
+
+
+class InputChanged(TaskError):
+    """A task changed an input in place; only found if `check_inputs` is set."""
+
+    advice = (
+        "Other tasks may share its inputs, so have it change a copy (list(x), x.copy(), "
+        "copy.deepcopy(x)) and return that."
+    )
 
 
 class WorkerDied(TaskError):

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 from shoal.attendance import Attendance
 from shoal.clock import RealClock
 from shoal.errors import (
+    InputChanged,
     PlatformError,
     RunCancelled,
     RunLost,
@@ -450,7 +451,8 @@ class Run:
     def resumable(self) -> bool:
         """Whether it isn't finished, and what is finished of it is kept."""
         lost = isinstance(self._error, StoreError) and not isinstance(self._error, _PARTLY)
-        kept = self._begun and not lost
+        spoilt = isinstance(self._error, InputChanged)  # a finished output is no longer what it was
+        kept = self._begun and not lost and not spoilt
         return kept and self._state != "done" and self._environment.keep > 0
 
     def _stop_workers(self) -> None:

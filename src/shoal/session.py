@@ -354,6 +354,7 @@ class Session:
             folder=os.getcwd(),
             preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
             invoker=settings.invoker,
+            check_inputs=int(settings.check_inputs),
             latency=settings.latency,
             lease=settings.lease,
             cache=cache.where if cache else None,

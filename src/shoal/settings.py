@@ -75,6 +75,8 @@ class Settings:
     pass_variables: str = ""
     """Environment variables that tasks get besides the harmless ones: names, or patterns such as
     `MY_*`, comma-separated."""
+    check_inputs: bool = False
+    """Whether a task that changes its inputs in place fails; finding out takes time."""
     latency: float = 0.0
     """Seconds added to each round trip to store and gateway, for experiments."""
     progress: bool | None = None

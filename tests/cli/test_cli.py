@@ -77,6 +77,26 @@ def test_run_takes_parameters_and_settings(shoal: Shoal, args: list[str], value:
     assert (said.code, said.out) == (0, f"{value}\n"), said.err
 
 
+CHANGING = """
+import shoal
+
+@shoal.task
+def change(numbers):
+    numbers.append(1)
+    return len(numbers)
+
+output = change([1, 2])
+"""
+
+
+def test_run_finds_tasks_that_change_their_inputs_if_it_is_to(shoal: Shoal, folder: Path) -> None:
+    (folder / "changing.py").write_text(CHANGING)
+    assert shoal("run", "changing.py:output").out == "3\n"
+    said = shoal("run", "changing.py:output", "--check")
+    assert said.code == 1
+    assert "error: task 'change#0' failed on worker w0: it changed argument 1 in" in said.err
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -38,6 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", action="store_true", help="compare what was predicted with what happened"
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="find tasks that change their inputs in place; slower",
+    )
 
 
 def configure_workflow(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +61,8 @@ def carry_out(args: argparse.Namespace) -> None:
     """Run the workflow."""
     given = assigned(args.assignments)
     options = planning_options(args)
+    if args.check:
+        options["check_inputs"] = True
     output = load_output(args.workflow, given)
     run = submit(output, **({"name": args.name} | given | options))
     try:

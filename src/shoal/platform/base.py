@@ -67,6 +67,8 @@ class Invocation:
     """1: the run goes on without a client, so a gateway that is started again looks after it."""
     farm: int = 0
     """1: the worker pulls tasks of a farm."""
+    check_inputs: int = 0
+    """1: a task that changes its inputs fails."""
     latency: float = 0.0
     """Seconds added to each round trip, for experiments."""
     lease: float = LEASE
@@ -175,6 +177,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "cache": (str, type(None)),
     "cache_key": (str,),
     "cache_nbytes": (int,),
+    "check_inputs": (int,),
 }
 _REQUIRED = frozenset(("run", "worker", "epoch", "memory_mb", "cpus", "store", "key", "session"))
 assert _TYPES.keys() == {field.name for field in fields(Invocation)}
@@ -188,6 +191,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "beside": (0, 1),
     "detached": (0, 1),
     "farm": (0, 1),
+    "check_inputs": (0, 1),
     "memory_mb": (64, 2**24),
     "cpus": (0, 4096),
     "latency": (0, 3600),

@@ -47,6 +47,11 @@ def function_digest(function: Any) -> bytes:
     return digester.of(function)
 
 
+def data_digest(value: Any) -> bytes:
+    """Stands for a value's data; functions and classes in it count by their names alone."""
+    return _DataDigester().of(value)
+
+
 class _Digester:
     """Follows one value; what it meets twice is digested once."""
 
@@ -169,6 +174,17 @@ class _Digester:
                 plain = value.value if isinstance(value, Enum) else value
                 parts += [name.encode(), self.of(plain) if type(plain) in _PLAIN else b""]
         return _hashed("class", *parts)
+
+
+class _DataDigester(_Digester):
+    """Takes functions, classes and modules as names: what they refer to isn't the value's."""
+
+    def _object(self, value: Any) -> bytes:
+        if isinstance(value, Task):
+            value = value.function
+        if isinstance(value, FunctionType | type):
+            return _name_of(value)
+        return super()._object(value)
 
 
 def _global_names(code: CodeType) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from shoal.errors import NotPicklable, Tampered, UsageError
+from shoal.errors import InputChanged, NotPicklable, Tampered, UsageError
 from shoal.execution.plan import Part, Plan
 from shoal.storage.codec import (
     Blob,
@@ -217,9 +217,13 @@ def _arguments(call: Call) -> Iterable[tuple[Where, Any]]:
     yield from call.kwargs.items()
 
 
+def argument_named(where: Where) -> str:
+    """What to call an argument."""
+    return f"argument {where + 1}" if isinstance(where, int) else f"argument {where!r}"
+
+
 def _described(where: Where, task: TaskId) -> str:
-    named = f"argument {where + 1}" if isinstance(where, int) else f"argument {where!r}"
-    return f"{named} of task {task!r}"
+    return f"{argument_named(where)} of task {task!r}"
 
 
 def _is_large(value: Any) -> bool:
@@ -297,7 +301,7 @@ class Unpacked:
 
     def worth_another(self, task: TaskId, error: BaseException) -> bool:
         """Whether a task may be tried again after an exception."""
-        if isinstance(error, UsageError):  # the next try would end the same way
+        if isinstance(error, UsageError | InputChanged):  # the next try would end the same way
             return False
         kinds = self.retry_on.get(self.calls[task][0])
         return kinds is None or isinstance(error, pickle.loads(kinds))

@@ -62,6 +62,7 @@ from shoal.storage.keys import signed_output
 from shoal.storage.shared import SharedFolder
 from shoal.types import TaskId
 from shoal.worker.cache import TaskCache
+from shoal.worker.checking import InputCheck
 from shoal.worker.courier import Courier
 from shoal.worker.failure import described_failure
 from shoal.worker.package import Unpacked
@@ -164,6 +165,9 @@ class WorkerRuntime:
         self._broken: BaseException | None = None
         self._read = ""
         """The last message that the machine was told of."""
+        self._check = InputCheck(unpacked) if invocation.check_inputs else None
+        self._call = unpacked.run if self._check is None else self._check.run
+        self._most_slots = part.resources.slots if self._check is None else 1
         self._cache = TaskCache(invocation.cache_place, unpacked, invocation.latency)
         shared = SharedFolder(invocation.shared) if invocation.shared else None
         self._shared = shared
@@ -234,7 +238,7 @@ class WorkerRuntime:
             if limited and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 self._alarming = True
-            wanted = min(self._part.resources.slots, max(1, len(self._todo)))
+            wanted = min(self._most_slots, max(1, len(self._todo)))
             for _ in range(wanted if limited else wanted - 1):
                 self._add_slot()
             if limited:
@@ -307,7 +311,7 @@ class WorkerRuntime:
                     start, cpu = now(), used()
                 if limit is not None:
                     attempt = self._watch(task, slot, limit)
-                value = self._unpacked.run(task, self._values)
+                value = self._call(task, self._values)
                 if looked_up is not None:
                     self._cache.keep(task, looked_up, value)
             nbytes = self._measure(task, value)
@@ -315,6 +319,9 @@ class WorkerRuntime:
             failure = described_failure(error, task, self._unpacked, self._key)
             final = not self._unpacked.worth_another(task, error)
         end, cpu = now(), used() - cpu
+        if self._check is not None:
+            spent = self._check.spent()
+            start, cpu = start + spent, max(0.0, cpu - spent)
         with self._lock:
             if attempt is not None:
                 self._conclude(attempt, slot)
@@ -465,7 +472,7 @@ class WorkerRuntime:
         self._todo.append(task)
         if len(self._todo) <= self._idle:
             self._changed.notify_all()  # who waits isn't only slots
-        elif 0 < self._slots < self._part.resources.slots:
+        elif 0 < self._slots < self._most_slots:
             self._add_slot()
 
     def _pass_on(self, effect: Effect) -> None:
