@@ -43,6 +43,7 @@ SAMPLES = [
     errors.HistoryError("/data/history-2.sqlite", "disk I/O error"),
     errors.HistoryLocked("/data/history-2.sqlite", "database is locked"),
     errors.HistoryDamaged("the store at host:6379", "no JSON", "nightly"),
+    errors.NoThread("r1", "can't start new thread"),
     errors.RemoteTraceback("Traceback (most recent call last):\nValueError"),
     errors.ProtocolViolation("executed twice"),
 ]

@@ -32,6 +32,7 @@
     ├── HistoryError               the history can't be opened or written to
     │   ├── HistoryLocked          another process is writing to it
     │   └── HistoryDamaged         something in it can't be read
+    ├── NoThread                   the system lets this process start no more threads
     ├── RemoteTraceback            where on a worker an exception was raised: its cause
     └── ProtocolViolation          ourselves
 
@@ -301,6 +302,18 @@ class HistoryDamaged(HistoryError):
         if self.name:
             return f"`shoal history clear {shlex.quote(self.name)}` forgets its workflow's runs."
         return "`shoal history clear --all` begins it anew."
+
+
+class NoThread(ShoalError):
+    """The system lets this process start no more threads."""
+
+    def __init__(self, run: str, reason: str) -> None:
+        self.run = run
+        self.reason = reason
+        super().__init__(
+            f"run {run} can't be watched: {reason}. The user, or the container, has too many "
+            "processes: end some, or raise the limit (`ulimit -u`, `--pids-limit`)."
+        )
 
 
 class RemoteTraceback(ShoalError):

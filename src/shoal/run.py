@@ -15,7 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any
 
 from shoal.attendance import Attendance
 from shoal.clock import RealClock
@@ -38,7 +39,6 @@ from shoal.execution.plan import Plan
 from shoal.execution.timeline import Moved, Timeline, decode_records, encode_record
 from shoal.launching import first_invocations, opening_of
 from shoal.losses import loss_error
-from shoal.metadata.history import RESUMED, FiledRun, RunRecord
 from shoal.planning.preview import Preview
 from shoal.platform.base import (
     Invocation,
@@ -46,11 +46,12 @@ from shoal.platform.base import (
     Platform,
     this_host,
 )
+from shoal.progress import Display, State, Status
 from shoal.storage.base import Letter, Opening, Store
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode
 from shoal.storage.keys import CLIENT, shared_part, signed_output
 from shoal.storage.shared import SharedFolder, worthwhile
-from shoal.types import Resources, RunId, TaskId, WorkerId
+from shoal.types import RunId, TaskId, WorkerId
 from shoal.unfinished import Unfinished
 from shoal.worker.failure import failure_error
 from shoal.worker.package import Packed, pack
@@ -70,31 +71,9 @@ _LAST_WORDS = 2.0
 _PARTLY = (ShardLost, ShardUnavailable)
 """Errors of a store that still has all but some outputs of a run."""
 
-State = Literal["running", "done", "failed", "cancelled"]
 
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How far a run is."""
-
-    state: State
-    executed: int
-    tasks: int
-
-    def __str__(self) -> str:
-        return f"{self.state}, {self.executed} of {self.tasks} tasks executed"
-
-
-class Display(Protocol):
-    """Shows how far a run is."""
-
-    def show(self, executed: int) -> None:
-        """So many tasks are executed."""
-        ...
-
-    def close(self) -> None:
-        """The run has ended."""
-        ...
+class _LetGo(Exception):
+    """Nobody here waits for the run any more; it goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +98,8 @@ class Environment:
     """Gives the folder of an ended run, if there is one to be taken over."""
     retire: Callable[[SharedFolder], None]
     """Takes the folder of an ended run."""
+    watch: Callable[[Run], None]
+    """Has a detached run watched, if it isn't."""
 
 
 class Run:
@@ -138,15 +119,16 @@ class Run:
         self._key = secrets.token_bytes(32)
         self.tries = 1
         """How often it has been begun."""
+        self.started = 0.0
+        """Seconds since the epoch."""
         if unfinished is not None:
             self.id, self._key, self.tries = unfinished.id, unfinished.key, unfinished.tries
+            self.started = unfinished.started
         self.plan = plan
         self.preview = preview
         """What the plan is predicted to do."""
         self.workflow = plan.workflow
         self.name = name
-        self.started = 0.0
-        """Seconds since the epoch."""
         self.makespan = 0.0
         self.records: list[bytes] = []
         """The workers' timelines, as they were handed in."""
@@ -174,6 +156,7 @@ class Run:
         self.arrived: Callable[[TaskId, Any], None] | None = None
         """Is told of each sink's output as soon as it is there."""
         self._cancelled = threading.Event()
+        self._let_go = threading.Event()
         self._ended = threading.Event()
         self._read = ""
         self._stale = ""
@@ -184,25 +167,30 @@ class Run:
     @property
     def unfinished(self) -> Unfinished:
         """What it takes to go on with the run."""
-        return Unfinished(self.id, self.name, self._key, self.plan, self.tries)
+        return Unfinished(self.id, self.name, self._key, self.plan, self.tries, self.started)
 
-    def start(self, *, detached: bool = False) -> None:
-        """Send the plan off and start the first workers.
+    def start(self) -> None:
+        """Send the plan off and start the first workers."""
+        self.started = self._clock.now()
+        self._begin(self._opened)
 
-        Args:
-            detached: Whether nobody here will wait for it.
-        """
-        self._detached = detached
-        self._begin(self._opened, alone=detached)
+    def detach(self, data_folder: Path) -> None:
+        """Start a run that goes on without this client; who attaches to it finds a file of it."""
+        self.started = self._clock.now()
+        self._detached = True
+        self.unfinished.write(data_folder)
+        self._begin(self._opened, alone=True)
 
     def resume(self) -> None:
         """Go on with a run that has failed or was left alone."""
+        self.started = self._clock.now()
         self.tries += 1
         self._begin(self._resumed)
 
     def attach(self) -> None:
         """Wait for a run that somebody else has started."""
         self._detached = True
+        self.started = self.started or self._clock.now()
         self._begin(lambda packed, first: (), alone=True)
 
     def _begin(
@@ -217,7 +205,6 @@ class Run:
             begin: Tells the store of it; whom to start.
             alone: Whether the run goes on without this client, and its shared memory.
         """
-        self.started = self._clock.now()
         packed = pack(self.plan, self._key)
         environment = self._environment
         if not alone and self.shared is None and environment.platform.host == this_host():
@@ -282,7 +269,10 @@ class Run:
         return opening_of(packed, self._kept(packed.constants), lease, restarts)
 
     def watch(self) -> None:
-        """Wait until the run has ended, and see to it that nothing is left of it."""
+        """Wait until the run has ended, and see to it that nothing is left of it.
+
+        One that is let go stays as it is.
+        """
         outcome = "cancelled"
         try:
             self._await_outputs()
@@ -292,6 +282,12 @@ class Run:
             self._state, outcome = "done", "done"
             if self._attendance.twins:
                 self._stop_workers()  # those that came second
+        except _LetGo:
+            outcome = ""
+            self._error = UsageError(
+                f"run {self.id} goes on, but the session that waited for it has been closed. "
+                f"`shoal attach {self.id}` waits for it."
+            )
         except BaseException as error:
             if isinstance(error, RunOver):  # nobody but us ends it
                 error = RunLost(self.id).with_traceback(error.__traceback__)
@@ -304,14 +300,31 @@ class Run:
             if not isinstance(error, ShoalError):
                 raise
         finally:
-            if self._display is not None:
-                self._display.close()
-            if self._shards:
-                self.records.append(encode_record(WorkerId(CLIENT), (), self._shards))
-            self._clean_up()
-            self._environment.file(self, outcome)
-            self._environment.ended(self)
-            self._ended.set()
+            try:
+                self._conclude(outcome)
+            finally:
+                self._ended.set()
+
+    def _conclude(self, outcome: str) -> None:
+        """Clean up after the run and keep a record of it, unless it goes on."""
+        if self._display is not None:
+            self._display.close()
+        if not outcome:
+            return
+        if self._shards:
+            self.records.append(encode_record(WorkerId(CLIENT), (), self._shards))
+        if self._detached:
+            self.makespan = self._lasted()
+        self._clean_up()
+        self._environment.file(self, outcome)
+        self._environment.ended(self)
+
+    def _lasted(self) -> float:
+        """How long a run took that may have ended before anybody looked."""
+        with contextlib.suppress(StoreError):
+            ends = [span.end for span in self.timeline.spans if span.kind != "leave"]
+            return max(ends, default=self.makespan)
+        return self.makespan
 
     def _await_outputs(self) -> None:
         missing = set(self.workflow.sinks)
@@ -320,6 +333,8 @@ class Run:
         while missing:
             if self._cancelled.is_set():
                 raise RunCancelled(self.id)
+            if self._let_go.is_set():
+                raise _LetGo
             letters = self._receive(_GLANCE)
             self._take_all(letters, missing)
             if self._display is not None and missing:
@@ -431,9 +446,10 @@ class Run:
             return
         try:
             told = set(self._environment.store.stop(self.id))
-            until = time.monotonic() + _LAST_SAVES
-            while told and time.monotonic() < until:
-                for letter in self._receive(_GLANCE):
+            until, waits = time.monotonic() + _LAST_SAVES, True
+            while waits:
+                waits = bool(told) and time.monotonic() < until
+                for letter in self._receive(_GLANCE if waits else 0.0):
                     self._read = letter.id
                     if self._outdated(letter) or letter.kind not in ("finished", "lost"):
                         continue
@@ -497,7 +513,7 @@ class Run:
 
     def values(self, timeout: float | None = None) -> list[Any]:
         """The values of all outputs, in the order asked for."""
-        if not self._ended.wait(timeout):
+        if not self._has_ended(timeout):
             assert timeout is not None
             raise RunTimeout(self.id, timeout, str(self.status()))
         if self._error is not None:
@@ -516,15 +532,30 @@ class Run:
         """Stop the run; its workers are gone when this returns."""
         self._cancelled.set()
         self._environment.store.hang_up(self.id, CLIENT)
+        self._has_ended()
+
+    def leave(self) -> None:
+        """Wait for the run no more: one that is detached goes on, any other is cancelled."""
+        if not self._detached:
+            self.cancel()
+            return
+        self._let_go.set()
+        self._environment.store.hang_up(self.id, CLIENT)
         self._ended.wait()
+
+    def _has_ended(self, timeout: float | None = None) -> bool:
+        """Wait for the end; a detached run is watched from now on, for nobody else here does."""
+        if self._detached and not self._ended.is_set():
+            self._environment.watch(self)
+        return self._ended.wait(timeout)
 
     def report(self, width: int = 100, color: bool = False) -> str:
         """Plan and reality side by side: what was predicted, what happened, on one chart."""
         from shoal.planning.report import report
 
-        self._ended.wait()
+        self._has_ended()
         timeline = self.timeline
-        makespan = self._predicted(timeline) if self._state == "done" else None
+        makespan = self.predicted(timeline) if self._state == "done" else None
         return report(self.preview, timeline, makespan=makespan, width=width, color=color)
 
     @property
@@ -536,29 +567,7 @@ class Run:
         """What the run's tasks have printed."""
         return self._environment.platform.logs(self.id)
 
-    def filed(self, outcome: str) -> FiledRun:
-        """The run as history keeps it."""
-        from shoal.metadata.quality import prediction_errors
-        from shoal.metadata.samples import distilled, undistilled
-
-        tasks = list(self.workflow.calls)
-        timeline = self.timeline
-        workers = self.plan.workers_of(timeline.workers)
-        needs = {**self.workflow.needs, **self.needs}
-        samples = distilled(self.workflow, workers, timeline, self.preview.constants, needs)
-        predicted: float | None = None
-        quality: Mapping[str, float] = {}
-        if outcome == "done" and self.tries > 1:
-            outcome = RESUMED
-        if outcome == "done":
-            predicted = self._predicted(timeline)
-        if predicted is not None:
-            costs = self.preview.conditions.predictions.at("median")
-            quality = prediction_errors(costs, undistilled(samples).samples, tasks)
-        record = replace(self._record(outcome, workers), predicted=predicted, quality=quality)
-        return FiledRun(record, tasks, self.records, samples)
-
-    def _predicted(self, timeline: Timeline) -> float | None:
+    def predicted(self, timeline: Timeline) -> float | None:
         """The makespan that is recorded as predicted for a run that ended well.
 
         Who attaches to a run or resumes it hasn't seen its beginning.
@@ -569,27 +578,5 @@ class Run:
             return None
         return self.preview.predicted(max(0.05, self.makespan / 10))
 
-    def _record(self, outcome: str, workers: Mapping[WorkerId, Resources]) -> RunRecord:
-        resources = {str(resources) for resources in workers.values()}
-        return RunRecord(
-            run=RunId(f"{self.id}-{self.tries}") if self.tries > 1 else self.id,
-            name=_text(self.name),
-            fingerprint=self.workflow.fingerprint(),
-            planner=_text(self.plan.planner),
-            tasks=len(self.workflow),
-            workers=len(workers),
-            started=self.started,
-            makespan=self.makespan,
-            outcome=_text(outcome),
-            configuration=", ".join(sorted(resources)),
-            planning=self.preview.planning,
-            sla=str(self.preview.sla),
-        )
-
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.name}: {self._state}>"
-
-
-def _text(value: str) -> str:
-    """Text that history can keep."""
-    return value.encode(errors="replace").decode()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import queue
 import secrets
 import sys
 import threading
@@ -17,13 +16,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from shoal.afterwards import Afterwards
 from shoal.connecting import cache_place, open_history, remote_platform
-from shoal.errors import HistoryError, SettingsError, ShoalError, UsageError
+from shoal.errors import HistoryError, SettingsError, UsageError
 from shoal.execution.costs import Predictions
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.farm.crew import Place
 from shoal.farm.deployed import new_run
+from shoal.filing import filed
 from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory
@@ -39,7 +40,8 @@ from shoal.platform.logs import RunLogs
 from shoal.platform.nesting import refuse_in_sandbox
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token
-from shoal.run import Display, Environment, Run
+from shoal.progress import Display
+from shoal.run import Environment, Run
 from shoal.settings import NAMES, RUNNING, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.cache import CachePlace
@@ -50,6 +52,7 @@ from shoal.storage.sharded import open_store
 from shoal.storage.shared import SharedFolder
 from shoal.types import Resources, RunId, WorkerId
 from shoal.unfinished import Unfinished, forget, read
+from shoal.watching import Watchers
 from shoal.worker.package import constant_sizes
 from shoal.workflow import Output, Workflow
 
@@ -61,8 +64,6 @@ WORKER_ENTRY = "shoal.worker.entry:handle"
 _PRELOADABLE = ("numpy", "scipy", "pandas", "PIL", "dask.array", "dask.bag", "dask.dataframe")
 """Packages that take long to import and bear being forked."""
 
-_GLANCE = 0.1
-"""Seconds between two looks at whether somebody is still there to answer."""
 _MOST_KEPT = 5
 """Runs that aren't finished, of which what is finished is kept."""
 
@@ -94,12 +95,11 @@ class Session:
         self._process = os.getpid()
         self._closers: list[Callable[[], None]] = []
         self._closed = False
-        self._afterwards: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._afterworker: threading.Thread | None = None
+        self._afterwards = Afterwards(self.settings.idle_seconds, self._delete_retired)
         self._history: History | None = None
         self._told: set[str] = set()
         """What has been said to be wrong with it."""
-        self._runs: set[Run] = set()
+        self._watchers = Watchers()
         self._undeleted: list[Run] = []
         """Ended runs of which the store would not delete what is left."""
         self._kept: dict[RunId, Run] = {}
@@ -177,11 +177,11 @@ class Session:
         if timeout is not None:
             return self._compute_within(run, begin, timeout)
         begin()
-        self._watch(run)
+        self._watchers.watch(run)
         return run.values(0)
 
     def _compute_within(self, run: Run, begin: Callable[[], None], timeout: float) -> list[Any]:
-        self._begin_watched(run, begin)
+        self._watchers.begin(run, begin)
         try:
             return run.values(timeout)
         except BaseException:
@@ -210,15 +210,14 @@ class Session:
             positions = {task: position for position, task in enumerate(run.workflow.sinks)}
             run.arrived = lambda task, value: arrived(positions[task], value)
         if not detach:
-            self._begin_watched(run, begin)
+            self._watchers.begin(run, begin)
             return run
         if self.settings.store is None or self.settings.platform is None:
             raise UsageError(
                 "detach=True: a run goes on without this process only if its store and its gateway "
                 "do. Give store= and platform= (see `shoal gateway`)."
             )
-        run.unfinished.write(self.settings.data_folder())
-        run.start(detached=True)
+        run.detach(self.settings.data_folder())
         return run
 
     def resume(self, run: str) -> Run:
@@ -227,13 +226,13 @@ class Session:
         What is finished of it isn't run again.
         """
         resumed = self._run_of(self._left(run))
-        self._begin_watched(resumed, resumed.resume)
+        self._watchers.begin(resumed, resumed.resume)
         return resumed
 
     def attach(self, run: str) -> Run:
         """Wait for a run that was submitted with `detach=True`."""
         attached = self._run_of(read(self.settings.data_folder(), run))
-        self._begin_watched(attached, attached.attach)
+        self._watchers.begin(attached, attached.attach)
         return attached
 
     def _left(self, run: str) -> Unfinished:
@@ -253,21 +252,6 @@ class Session:
             kept = self._kept.pop(left.id, None)
         shared = kept.shared if kept is not None else None
         return Run(left.plan, preview, left.name, environment, display, left, shared)
-
-    def _begin_watched(self, run: Run, begin: Callable[[], None]) -> None:
-        begin()
-        with self._lock:
-            self._runs.add(run)
-        threading.Thread(target=self._watch, args=(run,), name="shoal-run", daemon=True).start()
-
-    def _watch(self, run: Run) -> None:
-        with self._lock:
-            self._runs.add(run)
-        try:
-            run.watch()
-        finally:
-            with self._lock:
-                self._runs.discard(run)
 
     def _keep(self, run: Run) -> None:
         """Keep a few runs that aren't finished, for who resumes them."""
@@ -328,7 +312,8 @@ class Session:
             file=self._filing(learn) if settings.history else lambda run, outcome: None,
             ended=self._keep,
             retired=self._take_retired,
-            retire=lambda folder: self._do_afterwards(lambda: self._retire(folder)),
+            retire=lambda folder: self._afterwards.do(lambda: self._retire(folder)),
+            watch=self._watchers.see_to,
         )
 
     def place(self) -> Place:
@@ -468,13 +453,13 @@ class Session:
         def file(run: Run, outcome: str) -> None:
             def afterwards() -> None:
                 try:
-                    self.history.file(run.filed(outcome))
+                    self.history.file(filed(run, outcome))
                 except HistoryError as error:
                     self._do_without_history(error)
                 else:
                     then(run)
 
-            self._do_afterwards(afterwards)
+            self._afterwards.do(afterwards)
             log.info("run %s of %s: %s in %.3f s", run.id, run.name, outcome, run.makespan)
 
         return file
@@ -495,31 +480,6 @@ class Session:
         if superseded:
             folder.delete()
 
-    def _do_afterwards(self, what: Callable[[], None]) -> None:
-        self._afterwards.put(what)
-        with self._lock:
-            if self._afterworker is None:
-                self._afterworker = threading.Thread(
-                    target=self._do_what_is_left, name="shoal-afterwards", daemon=True
-                )
-                self._afterworker.start()
-
-    def _do_what_is_left(self) -> None:
-        while True:
-            try:
-                what = self._afterwards.get(timeout=self.settings.idle_seconds)
-            except queue.Empty:
-                what = self._delete_retired
-            if what is None:
-                self._delete_retired()
-                return
-            try:
-                what()
-            except ShoalError as error:
-                log.warning("%s", error)
-            except Exception:
-                log.exception("something was left undone after a run")
-
     def _delete_retired(self) -> None:
         folder = self._take_retired()
         if folder is not None:
@@ -527,23 +487,15 @@ class Session:
 
     def settle(self) -> None:
         """Wait until ended runs are filed and cleaned up after."""
-        worker = self._afterworker
-        if worker is not None:
-            done = threading.Event()
-            self._afterwards.put(done.set)
-            while worker.is_alive() and not done.wait(_GLANCE):
-                pass  # a session that is closed meanwhile does no more
+        self._afterwards.settle()
 
     def close(self) -> None:
-        """Cancel what is under way and end what this session started."""
+        """Cancel what is under way, except detached runs, and end what this session started."""
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         atexit.unregister(self.close)
-        with self._lock:
-            runs = list(self._runs)
-        for run in runs:
-            run.cancel()
+        self._watchers.close()
         for run in self._undeleted:
             run.delete()
         for run in self._kept.values():
@@ -551,11 +503,9 @@ class Session:
                 run.forget()
             elif run.shared is not None:
                 run.shared.delete()
-        if self._afterworker is not None:
-            self._afterwards.put(None)
-            if isinstance(self._history, RedisHistory):
-                self._history.hurry()
-            self._afterworker.join()
+        if isinstance(self._history, RedisHistory):
+            self._history.hurry()
+        self._afterwards.close()
         self._close_all()
 
     def _close_all(self) -> None:

@@ -35,6 +35,8 @@ class Unfinished:
     plan: Plan
     tries: int = 1
     """How often it has been begun."""
+    started: float = 0.0
+    """When it was begun last, in seconds since the epoch; 0: before this was known."""
 
     def of(self, workflow: Workflow) -> Unfinished:
         """The same for a workflow of the same shape, whose code may have changed."""

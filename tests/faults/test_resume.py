@@ -17,9 +17,10 @@ import pytest
 from observing import PATIENCE, eventually, processes_mentioning
 from shoal import Session, Task
 from shoal.cli.main import main
-from shoal.errors import RunCancelled, TaskError, UnknownRun, UsageError
+from shoal.errors import RunCancelled, RunTimeout, TaskError, UnknownRun, UsageError
 from shoal.metadata.history import RESUMED
 from shoal.platform.gateway import LocalGateway
+from shoal.platform.http import HttpPlatform
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
 from shoal.storage.embedded import EmbeddedServer
@@ -275,6 +276,93 @@ def test_no_prediction_is_held_against_a_run_whose_beginning_nobody_saw(
         attached, _ = session.history.runs()
     assert attached.run == run.id
     assert (attached.predicted, attached.quality) == (None, {})
+
+
+def test_a_run_that_is_attached_to_later_is_recorded_as_it_happened(
+    server: str, gateway: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "mended").touch()
+    folder = str(tmp_path / "data")
+    with Session(store=server, folder=folder, workers=2, **gateway) as session:
+        run = session.submit(workflow(tmp_path), detach=True)
+    local = HttpPlatform(gateway["platform"], gateway["token"])
+    assert eventually(lambda: executed(tmp_path) == 12 and not local.active(run.id))
+    local.close()
+    ended = time.time()
+    time.sleep(0.5)
+    with Session(store=server, folder=folder, workers=2, **gateway) as session:
+        attached = session.attach(run.id)
+        assert attached.result(PATIENCE) == 60
+        session.settle()
+        (record,) = session.history.runs()
+    first = min(int(path.suffix[1:]) for path in tmp_path.glob("m*.*")) / 1e9
+    assert record.started < first < record.started + record.makespan < ended
+    spans = attached.timeline.spans
+    assert all(0 <= span.start <= span.end <= record.makespan for span in spans if span.task)
+
+
+def test_the_handle_of_a_detached_run_gives_its_result(
+    server: str, gateway: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "mended").touch()
+    folder = str(tmp_path / "data")
+    with Session(store=server, folder=folder, workers=2, **gateway) as session:
+        run = session.submit(workflow(tmp_path), detach=True)
+        assert run.result(PATIENCE) == 60
+        assert run.status().state == "done"
+        assert not [key for key in _keys(session) if run.id.encode() in key]
+
+
+def test_the_handle_of_a_detached_run_cancels_it(
+    server: str, gateway: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "wait").touch()
+    folder = str(tmp_path / "data")
+    with Session(store=server, folder=folder, workers=2, **gateway) as session:
+        run = session.submit(workflow(tmp_path), detach=True)
+        assert eventually((tmp_path / "waiting").exists)
+        run.cancel()
+        assert not session.platform.active(run.id)
+        with pytest.raises(RunCancelled):
+            run.result(PATIENCE)
+
+
+def test_a_detached_run_goes_on_when_the_session_that_waits_for_it_is_closed(
+    server: str, gateway: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "wait").touch()
+    folder = str(tmp_path / "data")
+    options: dict[str, Any] = {"store": server, "folder": folder, "workers": 2, **gateway}
+    with Session(**options) as session:
+        run = session.submit(workflow(tmp_path), detach=True)
+        assert eventually((tmp_path / "waiting").exists)
+        with pytest.raises(RunTimeout):
+            run.result(0.1)
+        attached = session.attach(run.id)
+    for handle in (run, attached):
+        with pytest.raises(UsageError, match=f"shoal attach {run.id}"):
+            handle.result(PATIENCE)
+    with Session(**options) as session:
+        assert session.platform.active(run.id)
+        unwatched = session.attach(run.id)
+        unwatched.cancel()
+    with pytest.raises(RunCancelled):
+        unwatched.result(PATIENCE)
+
+
+def test_a_handle_whose_session_is_closed_says_how_to_go_on(
+    server: str, gateway: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "mended").touch()
+    folder = str(tmp_path / "data")
+    options: dict[str, Any] = {"store": server, "folder": folder, "workers": 2, **gateway}
+    with Session(**options) as session:
+        run = session.submit(workflow(tmp_path), detach=True)
+    for ask in (run.result, run.cancel, run.report):
+        with pytest.raises(UsageError, match=f"shoal attach {run.id}"):
+            ask()
+    with Session(**options) as session:
+        assert session.attach(run.id).result(PATIENCE) == 60
 
 
 def test_a_run_is_not_detached_from_what_ends_with_its_client(

@@ -1,8 +1,9 @@
-"""A run that ends early waits for nobody who won't answer."""
+"""How runs end: nobody waits for who won't answer, nor for a run that nobody watches."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from observing import PATIENCE, eventually
 from shoal import Session, task
-from shoal.errors import TaskError, WorkerDied
+from shoal.errors import NoThread, TaskError, WorkerDied
 
 pytestmark = pytest.mark.real
 
@@ -63,3 +64,60 @@ def test_a_worker_that_has_no_sandbox_yet_is_not_waited_for(tmp_path: Path) -> N
         run = session.submit(end(fail_late), end(fail_late), planner="spread")
         assert eventually((tmp_path / "begun").exists)
         run.cancel()
+
+
+# The system starts no more threads.
+
+
+@pytest.fixture
+def no_thread(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has threads of a name not start any more."""
+
+    def refuse(name: str) -> None:
+        start = threading.Thread.start
+
+        def refused(thread: threading.Thread) -> None:
+            if thread.name == name:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", refused)
+
+    return refuse
+
+
+def test_a_run_that_cannot_be_watched_is_not_begun(
+    no_thread: Callable[[str], None], tmp_path: Path
+) -> None:
+    def leave_trace() -> None:
+        (tmp_path / "begun").touch()
+
+    with Session(workers=1, folder=str(tmp_path / "data")) as session:
+        session.compute(add(1))
+        no_thread("shoal-run")
+        with pytest.raises(NoThread, match="ulimit"):
+            session.submit(end(leave_trace))
+        with pytest.raises(NoThread):
+            session.compute(end(leave_trace), timeout=PATIENCE)
+        assert session.compute(add(2)) == [2]
+    assert not (tmp_path / "begun").exists()
+
+
+def test_what_is_done_after_runs_needs_no_thread(
+    no_thread: Callable[[str], None], tmp_path: Path
+) -> None:
+    no_thread("shoal-afterwards")
+    with Session(workers=1, folder=str(tmp_path / "data")) as session:
+        assert session.submit(add(1)).result(PATIENCE) == 1
+        assert len(session.history.runs()) == 1
+
+
+def test_a_run_has_ended_also_if_cleaning_up_fails(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("shoal.run.Run._clean_up", fail)
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    assert session.submit(add(1)).result(PATIENCE) == 1

@@ -1,0 +1,55 @@
+"""An ended run as history keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from shoal.metadata.history import RESUMED, FiledRun, RunRecord
+from shoal.metadata.quality import prediction_errors
+from shoal.metadata.samples import distilled, undistilled
+from shoal.run import Run
+from shoal.types import Resources, RunId, WorkerId
+
+
+def filed(run: Run, outcome: str) -> FiledRun:
+    """The run as history keeps it."""
+    tasks = list(run.workflow.calls)
+    timeline = run.timeline
+    workers = run.plan.workers_of(timeline.workers)
+    needs = {**run.workflow.needs, **run.needs}
+    samples = distilled(run.workflow, workers, timeline, run.preview.constants, needs)
+    predicted: float | None = None
+    quality: Mapping[str, float] = {}
+    if outcome == "done" and run.tries > 1:
+        outcome = RESUMED
+    if outcome == "done":
+        predicted = run.predicted(timeline)
+    if predicted is not None:
+        costs = run.preview.conditions.predictions.at("median")
+        quality = prediction_errors(costs, undistilled(samples).samples, tasks)
+    record = replace(_record(run, outcome, workers), predicted=predicted, quality=quality)
+    return FiledRun(record, tasks, run.records, samples)
+
+
+def _record(run: Run, outcome: str, workers: Mapping[WorkerId, Resources]) -> RunRecord:
+    resources = {str(resources) for resources in workers.values()}
+    return RunRecord(
+        run=RunId(f"{run.id}-{run.tries}") if run.tries > 1 else run.id,
+        name=_text(run.name),
+        fingerprint=run.workflow.fingerprint(),
+        planner=_text(run.plan.planner),
+        tasks=len(run.workflow),
+        workers=len(workers),
+        started=run.started,
+        makespan=run.makespan,
+        outcome=_text(outcome),
+        configuration=", ".join(sorted(resources)),
+        planning=run.preview.planning,
+        sla=str(run.preview.sla),
+    )
+
+
+def _text(value: str) -> str:
+    """Text that history can keep."""
+    return value.encode(errors="replace").decode()
