@@ -37,6 +37,7 @@
     └── ProtocolViolation          ourselves
 
 A constructor takes facts, keeps them as attributes and writes the message. All survive pickling.
+A `TaskError` that `compute()` raises is an instance of the user's own exception's class, too.
 """
 
 import shlex
@@ -100,7 +101,10 @@ class UnknownRun(UsageError):
 
 
 class TaskError(ShoalError):
-    """A task failed, and with it the run; the user's exception is the cause."""
+    """A task failed, and with it the run; the user's exception is the cause.
+
+    It is an instance of that exception's class, too, so `except ValueError` catches it.
+    """
 
     advice = ""
 
@@ -120,9 +124,9 @@ class TaskError(ShoalError):
         self.arguments = arguments
         self.remote_traceback = remote_traceback
         self.not_run = tuple(not_run)
-        super().__init__(self._message())
+        super().__init__(str(self))
 
-    def _message(self) -> str:
+    def __str__(self) -> str:
         parts = [f"task {self.task!r} failed on worker {self.worker}: {self.reason}"]
         if not self.reason.endswith((".", "!", "?")):
             parts[0] += "."
@@ -139,6 +143,9 @@ class TaskError(ShoalError):
         if self.remote_traceback:
             parts.append("On the worker:\n" + self.remote_traceback.rstrip())
         return "\n".join(parts)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {str(self).partition(chr(10))[0]}>"
 
 
 def _shortened(names: Sequence[str], most: int = 3) -> str:

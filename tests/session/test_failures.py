@@ -102,7 +102,7 @@ def failure(session: Session, *outputs: Any, **options: Any) -> TaskError:
 
 def test_a_raising_task_is_told_with_all_that_is_known(session: Session) -> None:
     error = failure(session, add(1, add(fail(7, note="x" * 200), add(2, 3))))
-    assert type(error) is TaskError
+    assert type(error).__name__ == "TaskError(ValueError)"
     assert error.task == "fail#0"
     assert re.fullmatch(r"w\d+", error.worker)
     assert error.reason == "ValueError: bad 7"
@@ -115,6 +115,21 @@ def test_a_raising_task_is_told_with_all_that_is_known(session: Session) -> None
     assert error.__cause__.args == ("bad 7",)
     for part in ("fail#0", "ValueError: bad 7", "add#1, add#2", "On the worker", "called with (7"):
         assert part in str(error)
+
+
+def test_a_failure_is_caught_as_what_the_task_raised(session: Session) -> None:
+    with pytest.raises(ValueError, match="task 'fail#0' failed") as caught:
+        session.compute(fail(7))
+    assert isinstance(caught.value, TaskError)
+    assert caught.value.args == ("bad 7",)
+    with pytest.raises(FileNotFoundError) as missing:
+        session.compute(Task(open)("/there/is/no/such/file"))
+    assert missing.value.filename == "/there/is/no/such/file"
+    with pytest.raises(NotPicklable, match="task 'end#0' failed"):
+        session.compute(end(threading.Lock))
+    with pytest.raises(OutOfMemory) as out:
+        session.compute(throw(MemoryError))
+    assert isinstance(out.value, MemoryError)
 
 
 def test_an_argument_that_is_an_output_is_told_as_such(session: Session) -> None:

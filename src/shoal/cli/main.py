@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from shoal.cli.terminal import replace_unknown
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShoalError, TaskError, UsageError
 from shoal.execution.wording import printable
 
 COMMANDS = {
@@ -73,7 +73,8 @@ def _carry_out(parsed: argparse.Namespace) -> int:
     except ShoalError as error:
         said = "\n".join([f"error: {error}", *getattr(error, "__notes__", ())])
         print(printable(said, kept="\n\t"), file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        caller = isinstance(error, UsageError) and not isinstance(error, TaskError)
+        return 2 if caller else 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -8,6 +8,7 @@ import traceback
 from typing import Any
 
 from shoal.errors import OutOfMemory, ShoalError, TaskError
+from shoal.originals import as_original, plain_kind
 from shoal.storage.codec import Blob, decode, encode
 from shoal.storage.keys import signed_failure
 from shoal.types import TaskId, WorkerId
@@ -99,6 +100,8 @@ def failure_error(
 ) -> TaskError:
     """The error that a client raises for a failure, with the user's exception as its cause.
 
+    It is an instance of that exception's class, too.
+
     Args:
         task: What failed, as the user knows it.
         parts: What is known of it.
@@ -111,7 +114,7 @@ def failure_error(
         cause = decode(parts[1], key, signed_failure(signed or task))
     except Exception:  # noqa: BLE001 - what could be unpickled there need not be here
         cause = RuntimeError(facts["reason"])
-    kind = type(cause) if isinstance(cause, TaskError) else TaskError
+    kind = plain_kind(cause) if isinstance(cause, TaskError) else TaskError
     kind = OutOfMemory if isinstance(cause, MemoryError) else kind
     error = kind(
         task,
@@ -121,5 +124,6 @@ def failure_error(
         remote_traceback=facts["traceback"],
         not_run=not_run,
     )
+    error = as_original(error, cause)
     error.__cause__ = None if isinstance(cause, TaskError) else cause
     return error
