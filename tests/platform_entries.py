@@ -145,6 +145,11 @@ def _dig(folder: Path, depth: str) -> None:
         os.chdir("deep")
 
 
+def _do(folder: Path, code: str) -> None:
+    """Run a program in this process, as a task may."""
+    exec(code, {})
+
+
 def _raise_children(folder: Path, seconds: str) -> None:
     """Start a process that starts a process."""
     program = f"import subprocess; subprocess.run(['sleep', '{seconds}'])"
@@ -241,6 +246,7 @@ _ACTIONS = {
     "await": _await,
     "close": _close_streams,
     "dig": _dig,
+    "do": _do,
     "draw": _draw,
     "exit": _exit,
     "fail": _fail,

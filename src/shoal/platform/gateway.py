@@ -427,6 +427,8 @@ class LocalGateway:
         if job is not None and "error" in answer and not sandbox.doomed:
             running = sandbox.running.numbers()
             self._report(job, running, {"reason": "error", "detail": answer["error"]})
+        if "changed" in answer:
+            log.info("sandbox %d is discarded: its %s changed", sandbox.number, answer["changed"])
         if answer["reusable"] and not sandbox.doomed:
             self._pool.release(sandbox.number, self._clock.now())
         else:

@@ -1,7 +1,7 @@
 """`Housing`: what a gateway's sandboxes get of the machine: variables, folders, a view of others.
 
 1. Variables come from a list of harmless ones, so a client's passwords and keys stay with it;
-   further ones have to be named in the settings, and a task that misses one is told so.
+   further ones have to be named in the settings.
 2. Each sandbox has a folder of its own for temporary files, removed with it. Tasks of an embedded
    gateway work in the client's folder, as scripts do; those of a stand-alone one in their own.
 """
@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,26 +60,6 @@ def _harmless(name: str) -> bool:
 def variable_names(text: str) -> tuple[str, ...]:
     """The names and patterns in a setting, between commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-class _Given(os._Environ[str]):
-    """A sandbox's variables; the error for one that is missing tells what to do."""
-
-    def __getitem__(self, name: str) -> str:
-        try:
-            return super().__getitem__(name)
-        except KeyError as error:
-            error.add_note(
-                f"This sandbox was not given the environment variable {name!r}: tasks get only a "
-                f"few harmless ones. If it is set outside, pass it on with "
-                f"pass_variables={name!r}; a pattern such as 'MY_*' names several."
-            )
-            raise
-
-
-def explain_missing_variables() -> None:
-    """In a sandbox: say of variables that are missing why they may be."""
-    os.environ.__class__ = _Given
 
 
 def hidden_folder() -> Path:

@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from shoal.platform.condition import Condition
 from shoal.platform.nesting import become_sandbox
 
 LENGTH = struct.Struct("<I")
@@ -97,6 +98,7 @@ def serve(control: int, page: int, entry: Entry, home: str) -> int:
     sock = socket.socket(fileno=control)
     running = RunningTasks(mmap.mmap(page, PAGE))
     os.close(page)
+    condition = Condition()
     for job in itertools.count(1):
         frame = receive_frame(sock)
         if frame is None:
@@ -110,6 +112,9 @@ def serve(control: int, page: int, entry: Entry, home: str) -> int:
         except BaseException:  # noqa: BLE001 - the outermost edge: reported by the gateway
             answer["error"] = traceback.format_exc()[-_MOST_TOLD:]
         _flush_streams()
+        changed = condition.changed()
+        if changed:
+            answer |= {"reusable": False, "changed": ", ".join(changed)}
         try:
             send_frame(sock, json.dumps(answer).encode())
         except OSError:

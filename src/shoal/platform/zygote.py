@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from shoal.platform import limits
-from shoal.platform.housing import explain_missing_variables, home_of, remove, sweep
+from shoal.platform.housing import home_of, remove, sweep
 from shoal.platform.isolation import Forked, Isolation
 from shoal.platform.sandbox import Entry, serve
 from shoal.types import Resources
@@ -193,8 +193,7 @@ class Zygote:
         gc.enable()
         self._isolation.confine()
         os.environ["TMPDIR"] = home
-        explain_missing_variables()
-        tempfile.tempdir = None
+        tempfile.tempdir = home
         return serve(control, page, self._entry, home)
 
     def _kill(self, sandbox: int) -> None:
