@@ -92,6 +92,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
         Session(
             latency=options.latency / 1000,
             sandboxes=options.sandboxes,
+            workers=options.sandboxes,
             idle_seconds=3600.0,
             history=False,
             progress=False,

@@ -29,6 +29,7 @@ from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory
 from shoal.metadata.samples import Samples
+from shoal.notices import Notices, Room
 from shoal.planning.base import Conditions
 from shoal.planning.book import PlanBook, key_of
 from shoal.planning.choice import Wanted, planned
@@ -42,7 +43,7 @@ from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token
 from shoal.progress import Display
 from shoal.run import Environment, Run
-from shoal.settings import NAMES, RUNNING, Settings, resolve
+from shoal.settings import NAMES, RUNNING, SANDBOXES, Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.cache import CachePlace
 from shoal.storage.embedded import EmbeddedServer
@@ -97,8 +98,7 @@ class Session:
         self._closed = False
         self._afterwards = Afterwards(self.settings.idle_seconds, self._delete_retired)
         self._history: History | None = None
-        self._told: set[str] = set()
-        """What has been said to be wrong with it."""
+        self._notices = Notices()
         self._watchers = Watchers()
         self._undeleted: list[Run] = []
         """Ended runs of which the store would not delete what is left."""
@@ -109,6 +109,9 @@ class Session:
         self._lock = threading.Lock()
         try:
             self.platform = _given(platform) or self._make_platform()
+            embedded = _given(platform) is None
+            self.room = Room(self.platform, self.settings, self._notices, embedded=embedded)
+            """For workers."""
             self.store = _given(store) or self._make_store()
         except BaseException:
             self._close_all()
@@ -125,7 +128,7 @@ class Session:
         gateway = LocalGateway(
             WORKER_ENTRY,
             RunLogs(settings.data_folder() / "logs"),
-            capacity=settings.sandboxes,
+            capacity=settings.sandboxes or SANDBOXES,
             idle_seconds=settings.idle_seconds,
             latency=settings.latency,
             function_seconds=settings.function_seconds,
@@ -316,12 +319,14 @@ class Session:
             watch=self._watchers.see_to,
         )
 
-    def place(self) -> Place:
-        """Where a farm of this session is at work."""
+    def place(self, workers: int = 0) -> Place:
+        """Where a farm of this session, of so many workers at most, is at work."""
         self._check_open()
+        self.room.make(workers)
         settings, (run, key) = self.settings, new_run()
         store = place_of(self.store.url, run)
         like = replace(self._like(settings), run=run, store=store, key=key.hex(), farm=1)
+        like = replace(like, workers=0)  # its autoscaler bounds them
         return Place(self.platform, like, settings.restarts, settings.function_seconds)
 
     def _like(self, settings: Settings, cache: CachePlace | None = None) -> Invocation:
@@ -340,6 +345,7 @@ class Session:
             preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
             invoker=settings.invoker,
             check_inputs=int(settings.check_inputs),
+            workers=settings.at_once,
             latency=settings.latency,
             lease=settings.lease,
             cache=cache.where if cache else None,
@@ -380,8 +386,7 @@ class Session:
             preview = self._planned_now(workflow, name, wanted, settings)
             return preview.plan, preview, lambda run: None
         constants = constant_sizes(workflow)
-        workers = settings.workers or len(os.sched_getaffinity(0))
-        key = key_of(workflow, name, constants, workers, settings.memory_mb, settings.cpus,
+        key = key_of(workflow, name, constants, settings.at_once, settings.memory_mb, settings.cpus,
                      settings.planning_seconds, settings.latency, settings.prices,
                      settings.function_seconds)  # fmt: skip
 
@@ -403,6 +408,7 @@ class Session:
 
     def _conditions(self, workflow: Workflow, name: str, settings: Settings) -> Conditions:
         """What is known and allowed now."""
+        self.room.make(settings.at_once, wanted=settings.workers is not None)
         defaults = DefaultCosts(constant_sizes(workflow), settings.latency)
         predictions: Predictions = defaults
         if settings.history:
@@ -411,7 +417,7 @@ class Session:
                 predictions = LearntPredictions(workflow, runs, defaults)
         return Conditions(
             predictions=predictions,
-            workers=settings.workers or len(os.sched_getaffinity(0)),
+            workers=settings.at_once,
             resources=Resources(settings.memory_mb, settings.cpus),
             pool=self._pool(),
             seconds=settings.planning_seconds,
@@ -430,11 +436,7 @@ class Session:
 
     def _do_without_history(self, error: HistoryError) -> None:
         """Tell once of what is wrong with it."""
-        with self._lock:
-            told = str(error) in self._told
-            self._told.add(str(error))
-        if not told:
-            log.warning("%s Until then runs are neither planned from it nor kept in it.", error)
+        self._notices.say(f"{error} Until then runs are neither planned from it nor kept in it.")
 
     def _pool(self) -> Callable[[], WarmPool[Resources]]:
         """Makes pools like the platform's now."""

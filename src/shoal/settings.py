@@ -21,6 +21,8 @@ from shoal.private import data_folder
 from shoal.storage.resp import RECONNECT_SECONDS
 
 FILE = "shoal.toml"
+SANDBOXES = 32
+"""How many a gateway may have at once, unless told otherwise."""
 _LEAST = {"workers": 1, "sandboxes": 1, "memory_mb": 64, "history_runs": 1, "store_memory_mb": 64}
 _MOST = {"workers": 1024, "sandboxes": 1024}
 
@@ -54,8 +56,9 @@ class Settings:
     """A worker's memory, unless a task asks for something else."""
     cpus: float | None = None
     """A worker's CPUs; default: they follow its memory."""
-    sandboxes: int = 32
-    """How many sandboxes the embedded gateway may have at once."""
+    sandboxes: int | None = None
+    """How many sandboxes a gateway may have at once; default: 32, and the embedded one has room
+    for as many workers as are asked for."""
     idle_seconds: float = 7.0
     """After how long an idle sandbox of the embedded gateway is removed."""
     lease: float = 15.0
@@ -96,6 +99,11 @@ class Settings:
     """How much is kept of the outputs of tasks with `cache=…`; 0: they are run every time."""
     folder: str | None = None
     """Where history, logs and the cache are kept; default: the user's data folder."""
+
+    @property
+    def at_once(self) -> int:
+        """How many workers of a run may be at work at once."""
+        return self.workers or len(os.sched_getaffinity(0))
 
     def data_folder(self) -> Path:
         """Where history, logs and the cache are kept, closed to other users."""

@@ -62,8 +62,9 @@ class Stream(ABC):
         for spec in self.stages:
             if spec.autoscaler is not None:
                 spec.autoscaler.reset()
+        place = session.place(sum(spec.limits.most for spec in self.stages))
         self._deployed = DeployedFarm(
-            self.stages, session.place(), tries=self._tries, capacity=self._capacity
+            self.stages, place, tries=self._tries, capacity=self._capacity
         )
         return self
 

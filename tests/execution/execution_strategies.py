@@ -18,7 +18,7 @@ from shoal.clock import VirtualClock
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.machine import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
-from shoal.execution.pool import Acquired, WarmPool
+from shoal.execution.pool import UNBOUNDED, Acquired, Bound, WarmPool
 from shoal.execution.simulator import Simulation
 from shoal.execution.timeline import Timeline
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
@@ -80,12 +80,16 @@ class WatchedPool(WarmPool[Resources]):
         super().__init__(capacity, idle_seconds)
         self.most = 0
         self.starts: list[tuple[Resources, Acquired]] = []
+        self.most_at_work = 0
+        """Of a run, not of those that are warmed up."""
 
-    def acquire(self, kind: Resources, now: float) -> Acquired | None:
+    def acquire(self, kind: Resources, now: float, bound: Bound = UNBOUNDED) -> Acquired | None:
         """The pool's answer."""
-        acquired = super().acquire(kind, now)
+        acquired = super().acquire(kind, now, bound)
         if acquired is not None:
             self.starts.append((kind, acquired))
+        if bound is not UNBOUNDED:
+            self.most_at_work = max(self.most_at_work, self._at_work.get(bound.run, 0))
         self.most = max(self.most, self.busy + self.idle)
         return acquired
 
@@ -129,6 +133,8 @@ class Scenario:
     idle_seconds: float = 7.0
     constant_every: int = 0
     """Every so many tasks one has a large constant argument; 0: none has."""
+    workers: int = 0
+    """How many may be at work at once; 0: as many as the pool has room for."""
 
     def constants(self) -> dict[TaskId, dict[TaskId, int]]:
         """The large constant arguments of tasks; some have the same."""
@@ -149,6 +155,7 @@ class Scenario:
             perform=value_of,
             repeats=lambda: next(delays),
             clock=BoundedClock(),
+            workers=self.workers,
         )
         return Outcome(simulation, simulation.run(), costs, pool)
 
@@ -258,7 +265,8 @@ def scenarios(draw: st.DrawFn, most: int = 16) -> Scenario:
     sketch = draw(sketches(most))
     configurations = [CONFIGURATIONS[i % 3] for i in range(draw(st.integers(0, 2)), 3 + WORKERS)]
     capacity = draw(st.integers(1, WORKERS))
-    spacious = capacity >= len(set(sketch.homes))
+    workers = draw(st.integers(0, WORKERS))
+    spacious = min(capacity, workers or capacity) >= len(set(sketch.homes))
     linger = draw(lingers | st.none() if spacious else lingers)
     choices = draw(plain | st.lists(optimizations, min_size=1, max_size=7))
     return Scenario(
@@ -269,6 +277,7 @@ def scenarios(draw: st.DrawFn, most: int = 16) -> Scenario:
         capacity=capacity,
         idle_seconds=draw(st.sampled_from([0.0, 1.0, 7.0])),
         constant_every=draw(st.integers(0, 3)),
+        workers=workers,
     )
 
 
@@ -291,6 +300,7 @@ def large_scenario(seed: int, tasks: int) -> Scenario:
         repeats=tuple(tuple(rng.choices([0.0, 0.5, 8.0], k=rng.randint(1, 3))) for _ in range(11)),
         capacity=rng.randint(1, workers),
         constant_every=rng.randint(0, 3),
+        workers=rng.randint(0, workers),
     )
 
 

@@ -383,6 +383,23 @@ def test_a_worker_never_runs_more_tasks_than_it_has_slots(scenario: Scenario) ->
             assert len(beside) <= scenario.plan.placements[TaskId(worker)].resources.slots
 
 
+@many
+@given(flexible_scenarios)
+def test_no_more_flexible_workers_are_at_work_than_may_be(scenario: Scenario) -> None:
+    most = scenario.run().pool.most_at_work
+    assert 1 <= most <= (scenario.workers or scenario.capacity)
+
+
+def test_a_fan_out_takes_turns_on_the_workers_that_may_be_at_work() -> None:
+    plan = flexible_plan({"root": [], **{f"leaf-{n}": ["root"] for n in range(12)}})
+    costs = DrawnCosts([1.0], [1])
+    bounded = simulate(plan, costs, WarmPool(12), workers=2)
+    ends = sorted(span.end for span in bounded.of_kind("leave"))
+    starts = sorted(span.start for span in bounded.of_kind("cold start", "warm start"))
+    assert len(starts) == 12
+    assert all(start >= end for start, end in zip(starts[2:], ends, strict=False))
+
+
 def tree(leaves: int) -> dict[str, list[str]]:
     """A binary reduction."""
     wiring: dict[str, list[str]] = {f"0-{number}": [] for number in range(leaves)}

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.execution.pool import Acquired, WarmPool
+from shoal.execution.pool import Acquired, Bound, Queue, WarmPool
 
 
 def test_first_start_of_a_kind_is_cold() -> None:
@@ -84,6 +84,68 @@ def test_removed_sandbox_is_gone_whether_it_was_busy_or_idle_or_unknown() -> Non
     pool.remove(2)
     assert (pool.busy, pool.idle) == (0, 0)
     assert pool.acquire("small", 1.0) == Acquired("cold", 3)
+
+
+def test_run_has_no_more_at_work_than_it_may() -> None:
+    pool: WarmPool[str] = WarmPool()
+    one, other = Bound("run-1", 1), Bound("run-2", 1)
+    assert pool.acquire("small", 0.0, one) == Acquired("cold", 1)
+    assert pool.acquire("small", 0.0, one) is None
+    assert pool.acquire("small", 0.0, other) == Acquired("cold", 2)
+    pool.release(1, 1.0)
+    assert pool.acquire("small", 1.0, one) == Acquired("warm", 1)
+    pool.remove(1)
+    assert pool.acquire("small", 1.0, one) == Acquired("cold", 3)
+
+
+def test_what_is_at_work_for_no_run_is_bounded_by_the_capacity_alone() -> None:
+    pool: WarmPool[str] = WarmPool(capacity=2)
+    assert pool.acquire("small", 0.0) is not None
+    assert pool.acquire("small", 0.0) is not None
+    assert pool.acquire("small", 0.0) is None
+
+
+def waiting(pool: WarmPool[str], jobs: str) -> Queue[str, str]:
+    """A queue of jobs; the first letter says of which run, of two workers at most."""
+    queue: Queue[str, str] = Queue(pool, lambda _: "small", lambda job: Bound(job[0], 2))
+    queue.extend(jobs.split())
+    return queue
+
+
+def test_queue_serves_who_came_first_while_there_is_room() -> None:
+    queue = waiting(WarmPool(capacity=3), "a1 b1 a2 b2")
+    served = [queue.serve(0.0) for _ in range(4)]
+    assert [found[0] for found in served if found] == ["a1", "b1", "a2"]
+    assert served[3] is None
+    assert list(queue) == ["b2"]
+
+
+def test_run_that_has_all_its_workers_lets_others_pass() -> None:
+    pool: WarmPool[str] = WarmPool()
+    queue = waiting(pool, "a1 a2 a3 a4 b1")
+    assert [found[0] for found in iter(lambda: queue.serve(0.0), None)] == ["a1", "a2", "b1"]
+    pool.release(2, 1.0)
+    assert [found[0] for found in iter(lambda: queue.serve(1.0), None)] == ["a3"]
+    assert len(queue) == 1
+
+
+def test_what_is_put_back_is_served_next() -> None:
+    pool: WarmPool[str] = WarmPool(capacity=1)
+    queue = waiting(pool, "a1 b1")
+    served = queue.serve(0.0)
+    assert served == ("a1", Acquired("cold", 1))
+    pool.remove(1)
+    queue.put_back("a1")
+    assert queue.serve(0.0) == ("a1", Acquired("cold", 2))
+    assert list(queue) == ["b1"]
+
+
+def test_queue_forgets_what_is_dropped() -> None:
+    queue = waiting(WarmPool(), "a1 b1 a2")
+    queue.drop(lambda job: job.startswith("a"))
+    assert (len(queue), list(queue)) == (1, ["b1"])
+    queue.drop(lambda job: True)
+    assert queue.serve(0.0) is None
 
 
 @given(released=st.floats(0, 2e9), idle_seconds=st.floats(0, 1e6))

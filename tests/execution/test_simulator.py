@@ -161,6 +161,13 @@ def test_pool_never_has_more_sandboxes_than_its_capacity(scenario: Scenario) -> 
 
 
 @many
+@given(scenarios())
+def test_no_more_workers_are_at_work_than_may_be(scenario: Scenario) -> None:
+    most = scenario.run().pool.most_at_work
+    assert 1 <= most <= (scenario.workers or scenario.capacity)
+
+
+@many
 @given(scenarios(), lingers)
 def test_one_sandbox_is_enough_if_workers_park(scenario: Scenario, linger: float) -> None:
     cramped = replace(scenario, plan=replace(scenario.plan, linger=linger), capacity=1)

@@ -31,6 +31,8 @@ WORLDS = 25
 """Histories in each case, all of other tasks."""
 RUNS = 10
 """That each promise is held against."""
+AT_ONCE = 4
+"""Workers that may be at work."""
 LEVELS: dict[float, SLA] = {50: "median", 75: Percentile(75), 90: Percentile(90)}
 SMALL = Resources(2048)
 
@@ -98,7 +100,7 @@ def pool() -> WarmPool[Resources]:
 
 def remembered(flow: Workflow, plan: Plan, world: int, run: str, noise: float) -> Samples:
     """What a run of a plan teaches."""
-    timeline = simulate(plan, World(world, run, noise), pool())
+    timeline = simulate(plan, World(world, run, noise), pool(), workers=AT_ONCE)
     workers = plan.workers or plan.workers_of(timeline.workers)
     return undistilled(distilled(flow, workers, timeline, {}))
 
@@ -108,11 +110,15 @@ def kept(case: int, planner: Planner, history: int, noise: float) -> dict[float,
     flow = tree()
     found: dict[float, list[bool]] = {p: [] for p in LEVELS}
     for world in range(case * WORLDS, (case + 1) * WORLDS):
-        plan = planner.plan(flow, Conditions(DefaultCosts(), 4, SMALL, pool=pool))
+        plan = planner.plan(flow, Conditions(DefaultCosts(), AT_ONCE, SMALL, pool=pool))
         runs = [remembered(flow, plan, world, f"past {n}", noise) for n in range(history)]
-        known = Conditions(LearntPredictions(flow, runs, DefaultCosts()), 4, SMALL, pool=pool)
+        learnt = LearntPredictions(flow, runs, DefaultCosts())
+        known = Conditions(learnt, AT_ONCE, SMALL, pool=pool)
         plan = planner.plan(flow, known)
-        took = [makespan_of(plan, World(world, f"to come {n}", noise), pool()) for n in range(RUNS)]
+        took = [
+            makespan_of(plan, World(world, f"to come {n}", noise), pool(), workers=AT_ONCE)
+            for n in range(RUNS)
+        ]
         makespans = Preview(plan, known).makespans
         for p, sla in LEVELS.items():
             preview = Preview(plan, known, sla)
@@ -151,8 +157,8 @@ def test_history_of_simulated_runs_predicts_simulated_runs_without_bias() -> Non
     """A run is what it was."""
     flow = tree()
     for planner in (UniformPlanner(), WukongPlanner()):
-        plan = planner.plan(flow, Conditions(DefaultCosts(), 4, SMALL, pool=pool))
-        timeline = simulate(plan, Even(0, "", 0.0), pool())
+        plan = planner.plan(flow, Conditions(DefaultCosts(), AT_ONCE, SMALL, pool=pool))
+        timeline = simulate(plan, Even(0, "", 0.0), pool(), workers=AT_ONCE)
         workers = plan.workers or plan.workers_of(timeline.workers)
         block = undistilled(distilled(flow, workers, timeline, {}))
         known = Conditions(LearntPredictions(flow, [block] * 5, DefaultCosts()), 4, SMALL, pool)

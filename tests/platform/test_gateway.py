@@ -77,6 +77,61 @@ def test_status_counts_sandboxes_and_invocations(local: LocalGateway, caller: Ca
     assert status["busy_seconds"] > 0
 
 
+def test_a_run_has_no_more_workers_at_work_than_it_may(local: LocalGateway, caller: Caller) -> None:
+    caller.invoke(*(caller.job(f"w{number}", "await go", workers=1) for number in range(3)))
+    caller.await_notes("began", 1)
+    caller.invoke(caller.job("other", "await go", run=RunId("run-2"), workers=1))
+    caller.await_notes("began", 2)  # it isn't held up by those that wait
+    status = local.status()
+    assert (status["busy"], status["queued"]) == (2, 2)
+    caller.let_go()
+    caller.await_quiet(RUN, RunId("run-2"))
+    assert len(caller.notes("began")) == 4
+
+
+def test_the_bound_of_a_run_travels_with_its_invocations(tmp_path: Path) -> None:
+    with gateway(tmp_path, capacity=4) as local, served(local) as platform:
+        caller = Caller(platform, tmp_path)
+        like = caller.job("w0", "await go", workers=2)
+        platform.fan_out(like, [WorkerId(f"w{number}") for number in range(6)])
+        assert eventually(lambda: local.status()["queued"] == 4)
+        assert local.status()["busy"] == 2
+        caller.let_go()
+        assert eventually(lambda: len(caller.notes("began")) == 6)
+        caller.await_quiet()
+
+
+def test_a_second_start_beside_the_first_takes_no_place(
+    local: LocalGateway, caller: Caller
+) -> None:
+    caller.invoke(caller.job("w0", "await go", workers=1))
+    caller.invoke(caller.job("w0", "await go", workers=1, epoch=2, beside=1))
+    caller.await_notes("began", 2)
+    caller.let_go()
+    caller.await_quiet()
+
+
+def test_a_start_that_waits_is_superseded_by_a_later_one(
+    local: LocalGateway, caller: Caller
+) -> None:
+    caller.invoke(caller.job("w0", "await go", workers=1), caller.job("w1", workers=1))
+    caller.await_notes("began", 1)
+    caller.invoke(caller.job("w1", workers=1, epoch=2))
+    assert local.status()["queued"] == 1
+    caller.let_go()
+    caller.await_quiet()
+    assert len(caller.notes("began")) == 2
+
+
+def test_room_is_made_for_more_workers(local: LocalGateway, caller: Caller) -> None:
+    caller.invoke(*(caller.job(f"w{number}", "await go") for number in range(2)))
+    assert (local.make_room(1), local.make_room(3), local.capacity) == (2, 3, 3)
+    caller.invoke(caller.job("w2", "await go"))
+    caller.await_notes("began", 3)
+    caller.let_go()
+    caller.await_quiet()
+
+
 def test_a_round_trip_to_the_gateway_is_delayed_once(tmp_path: Path) -> None:
     with gateway(tmp_path, latency=3600.0) as slow, served(slow) as platform:
         caller = Caller(platform, tmp_path)

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,41 @@ def test_a_wide_fan_out_with_large_outputs_comes_together(
     assert ended(session, run) == 50_000 * sum(range(1, 26))
     saved = [span.task for span in run.timeline.of_kind("save")]
     assert len(saved) == len(set(saved)) == 26
+
+
+def at_work(run: Run) -> int:
+    """How many workers of a run were at work at once."""
+    began = [(span.end, 1) for span in run.timeline.of_kind("cold start", "warm start")]
+    left = [(span.start, -1) for span in run.timeline.of_kind("leave")]
+    assert len(began) == len(left)
+    counts = accumulate(change for _, change in sorted(began + left))
+    return max(counts)
+
+
+@task
+def rest(_: Any = None) -> int:
+    time.sleep(0.02)
+    return 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_more_workers_are_at_work_than_settings_say(session: Session, workers: int) -> None:
+    first = rest()
+    output = add(*[rest(first) for _ in range(12)], *[rest() for _ in range(4)])
+    run = session.submit(output, planner="wukong", workers=workers)
+    assert ended(session, run) == 16
+    assert at_work(run) == workers
+
+
+def test_who_waits_for_a_place_takes_no_time_to_start(session: Session) -> None:
+    """Else waiting would be learnt as what a start takes."""
+    session.compute(add(1), planner=WUKONG)
+    run = session.submit(add(*[rest() for _ in range(8)]), planner=WUKONG, workers=1)
+    run.result(PATIENCE)
+    starts = sorted(run.timeline.of_kind("cold start", "warm start"), key=lambda s: s.start)
+    leaves = sorted(span.end for span in run.timeline.of_kind("leave"))
+    for start, left in zip(starts[1:], leaves, strict=False):
+        assert start.start >= left - 0.001
 
 
 def test_nothing_is_moved_along_a_chain(session: Session) -> None:

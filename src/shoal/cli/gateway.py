@@ -19,7 +19,7 @@ from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer, server_tls
 from shoal.platform.tokens import new_token, read_token, write_token
 from shoal.session import WORKER_ENTRY
-from shoal.settings import resolve
+from shoal.settings import SANDBOXES, resolve
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def carry_out(args: argparse.Namespace) -> None:
     gateway = LocalGateway(
         WORKER_ENTRY,
         RunLogs(settings.data_folder() / "logs"),
-        capacity=settings.sandboxes,
+        capacity=settings.sandboxes or SANDBOXES,
         idle_seconds=settings.idle_seconds,
         housing=Housing(settings.isolation, True, variable_names(settings.pass_variables)),
     )
@@ -65,7 +65,7 @@ def carry_out(args: argparse.Namespace) -> None:
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
-        print(f"listening on {server.url}, at most {settings.sandboxes} sandboxes", flush=True)
+        print(f"listening on {server.url}, at most {gateway.capacity} sandboxes", flush=True)
         print(f"token in {path}; clients of this user find it there", flush=True)
         print(f"use it with SHOAL_PLATFORM={server.url}; Ctrl-C ends it", flush=True)
         ended.wait()

@@ -4,16 +4,19 @@
 2. An idle sandbox serves an invocation of the same kind (its resources, and whose code it has).
 3. When the pool is full of idle ones of other kinds, the one idle longest makes room.
 4. An idle sandbox is removed after `idle_seconds`.
+5. No run has more of its workers at work than it may: those beyond wait, and let others pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 J = TypeVar("J", bound=Hashable)
+Job = TypeVar("Job")
 
 
 @dataclass(slots=True)
@@ -21,6 +24,17 @@ class _Idle(Generic[K]):
     kind: K
     sandbox: int
     since: float
+
+
+class Bound(NamedTuple):
+    """What an invocation asks of the pool besides a sandbox of its kind."""
+
+    run: str = ""
+    most: int = 0
+    """How many workers of the run may be at work at once; 0: as many as there is room for."""
+
+
+UNBOUNDED = Bound()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +55,10 @@ class WarmPool(Generic[K]):
         self.capacity = capacity
         self.idle_seconds = idle_seconds
         self._next = 0
-        self._busy: dict[int, K] = {}
+        self._busy: dict[int, tuple[K, str]] = {}
+        """What is at work: its kind, and for which run."""
+        self._at_work: dict[str, int] = {}
+        """How many are at work for each run."""
         self._idle: list[_Idle[K]] = []
         """The one idle longest first."""
 
@@ -55,12 +72,21 @@ class WarmPool(Generic[K]):
         """How many sandboxes wait for work."""
         return len(self._idle)
 
-    def acquire(self, kind: K, now: float) -> Acquired | None:
-        """A sandbox for an invocation, the one used last if several are idle; None: full."""
+    def admits(self, bound: Bound) -> bool:
+        """Whether one more worker of the run may be at work."""
+        return not bound.most or self._at_work.get(bound.run, 0) < bound.most
+
+    def acquire(self, kind: K, now: float, bound: Bound = UNBOUNDED) -> Acquired | None:
+        """A sandbox for an invocation, the one used last if several are idle.
+
+        None: the pool is full, or the run has as many at work as it may.
+        """
+        if not self.admits(bound):
+            return None
         for position in range(len(self._idle) - 1, -1, -1):
             if self._idle[position].kind == kind:
                 sandbox = self._idle.pop(position).sandbox
-                self._busy[sandbox] = kind
+                self._begin(sandbox, kind, bound.run)
                 return Acquired("warm", sandbox)
         evicted = None
         if len(self._busy) + len(self._idle) >= self.capacity:
@@ -68,16 +94,28 @@ class WarmPool(Generic[K]):
                 return None
             evicted = self._idle.pop(0).sandbox
         self._next += 1
-        self._busy[self._next] = kind
+        self._begin(self._next, kind, bound.run)
         return Acquired("cold", self._next, evicted)
+
+    def _begin(self, sandbox: int, kind: K, run: str) -> None:
+        self._busy[sandbox] = (kind, run)
+        self._at_work[run] = self._at_work.get(run, 0) + 1
+
+    def _end(self, sandbox: int) -> K:
+        kind, run = self._busy.pop(sandbox)
+        self._at_work[run] -= 1
+        if not self._at_work[run]:
+            del self._at_work[run]
+        return kind
 
     def release(self, sandbox: int, now: float) -> None:
         """The sandbox's invocation is over; it waits for the next."""
-        self._idle.append(_Idle(self._busy.pop(sandbox), sandbox, now))
+        self._idle.append(_Idle(self._end(sandbox), sandbox, now))
 
     def remove(self, sandbox: int) -> None:
         """The sandbox is gone; not an error if it was known to be."""
-        self._busy.pop(sandbox, None)
+        if sandbox in self._busy:
+            self._end(sandbox)
         self._idle = [idle for idle in self._idle if idle.sandbox != sandbox]
 
     def expire(self, now: float) -> list[int]:
@@ -109,3 +147,66 @@ class WarmPool(Generic[K]):
     def next_expiry(self) -> float | None:
         """When the next sandbox will have been idle for too long."""
         return self._idle[0].since + self.idle_seconds if self._idle else None
+
+
+class Queue(Generic[Job, K]):
+    """Invocations that wait for a sandbox of a pool: first come, first served.
+
+    Those of a run that has as many workers at work as it may let others pass.
+    """
+
+    def __init__(
+        self, pool: WarmPool[K], kind: Callable[[Job], K], bound: Callable[[Job], Bound]
+    ) -> None:
+        """Make one for a pool; `kind` and `bound` tell what an invocation asks for."""
+        self._pool = pool
+        self._kind = kind
+        self._bound = bound
+        self._lines: dict[str, deque[tuple[int, Job]]] = {}
+        """Those of each run, and when they came."""
+        self._came = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def __iter__(self) -> Iterator[Job]:
+        return (invocation for line in self._lines.values() for _, invocation in line)
+
+    def extend(self, invocations: Iterable[Job]) -> None:
+        """They have come."""
+        for invocation in invocations:
+            self._came += 1
+            line = self._lines.setdefault(self._bound(invocation).run, deque())
+            line.append((self._came, invocation))
+
+    def put_back(self, invocation: Job) -> None:
+        """One that was served comes first again: its sandbox could not begin it."""
+        self._lines.setdefault(self._bound(invocation).run, deque()).appendleft((0, invocation))
+
+    def drop(self, unwanted: Callable[[Job], bool]) -> None:
+        """Forget some of them."""
+        for run, line in list(self._lines.items()):
+            left = deque(entry for entry in line if not unwanted(entry[1]))
+            self._lines[run] = left
+            if not left:
+                del self._lines[run]
+
+    def serve(self, now: float) -> tuple[Job, Acquired] | None:
+        """The next one, and its sandbox; None: nobody waits, or there is no room."""
+        first: tuple[int, Job, Bound] | None = None
+        for line in self._lines.values():
+            came, invocation = line[0]
+            bound = self._bound(invocation)
+            if (first is None or came < first[0]) and self._pool.admits(bound):
+                first = came, invocation, bound
+        if first is None:
+            return None
+        _, invocation, bound = first
+        acquired = self._pool.acquire(self._kind(invocation), now, bound)
+        if acquired is None:
+            return None
+        line = self._lines[bound.run]
+        line.popleft()
+        if not line:
+            del self._lines[bound.run]
+        return invocation, acquired

@@ -1,19 +1,19 @@
 """`SimulatedPlatform`: sandboxes on the virtual clock, with the gateway's rules.
 
-Invocations wait in a queue until the pool has room. A sandbox that is warmed up is idle from the
+Invocations wait in the pool's queue until there is room, and no more workers are at work at once
+than the run may have. A sandbox that is warmed up is idle from the
 request on, and who gets it early waits until it is up.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from shoal.clock import VirtualClock
 from shoal.execution.costs import Costs
-from shoal.execution.pool import WarmPool
+from shoal.execution.pool import Bound, Queue, WarmPool
 from shoal.types import Resources
 
 
@@ -39,13 +39,19 @@ class Invocation(NamedTuple):
 class SimulatedPlatform:
     """The queue and the sandboxes."""
 
-    def __init__(self, pool: WarmPool[Resources], costs: Costs, clock: VirtualClock) -> None:
+    def __init__(
+        self, pool: WarmPool[Resources], costs: Costs, clock: VirtualClock, workers: int = 0
+    ) -> None:
+        """Begin; at most so many workers are at work at once, unless that is 0."""
         self.warmed: list[Resources] = []
         """Each sandbox that was started by a warm-up, in order."""
         self._pool = pool
         self._costs = costs
         self._clock = clock
-        self._queue: deque[Invocation] = deque()
+        bound = Bound("simulated", workers)
+        self._queue: Queue[Invocation, Resources] = Queue(
+            pool, lambda invocation: invocation.resources, lambda _: bound
+        )
         self._up: dict[int, float] = {}
         """When each sandbox that is being warmed up could have a worker's first event."""
         self._starting: list[float] = []
@@ -68,13 +74,9 @@ class SimulatedPlatform:
     def serve(self) -> None:
         """Give sandboxes to those that wait."""
         now = self._clock.now()
-        while self._queue:
-            invocation = self._queue[0]
-            self._pool.expire(now)
-            acquired = self._pool.acquire(invocation.resources, now)
-            if acquired is None:
-                return
-            self._queue.popleft()
+        self._pool.expire(now)
+        while (served := self._queue.serve(now)) is not None:
+            invocation, acquired = served
             warm = acquired.start == "warm"
             seconds = self._started(invocation.resources, warm=warm, first=invocation.first)
             seconds = max(seconds, self._up.pop(acquired.sandbox, 0.0) - now)

@@ -77,6 +77,7 @@ class Simulation:
         faults: Faults | None = None,
         recorded: bool = True,
         clock: VirtualClock | None = None,
+        workers: int = 0,
     ) -> None:
         """Prepare a simulation.
 
@@ -89,6 +90,7 @@ class Simulation:
             faults: What goes wrong.
             recorded: Whether the timeline has spans, and not the makespan alone.
             clock: Which tells the run's time; for costs that depend on it.
+            workers: How many may be at work at once; 0: as many as the pool has room for.
         """
         self.plan = plan
         self.performed: list[tuple[TaskId, WorkerId]] = []
@@ -99,7 +101,7 @@ class Simulation:
         self._faults = faults
         self._clock = clock or VirtualClock()
         self._store = SimulatedStore(plan.workflow.calls)
-        self._platform = SimulatedPlatform(pool, costs, self._clock)
+        self._platform = SimulatedPlatform(pool, costs, self._clock, workers)
         self._constants = costs.constants
         named = {task: tuple(sizes) for task, sizes in self._constants.items()}
         parts = plan.parts(named)
@@ -468,13 +470,18 @@ def simulate(
     costs: Costs,
     pool: WarmPool[Resources] | None = None,
     clock: VirtualClock | None = None,
+    *,
+    workers: int = 0,
 ) -> Timeline:
-    """The timeline that a plan is predicted to have."""
+    """The timeline that a plan is predicted to have; the rest is as in `Simulation`."""
     with uncollected():  # it would look at everything, and find nothing
-        return Simulation(plan, costs, pool or WarmPool(), clock=clock).run()
+        return Simulation(plan, costs, pool or WarmPool(), clock=clock, workers=workers).run()
 
 
-def makespan_of(plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None) -> float:
+def makespan_of(
+    plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None, *, workers: int = 0
+) -> float:
     """The makespan that a plan is predicted to have, for those who don't look at the timeline."""
+    pool = pool or WarmPool()
     with uncollected():
-        return Simulation(plan, costs, pool or WarmPool(), recorded=False).run().makespan
+        return Simulation(plan, costs, pool, recorded=False, workers=workers).run().makespan

@@ -80,7 +80,8 @@ class VirtualStage:
         """The simulated timeline."""
         clock = VirtualClock()
         world = World(shape, service, self._platform, self._grid.latency, seed, clock)
-        return simulate(plan, world, cold_pool(self._grid), clock)
+        pool, workers = cold_pool(self._grid), self._grid.workers
+        return simulate(plan, world, pool, clock, workers=workers)
 
 
 def cold_pool(grid: Grid) -> WarmPool[Resources]:

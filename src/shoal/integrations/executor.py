@@ -122,6 +122,7 @@ class ShoalExecutor(Executor):
         self._session = session or default_engine.session(self._options)
         workers = self._options.pop("workers", None) or self._session.settings.workers
         self._most = max_workers or workers or len(os.sched_getaffinity(0))
+        self._session.room.make(self._most, wanted=bool(max_workers or workers))
         self._lock = threading.Lock()
         self._queue: deque[_Work] = deque()
         self._lanes: set[threading.Thread] = set()

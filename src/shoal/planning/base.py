@@ -63,13 +63,13 @@ class Conditions:
         """The timeline that a plan is predicted to have."""
         from shoal.execution.simulator import simulate
 
-        return simulate(self._limited(plan), costs, self.pool())
+        return simulate(self._limited(plan), costs, self.pool(), workers=self.workers)
 
     def makespan(self, plan: Plan, costs: Costs) -> float:
         """The makespan alone, which takes less time."""
         from shoal.execution.simulator import makespan_of
 
-        return makespan_of(self._limited(plan), costs, self.pool())
+        return makespan_of(self._limited(plan), costs, self.pool(), workers=self.workers)
 
     def _limited(self, plan: Plan) -> Plan:
         return plan if plan.limit == self.limit else replace(plan, limit=self.limit)
@@ -169,11 +169,11 @@ def _check_workers(plan: Plan, conditions: Conditions) -> None:
             "either every task has a worker or none has",
             f"{len(free)} of {len(plan.placements)} have none, {free[0]!r} among them",
         )
-    capacity = conditions.pool().capacity
-    if plan.linger is None and len(plan.workers) > capacity:
+    together = min(conditions.workers, conditions.pool().capacity)
+    if plan.linger is None and len(plan.workers) > together:
         raise PlanError(
-            "workers that never park fit into the platform together",
-            f"{len(plan.workers)} are planned and {capacity} fit: give the plan a `linger`",
+            "workers that never park can all be at work at once",
+            f"{len(plan.workers)} are planned and {together} can: give the plan a `linger`",
         )
 
 

@@ -207,7 +207,10 @@ class Preview:
         if notes:
             lines.append(f"tasks      {', '.join(notes)}")
         if plan.flexible:
-            lines.append("placement  none: whoever readies a task runs it, or has a new worker do")
+            lines.append(
+                "placement  none: whoever readies a task runs it, or has a new worker do; at most "
+                f"{self.conditions.workers:,} at work at once"
+            )
         lines += [f"note       {note}" for note in plan.notes]
         return "\n".join(lines)
 

@@ -40,9 +40,9 @@ class WukongPlanner:
     """Leaves placement to flexible workers (see `execution/flexible.py`), all of one configuration.
 
     At a fan-out a worker becomes one branch and invokes others for the rest; at a fan-in the worker
-    whose output was the last goes on. How many are at work at once is up to the platform: the
-    setting `workers` doesn't bound them. Clustering and delayed I/O keep big outputs where they
-    are; each can be switched off by itself.
+    whose output was the last goes on. Those beyond the setting `workers` wait until another one is
+    done. Clustering and delayed I/O keep big outputs where they are; each can be switched off by
+    itself.
     """
 
     def __init__(

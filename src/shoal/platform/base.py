@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from shoal.errors import GatewayRefused, UsageError
-from shoal.execution.pool import WarmPool
+from shoal.execution.pool import UNBOUNDED, Bound, WarmPool
 from shoal.storage.base import LEASE, Claim
 from shoal.storage.cache import CachePlace
 from shoal.types import Resources, RunId, WorkerId
@@ -69,6 +69,8 @@ class Invocation:
     """1: the worker pulls tasks of a farm."""
     check_inputs: int = 0
     """1: a task that changes its inputs fails."""
+    workers: int = 0
+    """How many workers of the run may be at work at once; 0: as many as there is room for."""
     latency: float = 0.0
     """Seconds added to each round trip, for experiments."""
     lease: float = LEASE
@@ -96,6 +98,11 @@ class Invocation:
         """What the worker is to have."""
         follows = self.cpus == Resources(self.memory_mb).cpu_share
         return Resources(self.memory_mb, None if follows else self.cpus)
+
+    @property
+    def bound(self) -> Bound:
+        """What bounds it; a second start beside the first takes no place of its own."""
+        return UNBOUNDED if self.beside else Bound(self.run, self.workers)
 
     def of(self, claim: Claim, sent: float) -> Invocation:
         """The invocation of another start of the same run's workers."""
@@ -170,7 +177,7 @@ def kind_of(resources: Resources) -> str:
 
 _TYPES: dict[str, tuple[type, ...]] = {
     **{name: (str,) for name in ("run", "worker", "store", "key", "session", "folder", "common")},
-    **{name: (int,) for name in ("epoch", "memory_mb", "beside", "detached", "farm")},
+    **{name: (int,) for name in ("epoch", "memory_mb", "beside", "detached", "farm", "workers")},
     **{name: (int, float) for name in ("cpus", "latency", "lease", "sent", "started")},
     **{name: (list,) for name in ("path", "preload")},
     **{name: (str, type(None)) for name in ("shared", "part", "inputs", "invoker")},
@@ -192,6 +199,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {
     "detached": (0, 1),
     "farm": (0, 1),
     "check_inputs": (0, 1),
+    "workers": (0, 2**24),
     "memory_mb": (64, 2**24),
     "cpus": (0, 4096),
     "latency": (0, 3600),

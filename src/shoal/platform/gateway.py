@@ -1,6 +1,7 @@
 """`LocalGateway`: a FaaS platform on this machine: sandboxes, a queue, logs, limits.
 
-1. Sandboxes are kept as `WarmPool` says; invocations beyond its capacity wait in order.
+1. Sandboxes are kept as `WarmPool` says; invocations beyond its capacity, or beyond the workers
+   that a run may have at work at once, wait in its queue.
 2. Whoever invokes hands the job to the sandbox directly; a thread of the gateway's own only
    listens: to sandboxes that are done, to what they print, to zygotes that report an end.
 3. A worker whose sandbox ends in the middle of a job is started anew, with more memory if it ran
@@ -22,7 +23,6 @@ import signal
 import socket
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,12 +30,12 @@ from typing import Any
 
 from shoal.clock import RealClock
 from shoal.errors import GatewayBusy, GatewayRefused
-from shoal.execution.pool import Acquired, WarmPool
+from shoal.execution.pool import Acquired, Queue, WarmPool
 from shoal.platform.base import INLINE_NBYTES, Invocation, LogLine, this_host
 from shoal.platform.housing import Housing
 from shoal.platform.invoker import Invoker
 from shoal.platform.kept import KeptRuns
-from shoal.platform.limits import machine_memory_mb
+from shoal.platform.limits import machine_memory_mb, openable
 from shoal.platform.logs import RunLogs
 from shoal.platform.sandbox import PAGE, RunningTasks
 from shoal.platform.sandboxes import BEGIN_SECONDS, Kind, Sandbox
@@ -52,6 +52,8 @@ _MOST_WAITING = 100_000
 _LINE = 64 * 1024
 """A longer line is cut, so that one without an end isn't collected for ever."""
 _READ = 1 << 16
+_FILES = 6
+"""That a sandbox takes of what this process may open: its control, its streams, its requests."""
 _DRAINS = 32
 """How often a stream is read after a job, should something go on printing."""
 _END_SECONDS = 1.0
@@ -86,7 +88,6 @@ class LocalGateway:
             housing: What sandboxes get of the machine.
         """
         self._housing = housing
-        self.capacity = capacity
         self.host = this_host()
         self.memory_mb = machine_memory_mb()
         self.inline_nbytes = INLINE_NBYTES
@@ -100,7 +101,9 @@ class LocalGateway:
         self._pool: WarmPool[Kind] = WarmPool(capacity, idle_seconds)
         self._lock = threading.RLock()
         self._quieter = threading.Condition(self._lock)
-        self._queue: deque[Invocation] = deque()
+        self._queue: Queue[Invocation, Kind] = Queue(
+            self._pool, lambda job: (job.resources, job.session), lambda job: job.bound
+        )
         self._sandboxes: dict[int, Sandbox] = {}
         self._due: dict[int, float] = {}
         """When to look at a sandbox, by its number: it may have to be ended."""
@@ -123,6 +126,18 @@ class LocalGateway:
         self._thread = threading.Thread(target=self._listen, name="shoal-gateway", daemon=True)
         self._thread.start()
 
+    @property
+    def capacity(self) -> int:
+        """How many sandboxes there may be at once."""
+        return self._pool.capacity
+
+    def make_room(self, workers: int) -> int:
+        """Have room for so many workers at once, if files can be opened for them; for how many."""
+        with self._lock:
+            if workers > self._pool.capacity:
+                self._pool.capacity = max(self._pool.capacity, openable(workers, _FILES))
+            return self._pool.capacity
+
     def invoke(self, invocations: Sequence[Invocation]) -> None:
         """Start workers, at once or when there is room."""
         if self._latency:
@@ -139,15 +154,17 @@ class LocalGateway:
                 self._supersede(job)
             self._tender.know(invocations)
             self._queue.extend(invocations)
-            self._serve_queue()
+            self._serve_queue(waited=False)
 
     def fan_out(self, like: Invocation, workers: Sequence[WorkerId]) -> None:
         """Have the fan-out invoker start workers."""
         self.invoker.fan_out(like, workers)
 
     def _supersede(self, job: Invocation) -> None:
-        """Whoever is at work in an earlier start of the worker has been given up."""
+        """Whoever is at work in an earlier start of the worker, or waits to be, was given up."""
         if job.epoch > 1 and not job.beside:
+            worker = (job.run, job.worker)
+            self._queue.drop(lambda j: (j.run, j.worker) == worker and j.epoch < job.epoch)
             for sandbox in self._of(job.run):
                 earlier = sandbox.job
                 if earlier and earlier.worker == job.worker and earlier.epoch < job.epoch:
@@ -198,7 +215,7 @@ class LocalGateway:
         """Stop the run's workers; they are gone when this returns."""
         with self._lock:
             self._tender.forget(run)
-            self._queue = deque(job for job in self._queue if job.run != run)
+            self._queue.drop(lambda job: job.run == run)
             for sandbox in self._of(run):
                 self._kill(sandbox)
             self._quieter.wait_for(lambda: not self._of(run), _CANCEL_SECONDS)
@@ -247,7 +264,7 @@ class LocalGateway:
             if self._closed:
                 return
             self._closed = True
-            self._queue.clear()
+            self._queue.drop(lambda _: True)
             for sandbox in self._sandboxes.values():
                 sandbox.doomed = True
             self._wake_up()
@@ -265,15 +282,13 @@ class LocalGateway:
         if self._closed:
             raise GatewayRefused("The gateway has been closed.")
 
-    def _serve_queue(self) -> None:
-        while self._queue and not self._closed:
-            job = self._queue[0]
-            kind = (job.resources, job.session)
-            acquired = self._pool.acquire(kind, self._clock.now())
-            if acquired is None:
-                return
-            self._queue.popleft()
-            if not self._ensure(acquired, kind, job.preload):
+    def _serve_queue(self, *, waited: bool = True) -> None:
+        """Give sandboxes to those that are next; `waited`: they didn't come just now."""
+        while not self._closed and (served := self._queue.serve(self._clock.now())) is not None:
+            job, acquired = served
+            if waited:  # a start is timed from when there is room for it
+                job = replace(job, sent=self._clock.now())
+            if not self._ensure(acquired, (job.resources, job.session), job.preload):
                 detail = "no sandbox could be made for it; the gateway's log says why"
                 self._report(job, [], {"reason": "error", "detail": detail})
                 continue
@@ -508,7 +523,7 @@ class LocalGateway:
         job = sandbox.job
         if job is not None and sandbox.unbegun and not sandbox.doomed:
             log.info("sandbox %d could not begin worker %s", sandbox.number, job.worker)
-            self._queue.appendleft(job)
+            self._queue.put_back(job)
         elif job is not None and not sandbox.doomed:
             self._counts["out_of_memory" if message["out_of_memory"] else "died"] += 1
             reason = "out of memory" if message["out_of_memory"] else "died"

@@ -10,13 +10,12 @@ import logging
 import mmap
 import queue
 import threading
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shoal.clock import RealClock
-from shoal.execution.pool import WarmPool
+from shoal.execution.pool import Acquired, Queue, WarmPool
 from shoal.platform.base import Invocation, LogLine, this_host
 from shoal.platform.sandbox import PAGE, Entry, RunningTasks
 from shoal.types import Resources, RunId, WorkerId
@@ -44,7 +43,9 @@ class InProcessPlatform:
         self._clock = RealClock()
         self._pool: WarmPool[tuple[Resources, str]] = WarmPool(capacity, idle_seconds)
         self._lock = threading.RLock()
-        self._queue: deque[Invocation] = deque()
+        self._queue: Queue[Invocation, tuple[Resources, str]] = Queue(
+            self._pool, lambda job: (job.resources, job.session), lambda job: job.bound
+        )
         self._sandboxes: dict[int, _Sandbox] = {}
 
     def invoke(self, invocations: Sequence[Invocation]) -> None:
@@ -60,29 +61,35 @@ class InProcessPlatform:
     def prewarm(self, invocation: Invocation, count: int) -> None:
         """Have idle sandboxes ready for workers like this one."""
         with self._lock:
-            for sandbox, _ in filter(None, [self._acquired(invocation) for _ in range(count)]):
-                self._pool.release(sandbox.number, self._clock.now())
+            now = self._expired()
+            kind = (invocation.resources, invocation.session)
+            ready = filter(None, [self._pool.acquire(kind, now) for _ in range(count)])
+            for sandbox in [self._made(acquired) for acquired in ready]:
+                self._pool.release(sandbox.number, now)
 
     def _serve_queue(self) -> None:
-        while self._queue and (acquired := self._acquired(self._queue[0])) is not None:
-            sandbox, start = acquired
-            sandbox.job = job = self._queue.popleft()
-            frame = {"invocation": job.to_dict(), "gateway": "", "token": "", "start": start}
-            sandbox.frames.put(frame)
+        while (served := self._queue.serve(self._expired())) is not None:
+            job, acquired = served
+            sandbox = self._made(acquired)
+            sandbox.job = job
+            frame = {"invocation": job.to_dict(), "gateway": "", "token": ""}
+            sandbox.frames.put(frame | {"start": acquired.start})
 
-    def _acquired(self, job: Invocation) -> tuple[_Sandbox, str] | None:
+    def _expired(self) -> float:
+        """Remove what has been idle for too long; what time it is."""
         now = self._clock.now()
         for number in self._pool.expire(now):
             self._discard(number)
-        acquired = self._pool.acquire((job.resources, job.session), now)
-        if acquired is None:
-            return None
+        return now
+
+    def _made(self, acquired: Acquired) -> _Sandbox:
+        """The sandbox that the pool gave."""
         if acquired.evicted is not None:
             self._discard(acquired.evicted)
         if acquired.start == "cold":
             sandbox = self._sandboxes[acquired.sandbox] = _Sandbox(acquired.sandbox)
             threading.Thread(target=self._live, args=(sandbox,), daemon=True).start()
-        return self._sandboxes[acquired.sandbox], acquired.start
+        return self._sandboxes[acquired.sandbox]
 
     def _live(self, sandbox: _Sandbox) -> None:
         running = RunningTasks(mmap.mmap(-1, PAGE))
@@ -107,7 +114,7 @@ class InProcessPlatform:
     def cancel(self, run: RunId) -> None:
         """Forget the run's workers."""
         with self._lock:
-            self._queue = deque(job for job in self._queue if job.run != run)
+            self._queue.drop(lambda job: job.run == run)
             for sandbox in [s for s in self._sandboxes.values() if s.job and s.job.run == run]:
                 self._discard(sandbox.number)
             self._serve_queue()
@@ -134,6 +141,6 @@ class InProcessPlatform:
     def close(self) -> None:
         """Forget all workers; the threads of idle sandboxes end."""
         with self._lock:
-            self._queue.clear()
+            self._queue.drop(lambda _: True)
             for number in list(self._sandboxes):
                 self._discard(number)

@@ -19,6 +19,9 @@ _PERIOD = 100_000
 _TRUSTED_MB = 2048
 """What a worker has by default may be more than a small machine has."""
 
+_OTHER_FILES = 256
+"""What a process has open besides."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -99,6 +102,19 @@ def machine_memory_mb() -> int:
     """The most memory that it makes sense to promise to a sandbox of this machine."""
     nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(_TRUSTED_MB, nbytes // 2**20)
+
+
+def openable(count: int, files: int) -> int:
+    """How many things of so many files each this process can have open, up to `count`.
+
+    It raises its own limit of open files as far as it may.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _OTHER_FILES + count * files
+    if needed > soft != resource.RLIM_INFINITY:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return count if soft == resource.RLIM_INFINITY else min(count, (soft - _OTHER_FILES) // files)
 
 
 def detect() -> Limits:

@@ -57,8 +57,8 @@ class GatewayServer:
         self._token = token
         self._tls = tls
         self._door: Door | None = None
-        most = _CONNECTIONS + (2 * gateway.capacity if gateway else 0)
-        self._room = threading.BoundedSemaphore(most)
+        self._open = 0
+        self._counting = threading.Lock()
         try:
             if not 0 <= port <= _LAST_PORT:
                 raise OSError(0, f"ports go from 0 to {_LAST_PORT}")
@@ -84,12 +84,20 @@ class GatewayServer:
                 if not self._closed.wait(_PAUSE):
                     log.warning("a connection could not be accepted: %s", error)
                 continue
-            if not self._room.acquire(blocking=False):
+            if not self._let_in():
                 self._turn_away(connection)
                 continue
             threading.Thread(
                 target=self._serve, args=(connection, peer), name="shoal-http", daemon=True
             ).start()
+
+    def _let_in(self) -> bool:
+        most = _CONNECTIONS + (2 * self._gateway.capacity if self._gateway else 0)
+        with self._counting:
+            if self._open >= most:
+                return False
+            self._open += 1
+            return True
 
     def _turn_away(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
@@ -106,7 +114,8 @@ class GatewayServer:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             serve_connection(connection, peer, self._door)
         finally:
-            self._room.release()
+            with self._counting:
+                self._open -= 1
 
     def close(self) -> None:
         """Accept no more."""

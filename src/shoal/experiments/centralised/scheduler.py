@@ -42,6 +42,7 @@ from shoal.platform.gateway import LocalGateway, import_path
 from shoal.platform.housing import Housing, variable_names
 from shoal.platform.logs import RunLogs
 from shoal.session import Session
+from shoal.settings import SANDBOXES
 from shoal.storage.base import Opening
 from shoal.storage.codec import Buffer, blob_nbytes, decode
 from shoal.storage.keys import signed_output
@@ -90,7 +91,7 @@ class CentralScheduler:
         self.gateway = LocalGateway(
             ENTRY,
             RunLogs(settings.data_folder() / "logs"),
-            capacity=settings.sandboxes,
+            capacity=settings.sandboxes or SANDBOXES,
             idle_seconds=settings.idle_seconds,
             latency=settings.latency,
             housing=Housing(settings.isolation, False, variable_names(settings.pass_variables)),

@@ -1,0 +1,103 @@
+"""What is said of calls that ask for more than there is, and that it is said once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from platform_examples import gateway
+from shoal import Farm, Session, ShoalExecutor, task
+from shoal.notices import Notices, Room
+from shoal.platform.gateway import LocalGateway
+from shoal.platform.inprocess import InProcessPlatform
+from shoal.platform.server import GatewayServer
+from shoal.session import WORKER_ENTRY
+from shoal.settings import SANDBOXES, Settings
+
+
+@task
+def one() -> int:
+    return 1
+
+
+@pytest.fixture(scope="module")
+def embedded(private_folder: Path) -> Iterator[Session]:
+    with Session() as session:
+        yield session
+
+
+def test_each_thing_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    notices = Notices()
+    notices.say("It rains.")
+    notices.say("It rains.")
+    notices.say("3 are late.", about="late")
+    notices.say("4 are late.", about="late")
+    assert caplog.messages == ["It rains.", "3 are late."]
+
+
+def test_platform_of_a_fixed_size_is_named_as_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    platform = InProcessPlatform(lambda frame, running: True, capacity=2)
+    room = Room(platform, Settings(), Notices(), embedded=False)
+    room.make(2)
+    assert caplog.messages == []
+    room.make(3)
+    room.make(3)
+    assert caplog.messages == [
+        "3 workers are asked for, but the platform has room for 2: the others wait. To have all at "
+        "work at once, give it a larger capacity."
+    ]
+
+
+@pytest.mark.real
+def test_embedded_gateway_has_room_for_the_workers_of_a_run(
+    embedded: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert isinstance(embedded.platform, LocalGateway)
+    embedded.plan(one(), workers=2)
+    assert embedded.platform.capacity == SANDBOXES
+    preview = embedded.plan(one(), workers=SANDBOXES + 8)
+    assert embedded.platform.capacity == SANDBOXES + 8
+    assert preview.conditions.pool().capacity == SANDBOXES + 8
+    assert caplog.messages == []
+
+
+@pytest.mark.real
+def test_embedded_gateway_has_room_for_an_executor_and_for_a_farm(embedded: Session) -> None:
+    assert isinstance(embedded.platform, LocalGateway)
+    with ShoalExecutor(50, session=embedded):
+        assert embedded.platform.capacity == 50
+    with Farm(one.function, workers=(1, 60), session=embedded):
+        assert embedded.platform.capacity == 60
+
+
+@pytest.mark.real
+def test_setting_that_leaves_no_room_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    with Session(sandboxes=3) as session:
+        session.plan(one(), workers=3)
+        assert caplog.messages == []
+        session.plan(one(), workers=64)
+        session.plan(one(), workers=64)
+    assert caplog.messages == [
+        "64 workers are asked for, but sandboxes=3 leaves room for 3: the others wait. To have all "
+        "at work at once, set sandboxes=64."
+    ]
+
+
+@pytest.mark.real
+def test_remote_gateway_that_has_no_room_is_told_of_at_the_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with gateway(tmp_path, capacity=2, entry=WORKER_ENTRY) as local:
+        server = GatewayServer(local, "token")
+        try:
+            with Session(platform=server.url, token="token", workers=5) as session:
+                assert session.compute(one()) == [1]
+                assert session.compute(one()) == [1]
+        finally:
+            server.close()
+    assert caplog.messages == [
+        f"5 workers are asked for, but the gateway at {server.url} has room for 2: the others "
+        "wait. To have all at work at once, restart it with `shoal gateway --sandboxes 5`."
+    ]
