@@ -142,6 +142,19 @@ def test_a_group_is_removed_with_whatever_is_left_in_it(machine: Limits) -> None
     machine.remove(name)
 
 
+def test_a_sandbox_can_not_leave_its_groups(machine: Limits, caller: Caller) -> None:
+    before = shown(caller, "before")["groups"]
+    if caller.platform.status()["isolation"] != "namespaces":  # type: ignore[attr-defined]
+        pytest.skip("sandboxes have no mounts of their own here")
+    caller.carry_out(caller.job(part="leave left"))
+    assert json.loads((caller.folder / "left").read_text()) == []
+    assert shown(caller, "after")["groups"] == before
+    groups = folders(machine, before)
+    assert all(folder.exists() for folder in groups.values())
+    caller.platform.close()
+    assert not any(folder.exists() for folder in groups.values())
+
+
 def test_nobody_ran_out_of_memory_in_a_group_that_is_not_there(machine: Limits) -> None:
     assert not machine.ran_out_of_memory("shoal-never-made")
 

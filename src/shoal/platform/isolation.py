@@ -30,6 +30,7 @@ from typing import NoReturn
 
 from shoal.platform import namespaces
 from shoal.platform.housing import home_of
+from shoal.platform.limits import group_mounts
 
 _NUMBER = struct.Struct("<i")
 
@@ -65,6 +66,8 @@ class Isolation:
         self.hidden = hidden
         self.reason = problem(hidden) if wanted else "it is switched off"
         """Why sandboxes aren't kept apart; empty if they are."""
+        self._groups = [point for _, point, _ in group_mounts()]
+        """Where control groups are mounted, which a sandbox must not leave."""
         self._processes = -1
         """In a branch: the namespace of its processes, as a file."""
         namespaces.adopt_orphans()
@@ -141,9 +144,13 @@ class Isolation:
             os._exit(1)
 
     def confine(self) -> None:
-        """In a sandbox: give up what would let it undo the isolation."""
-        if not self.reason:
-            namespaces.drop_capabilities()
+        """In a sandbox: give up what would let it undo the isolation, or leave its groups."""
+        if self.reason:
+            return
+        for point in self._groups:
+            with contextlib.suppress(OSError):  # mounted over, or locked: the user can't write
+                namespaces.make_read_only(point)
+        namespaces.drop_capabilities()
 
 
 def _guard(sandbox: int, ending: mmap.mmap, paused: Callable[[bool], None]) -> NoReturn:

@@ -159,20 +159,29 @@ def _own_groups() -> dict[str, str]:
     return own
 
 
-def _mounts() -> dict[str, Path]:
-    """Where the controllers of v1 are mounted, and under an empty name v2."""
-    mounts: dict[str, Path] = {}
+def group_mounts() -> list[tuple[str, Path, str]]:
+    """Where control groups are mounted: as `cgroup` or `cgroup2`, the folder, the options."""
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()
     except OSError:
-        return {}
-    for line in lines:
-        _, point, kind, options, *_ = line.split()
+        return []
+    found = [line.split() for line in lines]
+    return [
+        (kind, Path(point), options)
+        for _, point, kind, options, *_ in found
+        if kind in ("cgroup", "cgroup2")
+    ]
+
+
+def _mounts() -> dict[str, Path]:
+    """Where the controllers of v1 are mounted, and under an empty name v2."""
+    mounts: dict[str, Path] = {}
+    for kind, point, options in group_mounts():
         if kind == "cgroup2":
-            mounts[""] = Path(point)
-        elif kind == "cgroup":
-            for option in options.split(","):
-                mounts.setdefault(option, Path(point))
+            mounts[""] = point
+            continue
+        for option in options.split(","):
+            mounts.setdefault(option, point)
     return mounts
 
 

@@ -78,6 +78,12 @@ def show_only(folder: Path, hidden: str, number: int) -> None:
     os.close(own)
 
 
+def make_read_only(point: Path) -> None:
+    """Let nobody in these mounts write to what is mounted there."""
+    kept = os.statvfs(point).f_flag & (_NOSUID | _NODEV | _NOEXEC)  # which only others may lift
+    _mount("none", str(point), "", _REMOUNT | _BIND | _RDONLY | kept)
+
+
 def adopt_orphans() -> None:
     """Become the parent of what descendants leave behind."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
