@@ -77,7 +77,7 @@ predictions: $(VENV)/.dev  ## how good predictions are, on real runs
 load: $(VENV)/.dev  ## many clients on one gateway, and one run of 100,000 tasks
 	$(BIN)/python benchmarks/load.py $(ARGS)
 
-chaos: $(VENV)/.dev  ## runs that are hurt in every way: killed workers, gateways, clients, stores
+chaos: $(VENV)/.dev  ## runs that are hurt in every way: by killed processes, slow links, tasks that do damage
 	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
 quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simulated side by side

@@ -3,7 +3,8 @@
 For `--minutes`, `--clients` clients run random workflows, with every planner, and farms, one after
 the other, on one `shoal gateway` and one durable Valkey server, while sandboxes are killed and
 paused, zygotes, clients, the gateway and the store are killed (the last two are started again),
-connections to the store are cut, and its memory is full for a second. Some runs are detached: their
+connections to the store are cut, its memory is full for a second, and links to store and gateway
+are slow for a while. Some runs damage the processes of their workers. Some are detached: their
 client leaves, and attaches later. One more client runs on the embedded default. Told every 30 s are
 runs, faults, right results, root-caused errors, hangs and leftovers; the exit code is 1 unless all
 is clean. The seed decides workflows and faults, but not when a process is where: a second time may
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from arguments import names_of, positive
 from laboratory.experiment import Experiment
-from laboratory.faults import WEIGHTS
+from laboratory.faults import DAMAGE, WEIGHTS
 from processes import adopt_orphans, end_all
 
 TELLING = 30.0
@@ -47,8 +48,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0, help="for how long (10)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the chance")
     parser.add_argument("--clients", type=positive, default=3, help="runs at a time (3)")
+    kinds = [*WEIGHTS, DAMAGE]
     parser.add_argument(
-        "--faults", type=names_of(list(WEIGHTS)), default=list(WEIGHTS), help="which kinds (all)"
+        "--faults", type=names_of(kinds), default=kinds, help="comma-separated kinds (all)"
     )
     options = parser.parse_args()
     adopt_orphans()

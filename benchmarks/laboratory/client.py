@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import shoal.run
-from laboratory.workflows import FARM, drawn, number_of, step, stream
+from laboratory.workflows import FARM, Harm, drawn, number_of, step, stream
 from shoal import Farm, Resources, Session
 from shoal.errors import GatewayUnavailable, ShoalError, StoreUnavailable
 from shoal.platform.base import this_host
@@ -38,9 +38,9 @@ def carry_out(session: Session, order: dict[str, Any]) -> None:
         say(outcome="right")
         return
     if order["shape"] == FARM:
-        compare(*farmed(session, order["seed"]))
+        compare(*farmed(session, order["seed"], harm_of(order)))
         return
-    outputs, expected = drawn(order["shape"], order["seed"])
+    outputs, expected = drawn(order["shape"], order["seed"], harm_of(order))
     # Without a folder in shared memory, large outputs are staged in the store.
     told = this_host if order["shared"] else lambda: "elsewhere"
     shoal.run.this_host = told  # type: ignore[attr-defined]
@@ -60,9 +60,14 @@ def compare(values: Sequence[Any], expected: list[int]) -> None:
     say(outcome="right" if found == expected else f"wrong: {found} instead of {expected}")
 
 
-def farmed(session: Session, seed: int) -> tuple[list[Any], list[int]]:
+def harm_of(order: dict[str, Any]) -> Harm | None:
+    """What some task is to do to its process."""
+    return (order["damage"], order["once"]) if order["damage"] else None
+
+
+def farmed(session: Session, seed: int, harm: Harm | None) -> tuple[list[Any], list[int]]:
     """What comes out of a farm whose pool changes all the while, and what must."""
-    given, expected = stream(seed)
+    given, expected = stream(seed, harm)
     resources = Resources(session.settings.memory_mb, session.settings.cpus)
     with Farm(
         step,

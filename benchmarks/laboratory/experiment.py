@@ -5,7 +5,8 @@
 2. A run whose client was killed is resumed, or if it is a detached one attached to. One client more
    runs on the embedded default: of its runs nothing is left when it is killed. Nothing is left of a
    farm, either, whose client was killed.
-3. Every wait has an end; a run without one is a hang, and its state is told.
+3. Some runs damage their workers' processes; tasks of others check that theirs are unharmed.
+4. Every wait has an end; a run without one is a hang, and its state is told.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from typing import Any
 
 from processes import descendants
 
-from laboratory.faults import Injector
+from laboratory.damages import DAMAGES
+from laboratory.faults import DAMAGE, Injector
 from laboratory.house import (
     ClientProcess,
     GatewayProcess,
+    LinksProcess,
     StoreProcess,
     client_environment,
     eventually,
@@ -61,6 +64,8 @@ _STAY = ("server.log", "server.lock", "starting.lock")
 _PAUSE = 1.0
 """Seconds until a client whose run failed tries another: most likely it would fail, too."""
 _LEASE = 1.5
+_DAMAGING = 0.15
+"""The share of runs that do damage."""
 _RESTARTS = 40
 """So many that no innocent task is given up."""
 
@@ -81,7 +86,6 @@ class Experiment:
         self._environment |= {
             "SHOAL_STORE": self._store.url,
             "SHOAL_PLATFORM": self._gateway.url,
-            "SHOAL_TOKEN": self._gateway.token,
             "SHOAL_LEASE": str(_LEASE),
             "SHOAL_RESTARTS": str(_RESTARTS),
             "SHOAL_WORKERS": "4",
@@ -89,7 +93,9 @@ class Experiment:
             "SHOAL_CPUS": "1",
             "SHOAL_PROGRESS": "false",
         }
-        self._clients = [self._new_client(embedded=slot == clients) for slot in range(clients + 1)]
+        self._links = LinksProcess(folder, self._store, self._gateway)
+        self._damages = list(DAMAGES) if DAMAGE in kinds else []
+        self._clients = [self._new_client(slot, slot == clients) for slot in range(clients + 1)]
         self._runs: set[str] = set()
         self._zygotes: set[int] = set()
         self._quiet = threading.Event()
@@ -101,13 +107,15 @@ class Experiment:
             chance,
             self._store,
             self._gateway,
+            self._links,
             lambda: list(self._clients),
             self.ledger,
             folder,
         )
 
-    def _new_client(self, *, embedded: bool) -> ClientProcess:
-        return ClientProcess(self._folder, self._environment, embedded=embedded)
+    def _new_client(self, slot: int, embedded: bool) -> ClientProcess:
+        linked = self._links.environment if slot % 3 else {}
+        return ClientProcess(self._folder, self._environment | linked, embedded=embedded)
 
     def run(self, seconds: float, phase: float) -> None:
         """Do it for so long, in phases."""
@@ -142,6 +150,7 @@ class Experiment:
         """What a client is to do; it may leave its run alone for a while if `detach` says so."""
         with self._lock:
             chance = self._chance
+            damaging = self._damages and chance.random() < _DAMAGING
             return {
                 "shape": (shape := chance.choice([*SHAPES, FARM])),
                 "name": shape,
@@ -151,11 +160,15 @@ class Experiment:
                 "detach": chance.random() < 0.3 and detach and shape != FARM,
                 "away": chance.uniform(0.0, _AWAY),
                 "resume": None,
+                "damage": chance.choice(self._damages) if damaging else None,
+                "once": str(self._folder / f"damaged-{chance.randrange(2**32):x}"),
             }
 
     def _run_one(self, slot: int, order: dict[str, Any]) -> None:
         """Have a workflow run, and resumed until it has its result."""
         self.ledger.count("runs")
+        if order["damage"]:
+            self.ledger.injected(DAMAGE)
         begun = time.monotonic()  # a fault then may be told of by a later try
         for tried in range(_TRIES):
             said = self._attempt(slot, order)
@@ -237,7 +250,7 @@ class Experiment:
 
     def _replace(self, slot: int) -> None:
         self._clients[slot].end()
-        self._clients[slot] = self._new_client(embedded=self._clients[slot].embedded)
+        self._clients[slot] = self._new_client(slot, self._clients[slot].embedded)
 
     def _check(self, when: str, look: Callable[[], list[str]]) -> None:
         eventually(lambda: not self._looked(look), _SETTLE)
@@ -250,6 +263,7 @@ class Experiment:
 
     def _looked(self, look: Callable[[], list[str]]) -> list[str]:
         reap(os.getpid(), {self._store.process.pid, self._gateway.process.pid,
+                           self._links.process.pid,
                            *(client.process.pid for client in self._clients)})  # fmt: skip
         try:
             return look()
@@ -272,6 +286,7 @@ class Experiment:
         """End everything, and look whether anything is left."""
         for client in self._clients:
             client.end()
+        self._links.end()
         if code := self._gateway.end():
             self._defect(f"the gateway ended with {code}")
         for log in (self._gateway.log, self._clients[0].log):

@@ -1,12 +1,14 @@
 """`Injector`: hurts what is at work, one fault after the other.
 
 A fault counts if there was somebody to hurt. What a fault takes away comes back a little later: the
-gateway and the store are started again, paused processes go on, the store's memory is given back.
+gateway and the store are started again, paused processes go on, slow links are fast again, the
+store's memory is given back. Damage is done by tasks: see `damages.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -19,6 +21,7 @@ from laboratory.house import (
     ClientProcess,
     GatewayProcess,
     Housed,
+    LinksProcess,
     StoreProcess,
     ask,
     embedded_stores,
@@ -29,6 +32,9 @@ from shoal.errors import ShoalError
 _PACE = 0.55
 """Seconds between two faults, in the mean."""
 _FULL_SECONDS = 1.0
+_SLOW_SECONDS = (1.0, 5.0)
+_SLOW_RATES = (10e3, 1e6)
+"""Bytes per second."""
 WEIGHTS = {
     "kill": 30,  # a sandbox is killed
     "pause": 15,  # a sandbox, or what it is forked from, is stopped, and goes on later
@@ -38,7 +44,10 @@ WEIGHTS = {
     "gateway": 4,
     "restart": 4,  # of the store
     "memory": 2,  # of the store is full
+    "throttle": 5,  # a link to the store or the gateway is slow
 }
+DAMAGE = "damage"
+"""What is done by tasks, not by the injector."""
 
 
 class Injector:
@@ -50,15 +59,17 @@ class Injector:
         chance: random.Random,
         store: StoreProcess,
         gateway: GatewayProcess,
+        links: LinksProcess,
         clients: Callable[[], Sequence[ClientProcess]],
         ledger: Ledger,
         folder: Path,
     ) -> None:
         self._folder = folder
-        self._kinds = list(kinds)
+        self._kinds = [kind for kind in kinds if kind in WEIGHTS]
         self._chance = chance
         self._store = store
         self._gateway = gateway
+        self._links = links
         self._clients = clients
         self._ledger = ledger
         self._faults: Mapping[str, Callable[[], bool]] = {
@@ -70,9 +81,12 @@ class Injector:
             "gateway": self._restart_gateway,
             "restart": self._restart_store,
             "memory": self._fill_memory,
+            "throttle": self._slow_down,
         }
         self._paused: list[tuple[float, int]] = []
         """When which process goes on."""
+        self._slow: list[tuple[float, int]] = []
+        """When which link is fast again."""
 
     def inject_until(self, deadline: float, stop: threading.Event) -> None:
         """Inject faults; afterwards nothing is paused or away."""
@@ -81,9 +95,9 @@ class Injector:
             while time.monotonic() < deadline and not stop.is_set():
                 stop.wait(self._chance.uniform(0.5, 1.5) * _PACE)
                 self._wake(time.monotonic())
-                (kind,) = self._chance.choices(self._kinds, weights)
-                if self._faults[kind]():  # those that last tell of themselves
-                    self._ledger.injected(kind)
+                for kind in self._chance.choices(self._kinds, weights) if self._kinds else ():
+                    if self._faults[kind]():  # those that last tell of themselves
+                        self._ledger.injected(kind)
         finally:
             self._wake(float("inf"))
 
@@ -92,6 +106,9 @@ class Injector:
         self._paused = [(when, pid) for when, pid in self._paused if when > now]
         for pid in due:
             _send(pid, signal.SIGCONT)
+        for link in {link for when, link in self._slow if when <= now}:
+            self._links.limit(link, 0)
+        self._slow = [(when, link) for when, link in self._slow if when > now]
 
     def _one_of(self, pids: Sequence[int], number: signal.Signals) -> int | None:
         """Send a signal to one of some processes; to which."""
@@ -154,6 +171,13 @@ class Injector:
                     with contextlib.suppress(ShoalError):
                         ask(url, "CLIENT", "KILL", "ID", each)
         return hurt
+
+    def _slow_down(self) -> bool:
+        link = self._chance.choice(self._links.NUMBERS)
+        least, most = map(math.log, _SLOW_RATES)
+        self._links.limit(link, round(math.exp(self._chance.uniform(least, most))))
+        self._slow.append((time.monotonic() + self._chance.uniform(*_SLOW_SECONDS), link))
+        return True
 
     def _fill_memory(self) -> bool:
         with self._ledger.lasting("memory"):

@@ -2,8 +2,9 @@
 
 A client uses that store and gateway, or is an embedded one, with its own.
 
-Whatever is killed can be started again as it was: the store with its file, the gateway with its
-port and token.
+Whatever is killed can be started again: the store with its file, the gateway with its port and a
+new token, which clients find where it is written. Some clients reach both through links that can be
+slow.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import contextlib
 import json
 import os
 import queue
-import secrets
 import socket
 import subprocess
 import sys
@@ -28,13 +28,14 @@ from shoal.errors import ShoalError
 from shoal.platform import isolation
 from shoal.platform.housing import hidden_folder
 from shoal.platform.http import HttpPlatform
+from shoal.platform.tokens import read_token
 from shoal.storage.embedded import server_binary
 from shoal.storage.resp import Connection, parse_url
 
 T = TypeVar("T")
 
 _ZYGOTE = "shoal.platform.zygote"
-_ELSEWHERE = ("SHOAL_STORE", "SHOAL_PLATFORM", "SHOAL_TOKEN")
+_ELSEWHERE = ("SHOAL_STORE", "SHOAL_PLATFORM")
 """What tells a client where to find store and gateway."""
 
 START_SECONDS = 60.0
@@ -66,9 +67,9 @@ class StoreProcess:
     """A Valkey server that keeps what it is told."""
 
     def __init__(self, folder: Path) -> None:
-        self._socket = folder / "store.sock"
-        self.url = f"unix://{self._socket}"
-        place = ["--port", "0", "--unixsocket", str(self._socket), "--dir", str(folder)]
+        self.socket = folder / "store.sock"
+        self.url = f"unix://{self.socket}"
+        place = ["--port", "0", "--unixsocket", str(self.socket), "--dir", str(folder)]
         keeping = ["--appendonly", "yes", "--save", ""]
         telling = ["--loglevel", "warning", "--logfile", str(folder / "store.log")]
         self._command = [str(server_binary()), *place, *keeping, *telling]
@@ -141,18 +142,17 @@ class GatewayProcess(Housed):
     """`shoal gateway`."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
-        self.token = secrets.token_urlsafe(32)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._token = folder / "run" / f"shoal-{os.getuid()}" / "hidden" / "gateway.token"
         self.log = folder / "gateway.log"
-        self._environment = environment | {"SHOAL_TOKEN": self.token}
+        self._environment = environment
         super().__init__()
         self.start()
 
     def start(self) -> None:
         """Start it, the first time or again, and wait until it answers."""
-        arguments = ["gateway", "--port", str(self._port), "--sandboxes", "12"]
+        arguments = ["gateway", "--port", str(self.port), "--sandboxes", "12"]
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _GATEWAY, *arguments, "--idle-seconds", "2"],
@@ -166,13 +166,13 @@ class GatewayProcess(Housed):
     def _answers(self) -> bool:
         try:
             self.status()
-        except ShoalError:
+        except (ShoalError, OSError):  # no token is written yet
             return False
         return True
 
     def status(self) -> dict[str, Any]:
         """What it is doing."""
-        platform = HttpPlatform(self.url, self.token)
+        platform = HttpPlatform(self.url, read_token(self._token))
         try:
             return platform.status()
         finally:
@@ -187,6 +187,51 @@ class GatewayProcess(Housed):
         """End it as a user would; its exit code."""
         self.process.terminate()
         return self.process.wait(END_SECONDS)
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+class LinksProcess:
+    """Another way to store and gateway, which can be slow; see `links.py`."""
+
+    NUMBERS = (0, 1)
+    """Of the links: to the store, to the gateway."""
+
+    def __init__(self, folder: Path, store: StoreProcess, gateway: GatewayProcess) -> None:
+        path, port = folder / "link.sock", free_port()
+        self.environment = {
+            "SHOAL_STORE": f"unix://{path}",
+            "SHOAL_PLATFORM": f"http://127.0.0.1:{port}",
+        }
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "laboratory.links"),
+                *(f"{path}>{store.socket}", f"{port}>{gateway.port}"),
+            ],
+            cwd=Path(__file__).parents[1],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        if not self.process.stdout.readline():
+            raise RuntimeError("the links don't start")
+
+    def limit(self, link: int, rate: int) -> None:
+        """Let only so many bytes a second pass a link; 0: all."""
+        assert self.process.stdin is not None
+        print(link, rate, file=self.process.stdin, flush=True)
+
+    def end(self) -> None:
+        """Cut all connections."""
+        with self.process:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
 
 
 class ClientProcess(Housed):

@@ -3,6 +3,9 @@
 A task takes numbers and blocks of bytes that stand for numbers, sleeps or computes a little, and
 gives a number or such a block. A block that isn't exactly what was made is noticed by who takes it.
 The same functions, called here one after the other, give the result to expect.
+
+A task may damage the process that it runs in; those of runs without such a task look whether theirs
+is unharmed.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from laboratory.damages import check_process, damage
 from shoal.workflow import Output, Task
 
 faulthandler.register(signal.SIGUSR1, all_threads=True)  # in workers, too: see `state.py`
@@ -37,15 +41,22 @@ class Manner:
     """Thousands of bytes that it hashes, over and over."""
     words: int = 0
     """The length of the block that it gives; 0: a number."""
+    damage: str = ""
+    """What it does to its process."""
+    once: str = ""
+    """The file that tells that it has done so; if there is none, it checks its process instead."""
 
     @property
     def still(self) -> Manner:
         """What gives the same without taking time."""
-        return replace(self, nap=0.0, rounds=0)
+        return replace(self, nap=0.0, rounds=0, damage="", once="here")
 
 
 def step(manner: Manner, *inputs: Value) -> Value:
     """What every task runs."""
+    if not manner.once:
+        check_process()
+        print("unharmed")
     number = manner.salt
     for place, value in enumerate(inputs, 1):
         number = (number * 31 + place * number_of(value)) % _MODULUS
@@ -53,6 +64,8 @@ def step(manner: Manner, *inputs: Value) -> Value:
     block = bytes(1000)
     for _ in range(manner.rounds):
         block = hashlib.blake2b(block).digest() * 16
+    if manner.damage:
+        damage(manner.damage, manner.once)
     return number.to_bytes(_WORD, "big") * manner.words if manner.words else number
 
 
@@ -66,17 +79,30 @@ def number_of(value: Value) -> int:
     return int.from_bytes(word, "big")
 
 
+Harm = tuple[str, str]
+"""The damage that some tasks of a run do, and the file that tells that one has."""
+
+
+def harmed(manner: Manner, harm: Harm | None, chance: random.Random) -> Manner:
+    """What a task of a run does in which some task does damage."""
+    if harm is None:
+        return manner
+    kind, once = harm
+    return replace(manner, damage=chance.choice(("", kind)), once=once)
+
+
 class Sketch:
     """A workflow under construction: each task with the value that it must have."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, harm: Harm | None) -> None:
         self.chance = chance
+        self._harm = harm
         self.made: list[tuple[Output[Any], Value]] = []
         self._task: Task[..., Any] = Task(step, name="step")
 
     def add(self, *inputs: int) -> int:
         """One more task, which takes the outputs of others; its place."""
-        manner = manner_of(self.chance)
+        manner = harmed(manner_of(self.chance), self._harm, self.chance)
         sources = [self.made[place] for place in inputs]
         output = self._task(manner, *(output for output, _ in sources))
         self.made.append((output, step(manner.still, *(value for _, value in sources))))
@@ -139,16 +165,16 @@ SHAPES: dict[str, Callable[[Sketch], None]] = {
 }
 
 
-def drawn(shape: str, seed: int) -> tuple[list[Output[Any]], list[int]]:
+def drawn(shape: str, seed: int, harm: Harm | None = None) -> tuple[list[Output[Any]], list[int]]:
     """A workflow's last outputs, and the numbers that they must stand for."""
-    sketch = Sketch(random.Random(seed))
+    sketch = Sketch(random.Random(seed), harm)
     SHAPES[shape](sketch)
     last = sketch.made[-2:]
     return [output for output, _ in last], [number_of(value) for _, value in last]
 
 
-def stream(seed: int) -> tuple[list[Manner], list[int]]:
+def stream(seed: int, harm: Harm | None = None) -> tuple[list[Manner], list[int]]:
     """What goes into a farm that calls `step`, and the numbers that must come out in that order."""
     chance = random.Random(seed)
-    given = [manner_of(chance) for _ in range(chance.randint(10, 60))]
+    given = [harmed(manner_of(chance), harm, chance) for _ in range(chance.randint(10, 60))]
     return given, [number_of(step(manner.still)) for manner in given]
