@@ -161,7 +161,8 @@ def test_history_of_simulated_runs_predicts_simulated_runs_without_bias() -> Non
         timeline = simulate(plan, Even(0, "", 0.0), pool(), workers=AT_ONCE)
         workers = plan.workers or plan.workers_of(timeline.workers)
         block = undistilled(distilled(flow, workers, timeline, {}))
-        known = Conditions(LearntPredictions(flow, [block] * 5, DefaultCosts()), 4, SMALL, pool)
+        learnt = LearntPredictions(flow, [block] * 5, DefaultCosts(latency=0.03))
+        known = Conditions(learnt, AT_ONCE, SMALL, pool)
         assert Preview(plan, known).makespan == pytest.approx(timeline.makespan, rel=0.005)
 
 

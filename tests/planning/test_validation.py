@@ -171,14 +171,19 @@ def test_no_worker_has_the_clients_mailbox() -> None:
     assert "'step#0' is placed there" in said
 
 
-def test_workers_that_never_park_fit_into_the_platform() -> None:
+def test_workers_that_never_park_may_all_be_at_work_at_once() -> None:
     """They would hold the sandboxes that those they wait for need."""
     flow = workflow(tree(4))
     placements = {t: Placement(WorkerId(t), SMALL) for t in flow.calls}
-    under = conditions(Table(), pool=lambda: WarmPool(6))
-    assert "7 are planned and 6 fit" in broken(Plan(flow, placements, linger=None), flow, under)
-    assert validated(Plan(flow, placements, linger=0.5), flow, under)
-    assert validated(Plan(flow, placements, linger=None), flow, UNDER)
+    roomy = conditions(Table(), workers=7)
+    for under, room in (
+        (conditions(Table(), workers=7, pool=lambda: WarmPool(6)), 6),
+        (conditions(Table(), workers=5), 5),
+    ):
+        said = broken(Plan(flow, placements, linger=None), flow, under)
+        assert f"7 are planned and {room} can" in said
+        assert validated(Plan(flow, placements, linger=0.5), flow, under)
+    assert validated(Plan(flow, placements, linger=None), flow, roomy)
 
 
 @pytest.mark.parametrize("linger", [-1.0, float("nan")])

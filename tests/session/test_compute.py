@@ -524,7 +524,7 @@ def test_a_run_gives_what_the_simulation_and_a_sequential_evaluation_give(
     workflow = Workflow.of(*outputs)
     order = [workflow.calls[task].args[0] for task in workflow.calls]
     planner = Planned([homes[number] for number in order], linger=linger)
-    run = session.submit(*outputs, planner=planner)
+    run = session.submit(*outputs, planner=planner, workers=8)
     sequential: dict[TaskId, Any] = {}
     for name in run.workflow.calls:
         sequential[name] = perform(run.workflow, name, sequential)
