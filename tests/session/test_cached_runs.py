@@ -19,6 +19,7 @@ import pytest
 
 from shoal import Run, Session, task
 from shoal.errors import TaskError
+from shoal.filing import filed
 from shoal.metadata.samples import undistilled
 from shoal.planning.wukong import WukongPlanner
 from store_servers import tcp_server, url_of
@@ -244,11 +245,11 @@ def test_hits_teach_history_no_times_but_sizes(embedded: Session, log: str) -> N
         embedded.settle()
     assert use(run) == "1 hit, 0 misses"
     assert run.preview.learnt
-    samples = undistilled(run.filed("done").samples).samples
+    samples = undistilled(filed(run, "done").samples).samples
     (sample,) = [sample for sample in samples if sample.kind == "execute"]
     assert sample.name == "after"
     assert sample.nbytes >= 10_000, "the size of an input that the cache gave"
-    assert run.filed("done").record.predicted is None, "it was predicted to be executed"
+    assert filed(run, "done").record.predicted is None, "it was predicted to be executed"
 
 
 def test_report_and_chart_tell_hits_and_misses(embedded: Session, log: str) -> None:

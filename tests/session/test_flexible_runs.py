@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from observing import PATIENCE
 from shoal import Output, Resources, Run, Session, WukongPlanner, task
 from shoal.errors import RunCancelled, TaskError, TaskTimeout, WorkerDied
+from shoal.filing import filed
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.invoker import Invoker
 from shoal.platform.server import GatewayServer
@@ -90,7 +91,7 @@ def test_a_tree_reduction_gives_the_sum(session: Session, planner: WukongPlanner
     run = session.submit(reduced(32), planner=planner)
     assert ended(session, run) == sum(range(32))
     assert len(run.timeline.workers) == 32
-    assert run.filed("done").record.workers == 32
+    assert filed(run, "done").record.workers == 32
 
 
 @planners

@@ -65,7 +65,7 @@ def submit(session: Session) -> Iterator[Callable[..., Run]]:
     runs: list[Run] = []
 
     def submitted(output: Output[Any], planner: Given) -> Run:
-        runs.append(session.submit(output, planner=planner))
+        runs.append(session.submit(output, planner=planner, workers=3))
         return runs[-1]
 
     yield submitted
@@ -405,5 +405,5 @@ def test_whatever_is_optimized_the_result_is_that_of_a_sequential_evaluation(
         nbytes = rng.choice([0, 0, 10_000, LARGE])
         outputs.append(Task(mixed)(number, nbytes, *[outputs[i] for i in sources]))
         values.append(mixed(number, nbytes, *[values[i] for i in sources]))
-    run = session.submit(*outputs[-8:], planner=Shuffled(rng))
+    run = session.submit(*outputs[-8:], planner=Shuffled(rng), workers=3)
     assert run.values(2 * PATIENCE) == values[-8:]
