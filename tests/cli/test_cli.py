@@ -77,6 +77,42 @@ def test_run_takes_parameters_and_settings(shoal: Shoal, args: list[str], value:
     assert (said.code, said.out) == (0, f"{value}\n"), said.err
 
 
+DEFINING = """
+from dataclasses import dataclass
+import shoal
+
+with open("loaded", "a") as file:
+    print("once", file=file)
+
+@dataclass
+class Point:
+    x: int
+
+def steps(x):
+    return x and 1 + steps(x - 1)
+
+@shoal.task
+def point(x):
+    return Point(steps(x))
+
+@shoal.task
+def moved(point_):
+    assert isinstance(point_, Point)
+    return Point(point_.x + point.function(1).x)
+
+output = moved(point(3))
+"""
+
+
+@pytest.mark.parametrize("planner", ["spread", "wukong"])
+def test_workers_get_what_a_file_defines_and_do_not_load_it(
+    shoal: Shoal, folder: Path, planner: str
+) -> None:
+    (folder / "defining.py").write_text(DEFINING)
+    assert shoal("run", "defining.py:output", "--planner", planner).out == "Point(x=4)\n"
+    assert (folder / "loaded").read_text() == "once\n"
+
+
 CHANGING = """
 import shoal
 

@@ -37,7 +37,7 @@ class Housing:
     own_folder: bool = False
     """Whether tasks work in the sandbox's folder, and not in the client's."""
     variables: tuple[str, ...] = ()
-    """Names of environment variables that they get beside the harmless ones, or patterns."""
+    """Names of environment variables that they get besides the harmless ones, or patterns."""
 
     def environment(self, found: Mapping[str, str]) -> dict[str, str]:
         """Of these variables, those that sandboxes get."""
