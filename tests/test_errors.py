@@ -18,6 +18,7 @@ SAMPLES = [
     errors.PlanError("each task has one placement", "'a#0' has none"),
     errors.NotPicklable("argument 0 of 'clean'", "a lock"),
     errors.UnknownRun("r1"),
+    errors.NothingKept("r1"),
     errors.TaskError("clean#3", "w2", "ValueError: no", arguments="('a',)", not_run=["b#0"]),
     errors.TaskTimeout("clean#3", "w2", "it took longer than 3 s", remote_traceback="Traceback"),
     errors.OutOfMemory("clean#3", "w2", "MemoryError", not_run=["b#0", "c#0"]),

@@ -84,6 +84,7 @@ VALUES: dict[str, Any] = {
     "function_seconds": 900.5,
     "straggling": 2.5,
     "keep_seconds": 60.5,
+    "keep_mb": 16,
     "check_inputs": True,
     "latency": 0.03,
     "progress": True,

@@ -7,6 +7,7 @@
     │   │   └── PlanError          a planner's plan breaks a rule
     │   ├── NotPicklable           a function or an argument can't travel
     │   └── UnknownRun             no run of that name is known
+    │       └── NothingKept        nothing is kept of it that could be resumed
     ├── TaskError                  the user's code
     │   ├── TaskTimeout            it took longer than its timeout
     │   ├── OutOfMemory            it exceeded its worker's memory limit
@@ -98,6 +99,19 @@ class UnknownRun(UsageError):
     def __init__(self, run: str) -> None:
         self.run = run
         super().__init__(f"There is no run {run!r}. `shoal runs` lists the runs that are known.")
+
+
+class NothingKept(UnknownRun):
+    """Nothing is kept of a run that could be resumed."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        UsageError.__init__(
+            self,
+            f"Nothing is kept of a run {run!r}: it has succeeded, its client was killed, or it was "
+            "kept for as long, or as much, as keep_seconds and keep_mb say. Run the workflow again "
+            "without resume=.",
+        )
 
 
 class TaskError(ShoalError):

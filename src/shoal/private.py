@@ -25,14 +25,14 @@ _OTHERS = 0o077
 _RUN = r"(farm-)?\d{4}-\d{6}-[0-9a-f]{6}"
 _OURS = re.compile(
     r"history(-\d+)?\.sqlite.* | cache\.key(\.[0-9a-f]+)?"
-    rf"| logs(/{_RUN}\.jsonl)? | unfinished(/{_RUN}(\.\d+)?)?"
+    rf"| logs(/{_RUN}\.jsonl)? | (unfinished | kept)(/{_RUN}(\.\d+)?)?"
     r"| cache(/nbytes | /unfinished(/[0-9a-f]+)? | /entries(/[^/]+(/[0-9a-f]+)?)?)?"
     r"| store(/[a-z]+\.lock | /server\.log | /temp-.+ | /appendonlydir(/[^/]+)?)?",
     re.VERBOSE,
 )
 """What Shoal writes in a data folder."""
 _ANYTHING = re.compile(r"(?s:.*)")
-_SECRET = re.compile(r"cache\.key.*|unfinished/.+")
+_SECRET = re.compile(r"cache\.key.*|(unfinished|kept)/.+")
 """Files that were always closed, and whose readers refuse an open one: it may be known to others,
 or written by them. Closing it would hide that."""
 _MANY = "cache"

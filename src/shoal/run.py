@@ -37,6 +37,7 @@ from shoal.errors import (
 )
 from shoal.execution.plan import Plan
 from shoal.execution.timeline import Moved, Timeline, decode_records, encode_record
+from shoal.interrupts import interruptible
 from shoal.launching import first_invocations, opening_of
 from shoal.losses import loss_error
 from shoal.planning.preview import Preview
@@ -113,7 +114,6 @@ class Run:
         environment: Environment,
         display: Display | None,
         unfinished: Unfinished | None = None,
-        shared: SharedFolder | None = None,
     ) -> None:
         self.id = RunId(time.strftime("%m%d-%H%M%S-") + secrets.token_hex(3))
         self._key = secrets.token_bytes(32)
@@ -135,7 +135,7 @@ class Run:
         self._environment = environment
         self._display = display
         self._clock = RealClock()
-        self.shared = shared
+        self.shared: SharedFolder | None = None
         """Where its large outputs are, if its workers are on this machine."""
         self._begun = unfinished is not None
         """The store may have something of it that is worth keeping."""
@@ -159,6 +159,8 @@ class Run:
         self._let_go = threading.Event()
         self._ended = threading.Event()
         self._read = ""
+        self.remade: frozenset[str] = frozenset()
+        """What is made anew when the run is resumed: large constants, the part of all workers."""
         self._stale = ""
         """The last message of an earlier try."""
         self._shards: dict[str, Moved] = {}
@@ -206,6 +208,7 @@ class Run:
             alone: Whether the run goes on without this client, and its shared memory.
         """
         packed = pack(self.plan, self._key)
+        self.remade = frozenset((*packed.constants, shared_part(packed.name)))
         environment = self._environment
         if not alone and self.shared is None and environment.platform.host == this_host():
             self._forgotten = self.tries > 1
@@ -458,10 +461,20 @@ class Run:
                         self.records.append(bytes(letter.parts[0]))
         except StoreError:
             return  # it is told of by what happens next
-        if isinstance(self._error, ShoalError):
-            self._error.add_note(
-                f"What is finished is kept: compute(resume={self.id!r}) repeats only the rest."
+
+    def tell_kept(self, why_not_for_long: str) -> None:
+        """Say how to resume it, and if that isn't possible for long, why."""
+        how = f"compute(resume={self.id!r})"
+        said = (
+            f"What is finished is kept: {how}, or `shoal resume {self.id}`, repeats only the rest."
+        )
+        if why_not_for_long:
+            said = (
+                "What is finished is kept for as long as this process lasts, and no longer: "
+                f"{why_not_for_long}. Until then {how} repeats only the rest."
             )
+        if self._error is not None:
+            self._error.add_note(said)
 
     @property
     def resumable(self) -> bool:
@@ -547,7 +560,8 @@ class Run:
         """Wait for the end; a detached run is watched from now on, for nobody else here does."""
         if self._detached and not self._ended.is_set():
             self._environment.watch(self)
-        return self._ended.wait(timeout)
+        with interruptible():
+            return self._ended.wait(timeout)
 
     def report(self, width: int = 100, color: bool = False) -> str:
         """Plan and reality side by side: what was predicted, what happened, on one chart."""

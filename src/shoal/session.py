@@ -25,6 +25,8 @@ from shoal.execution.pool import WarmPool
 from shoal.farm.crew import Place
 from shoal.farm.deployed import new_run
 from shoal.filing import filed
+from shoal.interrupts import interruptible
+from shoal.keeping import Keeping
 from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory
@@ -48,6 +50,7 @@ from shoal.storage.base import Store
 from shoal.storage.cache import CachePlace
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.places import place_of
+from shoal.storage.redis import RedisStore
 from shoal.storage.resp import with_patience
 from shoal.storage.sharded import open_store
 from shoal.storage.shared import SharedFolder
@@ -104,6 +107,8 @@ class Session:
         """Ended runs of which the store would not delete what is left."""
         self._kept: dict[RunId, Run] = {}
         """Runs that aren't finished, the oldest first."""
+        self._keeping: Keeping | None = None
+        """Where what is finished of runs is kept, if the store ends with this process."""
         self._retired: SharedFolder | None = None
         self._book = PlanBook()
         self._lock = threading.Lock()
@@ -150,6 +155,8 @@ class Session:
         url = with_patience(url, settings.reconnect_seconds)
         store = open_store(url, settings.latency, revive=revive)
         self._closers.append(store.disconnect)
+        if not self._lasting and isinstance(store, RedisStore):
+            self._keeping = Keeping(settings.data_folder(), store)
         if settings.durable and not store.durable:
             raise SettingsError(
                 "durable is set, but the store that is given keeps nothing on disk: turn its "
@@ -179,8 +186,9 @@ class Session:
         run, begin = self._prepared(outputs, options)
         if timeout is not None:
             return self._compute_within(run, begin, timeout)
-        begin()
-        self._watchers.watch(run)
+        with interruptible():
+            begin()
+            self._watchers.watch(run)
         return run.values(0)
 
     def _compute_within(self, run: Run, begin: Callable[[], None], timeout: float) -> list[Any]:
@@ -229,11 +237,16 @@ class Session:
         What is finished of it isn't run again.
         """
         resumed = self._run_of(self._left(run))
-        self._watchers.begin(resumed, resumed.resume)
+        self._watchers.begin(resumed, partial(self._go_on, resumed))
         return resumed
 
     def attach(self, run: str) -> Run:
         """Wait for a run that was submitted with `detach=True`."""
+        if self._keeping is not None:
+            raise UsageError(
+                f"Run {run} can't be attached to: the embedded server ends with its clients. Give "
+                "the store= of the run; one that wasn't detached can be resumed."
+            )
         attached = self._run_of(read(self.settings.data_folder(), run))
         self._watchers.begin(attached, attached.attach)
         return attached
@@ -251,17 +264,32 @@ class Session:
         preview = Preview(left.plan, self._conditions(workflow, left.name, settings))
         environment = self._environment(workflow, settings, lambda run: None)
         display = _display(settings, left.name, len(workflow))
-        with self._lock:
-            kept = self._kept.pop(left.id, None)
-        shared = kept.shared if kept is not None else None
-        return Run(left.plan, preview, left.name, environment, display, left, shared)
+        return Run(left.plan, preview, left.name, environment, display, left)
 
-    def _keep(self, run: Run) -> None:
-        """Keep a few runs that aren't finished, for who resumes them."""
+    def _go_on(self, run: Run) -> None:
+        """Begin a run that is resumed, with what is kept of it."""
+        with self._lock:
+            kept = self._kept.pop(run.id, None)
+        if kept is not None:
+            run.shared = kept.shared
+        elif self._keeping is not None:
+            run.shared = self._keeping.bring_back(run.id)
+        run.resume()
+
+    def _keep(self, settings: Settings, run: Run) -> None:
+        """Keep what is finished of a run that isn't, for who resumes it.
+
+        Where it can't go to the data folder, a few runs are kept in the store.
+        """
         if not run.resumable:
-            forget(self.settings.data_folder(), run.id)
-            if run.undeleted:
-                self._undeleted.append(run)
+            self._forget(settings, run)
+            return
+        why = "" if self._lasting else "the store was given as an object"
+        if self._keeping is not None:
+            why = self._keeping.keep(run, settings.keep_mb, settings.keep_seconds)
+        run.tell_kept(why)
+        if self._keeping is not None and not why:
+            run.forget()
             return
         with self._lock:
             self._kept[run.id] = run
@@ -270,6 +298,17 @@ class Session:
         if superseded is not None:
             superseded.forget()
             forget(self.settings.data_folder(), superseded.id)
+
+    def _forget(self, settings: Settings, run: Run) -> None:
+        """Keep nothing of a run, unless it was lost and something was kept of it before."""
+        if run.undeleted:
+            self._undeleted.append(run)
+        if self._keeping is None or run.tries == 1:
+            forget(self.settings.data_folder(), run.id)
+        elif run.status().state == "done" or not settings.keep_seconds:
+            self._keeping.forget(run.id)
+        elif self._keeping.leave(run.id):
+            run.tell_kept("")
 
     def _check_open(self) -> None:
         if self._closed:
@@ -285,7 +324,7 @@ class Session:
         if resume is not None:
             options = {option: options[option] for option in options if option in NAMES}
             run = self._run_of(self._left(resume).of(workflow), options)
-            return run, run.resume
+            return run, partial(self._go_on, run)
         name = options.pop("name", None) or workflow.name
         wanted = Wanted.taken(options)
         settings = self._with(options)
@@ -313,7 +352,7 @@ class Session:
             keep=settings.keep_seconds,
             straggling=settings.straggling,
             file=self._filing(learn) if settings.history else lambda run, outcome: None,
-            ended=self._keep,
+            ended=partial(self._keep, settings),
             retired=self._take_retired,
             retire=lambda folder: self._afterwards.do(lambda: self._retire(folder)),
             watch=self._watchers.see_to,

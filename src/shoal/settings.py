@@ -71,8 +71,12 @@ class Settings:
     straggling: float | None = None
     """A task that takes so many times as long as 95 % of its predictions is started a second time
     elsewhere, and the first result counts. Default: never."""
-    keep_seconds: float = 24 * 3600.0
-    """For how long what is finished of a failed or cancelled run is kept, for who resumes it."""
+    keep_seconds: float = 7 * 24 * 3600.0
+    """For how long what is finished of a failed or cancelled run is kept, for who resumes it; 0:
+    nothing is kept."""
+    keep_mb: int = 2048
+    """How much of that is kept in the data folder, where the embedded server and shared memory end
+    with their process; the oldest runs go first."""
     isolation: bool = True
     """Whether sandboxes are kept from seeing each other, where the system permits that."""
     pass_variables: str = ""

@@ -2,9 +2,9 @@
 
 1. A run that fails or is cancelled stays in the store, with what is finished of it, until it is
    resumed and succeeds, or its time is over.
-2. Where the store may outlive the client, this is also kept in a file, readable by its owner only:
-   it holds the run's key, which is never beside the data. It is a pickle of the user's own, and not
-   read if anyone else could have written it.
+2. Where what is finished of it outlives the client, this is also kept in a file, readable by its
+   owner only: it holds the run's key, which is never beside the data. It is a pickle of the user's
+   own, and not read if anyone else could have written it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
-from shoal.errors import UnknownRun, UsageError
+from shoal.errors import NothingKept, UsageError
 from shoal.execution.plan import Plan
+from shoal.platform.gateway import import_path
 from shoal.private import is_private, private_folder, write_private
 from shoal.types import RunId
 from shoal.workflow import Workflow
@@ -55,24 +57,44 @@ class Unfinished:
         private_folder(path.parent)
         unfinished = path.with_name(f"{path.name}.{os.getpid()}")
         unfinished.unlink(missing_ok=True)
-        write_private(unfinished, [cloudpickle.dumps(self)])
-        unfinished.rename(path)
+        try:
+            write_private(unfinished, [pickle.dumps([*import_path()]), cloudpickle.dumps(self)])
+            unfinished.rename(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
 
 
 def read(data_folder: Path, run: str) -> Unfinished:
     """What was kept of a run in a file."""
     path = _file(data_folder, run)
     try:
-        if not is_private(path.stat()):
-            raise UsageError(f"{path} isn't read: others than its owner could have written it.")
+        check_private(path, path.stat())
         with path.open("rb") as file:
             unfinished: Any = pickle.load(file)
+            if isinstance(unfinished, list):  # where its modules are imported from
+                sys.path.extend([entry for entry in unfinished if entry not in sys.path])
+                unfinished = pickle.load(file)
     except FileNotFoundError as error:
-        raise UnknownRun(run) from error
+        raise NothingKept(run) from error
     except (OSError, pickle.PickleError, AttributeError, ImportError, EOFError) as error:
         raise UsageError(f"{path} can't be read: {error!r}.") from error
     assert isinstance(unfinished, Unfinished)
     return unfinished
+
+
+def check_private(path: Path, found: os.stat_result) -> None:
+    """Refuse a file that others than its owner could have written."""
+    if not is_private(found):
+        raise UsageError(f"{path} isn't read: others than its owner could have written it.")
+
+
+def unfinished_nbytes(data_folder: Path, run: str) -> int:
+    """The length of a run's file; 0 if there is none."""
+    try:
+        return _file(data_folder, run).stat().st_size
+    except OSError:
+        return 0
 
 
 def forget(data_folder: Path, run: str) -> None:

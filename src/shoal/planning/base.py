@@ -173,8 +173,8 @@ def _check_workers(plan: Plan, conditions: Conditions) -> None:
     if plan.linger is None and len(plan.workers) > together:
         raise PlanError(
             "workers that never park can all be at work at once",
-            f"{len(plan.workers)} are planned and {together} can: give the plan a `linger`, or raise "
-            "`workers`",
+            f"{len(plan.workers)} are planned and {together} can: give the plan a `linger`, or "
+            "raise `workers`",
         )
 
 

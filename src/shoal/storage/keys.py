@@ -13,6 +13,11 @@ CLIENT = "client"
 """The mailbox of whoever waits for the run; no worker has that name."""
 
 
+def of_run(run: RunId) -> str:
+    """How all keys of a run begin, but for outputs that are spread over shards."""
+    return f"shoal:{{{run}}}:"
+
+
 def state(run: RunId) -> str:
     """Hash: that the run exists, who may start each worker, each one's epoch and resources."""
     return f"shoal:{{{run}}}:state"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from shoal.errors import RunOver, StoreInterrupted, StoreUnavailable
 from shoal.storage import keys
+from shoal.storage.archive import DUMPED, LARGE, PIECE, SAVED, Piece
 from shoal.storage.base import (
+    DEFAULT_TTL,
     Answer,
     Claim,
     Completion,
@@ -388,6 +390,50 @@ class RedisStore(PieceClient):
         args = (keys.large_output(run, ""), keys.mailbox(run, ""), milliseconds)
         patience = _CLOSING_SECONDS if self._outage.lasts else None
         self._script("close", touched, args, seconds=patience)
+
+    def pieces(self, run: RunId, without: Collection[str]) -> Iterator[Piece]:
+        """Everything of a run, except some of its large outputs."""
+        begin = keys.of_run(run)
+        yield from self._saved_pieces(run)
+        for found in self._call([["KEYS", f"{begin}*"]])[0]:
+            key = _text(found)
+            name = key.removeprefix(keys.large_output(run, ""))
+            if name != key:
+                if name not in without:
+                    yield from self._large_pieces(key, name)
+            elif key != keys.outputs(run) and not key.startswith(keys.staged(run, "")):
+                dumped = self._call([["DUMP", key]])[0]
+                if dumped is not None:
+                    yield Piece(DUMPED, key.removeprefix(begin), dumped)
+
+    def _saved_pieces(self, run: RunId) -> Iterator[Piece]:
+        cursor = b"0"
+        while True:
+            cursor, found = self._call([["HSCAN", keys.outputs(run), cursor, "COUNT", 100]])[0]
+            for name, value in zip(found[::2], found[1::2], strict=True):
+                yield Piece(SAVED, _text(name), value)
+            if bytes(cursor) == b"0":
+                return
+
+    def _large_pieces(self, key: str, name: str) -> Iterator[Piece]:
+        length = self._call([["STRLEN", key]])[0]
+        for start in range(0, length, PIECE):
+            data = self._call([["GETRANGE", key, start, start + PIECE - 1]])[0]
+            yield Piece(LARGE, name, data)
+
+    def put_back(self, run: RunId, pieces: Sequence[Piece]) -> None:
+        """Take pieces of a run of which nothing else is there."""
+        commands: list[list[Arg]] = []
+        for piece in pieces:
+            if piece.kind == DUMPED:
+                key = keys.of_run(run) + piece.name
+                commands.append(["RESTORE", key, DEFAULT_TTL * 1000, piece.data])
+            elif piece.kind == SAVED:
+                commands.append(["HSET", keys.outputs(run), piece.name, piece.data])
+            elif piece.kind == LARGE:
+                commands.append(["APPEND", keys.large_output(run, piece.name), piece.data])
+        if commands:
+            self._call(commands)
 
     def disconnect(self) -> None:
         """Give up the connections."""

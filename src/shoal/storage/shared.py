@@ -18,9 +18,11 @@ import hashlib
 import mmap
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from shoal.private import guarded_folder, open_private
+from shoal.storage.archive import PIECE, SHARED, Piece
 from shoal.storage.codec import Blob, blob_nbytes
 from shoal.types import RunId
 
@@ -138,6 +140,31 @@ class SharedFolder:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)  # kept by the mapping's copy of the descriptor
             return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
+        finally:
+            os.close(descriptor)
+
+    def _outputs(self, without: Iterable[str]) -> list[os.DirEntry[str]]:
+        skipped = {self._file(name) for name in without}
+        found = [entry for entry in os.scandir(self.path) if "." not in entry.name]
+        return [entry for entry in found if entry.path not in skipped]
+
+    def nbytes(self, without: Iterable[str]) -> int:
+        """How much is in the folder, except some outputs."""
+        return sum(entry.stat().st_size for entry in self._outputs(without))
+
+    def pieces(self, without: Iterable[str]) -> Iterator[Piece]:
+        """Everything in the folder, except some outputs."""
+        for entry in self._outputs(without):
+            with open(entry.path, "rb") as file:
+                while data := file.read(PIECE):
+                    yield Piece(SHARED, entry.name, data)
+
+    def put_back(self, piece: Piece) -> None:
+        """Take a piece of an output that nobody reads yet."""
+        path = f"{self.path}/{os.path.basename(piece.name)}"
+        descriptor = open_private(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        try:
+            _write_all(descriptor, [piece.data])
         finally:
             os.close(descriptor)
 
