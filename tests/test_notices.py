@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from shoal.platform.inprocess import InProcessPlatform
 from shoal.platform.server import GatewayServer
 from shoal.session import WORKER_ENTRY
 from shoal.settings import SANDBOXES, Settings
+from shoal.types import MB_PER_CPU
 
 
 @task
@@ -70,6 +72,49 @@ def test_embedded_gateway_has_room_for_an_executor_and_for_a_farm(embedded: Sess
         assert embedded.platform.capacity == 50
     with Farm(one.function, workers=(1, 60), session=embedded):
         assert embedded.platform.capacity == 60
+
+
+@pytest.mark.real
+def test_deadline_that_no_plan_meets_is_told_of_at_the_call_once(
+    embedded: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    without = "one: no plan meets the deadline of 0.001 s: without any task a run takes about"
+    for _ in range(2):
+        assert embedded.compute(one(), deadline=0.001, history=False) == [1]
+    assert [message.startswith(without) for message in caplog.messages] == [True]
+    for _ in range(2):  # the second learns from the first
+        embedded.compute(one(), name="learnt")
+        embedded.settle()
+    for _ in range(2):
+        assert embedded.compute(one(), name="learnt", deadline=1e-6) == [1]
+    found = "learnt: no plan was found that meets the deadline of 1e-06 s: this one is the fastest"
+    assert [message.startswith(found) for message in caplog.messages] == [False, True]
+
+
+@pytest.mark.real
+def test_goals_that_may_be_met_are_not_told_of(
+    embedded: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert embedded.compute(one(), deadline=60) == [1]
+    assert embedded.compute(one(), budget=1.0) == [1]
+    embedded.plan(one(), deadline=0.001)  # who looks at a plan sees its notes
+    assert caplog.messages == []
+
+
+@pytest.mark.real
+def test_cpus_that_the_machine_does_not_have_are_told_of_once(
+    embedded: Session, caplog: pytest.LogCaptureFixture
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert embedded.compute(one(), cpus=cores) == [1]
+    assert embedded.compute(one(), memory_mb=2 * cores * MB_PER_CPU) == [1]
+    assert caplog.messages == []
+    for planner in ("auto", "auto", "wukong"):
+        assert embedded.compute(one(), cpus=cores + 62, planner=planner) == [1]
+    assert caplog.messages == [
+        f"cpus={cores + 62} is asked for, but the machine that workers run on has {cores}: a "
+        "worker gets no more than that."
+    ]
 
 
 @pytest.mark.real

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Hashable
 
+from shoal.execution.plan import Plan
 from shoal.platform.base import Platform
 from shoal.platform.gateway import LocalGateway
 from shoal.settings import Settings
@@ -28,6 +29,20 @@ class Notices:
             self._said.add(what)
         if not known:
             log.warning("%s", text)
+
+
+def of_plan(plan: Plan, name: str, platform: Platform) -> list[tuple[str, Hashable]]:
+    """What to say of the plan of a run of that name, and what each is about."""
+    found: list[tuple[str, Hashable]] = []
+    if plan.unmet:
+        goal = plan.unmet.partition(":")[0]
+        found.append((f"{name}: {plan.unmet}. It runs all the same.", (name, goal)))
+    asked = max([resources.cpus or 0 for resources in plan.configurations])
+    if asked and platform.cpus is not None and asked > platform.cpus:
+        has = f"the machine that workers run on has {platform.cpus:g}"
+        text = f"cpus={asked:g} is asked for, but {has}: a worker gets no more than that."
+        found.append((text, ("cpus", asked)))
+    return found
 
 
 class Room:

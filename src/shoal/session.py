@@ -31,7 +31,7 @@ from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory
 from shoal.metadata.samples import Samples
-from shoal.notices import Notices, Room
+from shoal.notices import Notices, Room, of_plan
 from shoal.planning.base import Conditions
 from shoal.planning.book import PlanBook, key_of
 from shoal.planning.choice import Wanted, planned
@@ -329,6 +329,8 @@ class Session:
         wanted = Wanted.taken(options)
         settings = self._with(options)
         plan, preview, learn = self._planned(workflow, name, wanted, settings)
+        for text, about in of_plan(plan, name, self.platform):
+            self._notices.say(text, about)
         environment = self._environment(workflow, settings, learn)
         display = _display(settings, name, len(workflow))
         run = Run(plan, preview, name, environment, display)

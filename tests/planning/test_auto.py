@@ -93,11 +93,13 @@ def test_the_cheapest_plan_in_time_is_taken() -> None:
     assert len(easy.workers) == 1
     assert Preview(easy, under).cost.price <= Preview(hasty, under).cost.price
     assert hasty.notes == easy.notes == ()
+    assert hasty.unmet == easy.unmet == ""
 
 
 def test_a_deadline_that_no_plan_meets_is_said() -> None:
     plan = AutoPlanner(deadline=0.5, seconds=60).plan(workflow(fan(8)), conditions(Table()))
     assert "no plan was found that meets the deadline of 0.5 s" in plan.notes[0]
+    assert plan.unmet == plan.notes[0]
 
 
 def test_the_fastest_plan_that_is_too_late_is_told_as_late_as_it_is_promised() -> None:
@@ -124,6 +126,7 @@ def test_the_fastest_plan_within_a_budget_is_taken() -> None:
 def test_a_budget_that_no_plan_keeps_is_said() -> None:
     plan = AutoPlanner(budget=1e-12, seconds=60).plan(workflow(fan(3)), conditions(Table()))
     assert "no plan was found within the budget" in plan.notes[0]
+    assert plan.unmet == plan.notes[0]
 
 
 @pytest.mark.parametrize("wrong", [{"deadline": 0}, {"budget": -1}, {"seconds": 0}])
@@ -156,10 +159,34 @@ def test_without_time_to_simulate_tiny_tasks_still_stay_together() -> None:
 def test_a_goal_that_a_plan_was_not_held_against_is_said(basis: str) -> None:
     """There is no history, or no time to simulate."""
     under = conditions(Table(basis=basis), seconds=1e-6)
-    for goal in ({"deadline": 0.001}, {"budget": 1e-12}):
-        (note,) = AutoPlanner(**goal).plan(workflow(tree(64)), under).notes
+    for goal in ({"deadline": 10.0}, {"budget": 0.01}):
+        plan = AutoPlanner(**goal).plan(workflow(tree(64)), under)
+        (note,) = plan.notes
         assert "nobody knows whether it keeps to" in note
+        assert not plan.unmet
     assert not AutoPlanner().plan(workflow(tree(64)), under).notes
+
+
+@pytest.mark.parametrize("basis", ["5 runs", "no history"])
+def test_a_goal_that_no_run_reaches_is_said_without_a_simulation(basis: str) -> None:
+    class Slow(Table):
+        def launch(self) -> float:
+            return 0.1
+
+    under = conditions(Slow(basis=basis), seconds=1e-6)
+    for goal, said in (
+        ({"deadline": 0.001}, "no plan meets the deadline of 0.001 s: without any task a run"),
+        ({"budget": 1e-12}, "no plan is within the budget of $1e-12: one worker costs $2e-07"),
+    ):
+        plan = AutoPlanner(**goal).plan(workflow(tree(64)), under)
+        assert plan.unmet.startswith(said)
+        assert plan.notes == (plan.unmet,)
+
+
+def test_what_is_assumed_without_history_rules_no_goal_out() -> None:
+    under = conditions(Table(1.0, basis="no history"))
+    planner = AutoPlanner([SMALL], deadline=0.5, seconds=60)
+    assert not planner.plan(workflow(fan(8)), under).unmet
 
 
 def test_without_time_to_simulate_workers_have_what_is_allowed() -> None:

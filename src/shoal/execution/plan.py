@@ -163,6 +163,8 @@ class Plan:
     """What its workers decide by if it is flexible."""
     notes: tuple[str, ...] = ()
     """What its planner wants to be known, such as a goal that it could not reach."""
+    unmet: str = ""
+    """The goal that it is predicted to miss, and how far; empty: none."""
     forced: bool = False
     """Whether it has the optimizations that its tasks insist on."""
 
@@ -217,6 +219,11 @@ class Plan:
     @cached_property
     def _anyone(self) -> Resources:
         return self.placements[next(iter(self.workflow.calls))].resources
+
+    @property
+    def configurations(self) -> frozenset[Resources]:
+        """What its workers have."""
+        return frozenset((self._anyone,) if self.flexible else self.workers.values())
 
     def resources_of(self, worker: WorkerId) -> Resources | None:
         """What a worker has; None if the plan doesn't know it."""

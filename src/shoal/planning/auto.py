@@ -76,9 +76,10 @@ class AutoPlanner:
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """The best plan that was found in time; without history, an even spread."""
-        if self.resources is None and conditions.predictions.basis == "no history":
+        unknown = conditions.predictions.basis == "no history"
+        if unknown and self.resources is None:
             plan = SpreadPlanner(sla=self.sla).plan(workflow, conditions)
-            return self._unsure(plan, "there is no history yet")
+            return self._unsure(plan, conditions, "there is no history yet")
         from shoal.planning.prices import prices_of
         from shoal.planning.search import OPTIMIZATIONS, Goal, Search
 
@@ -87,14 +88,31 @@ class AutoPlanner:
                     self.seconds, optimizations, prices_of(self.prices))  # fmt: skip
         search = Search(goal, workflow, conditions)
         plan = search.best()
+        if unknown:
+            return replace(plan, unmet=self._hopeless(conditions))
         if search.scored:
             return plan
-        return self._unsure(plan, "to simulate it takes longer than planning may")
+        return self._unsure(plan, conditions, "to simulate it takes longer than planning may")
 
-    def _unsure(self, plan: Plan, why: str) -> Plan:
-        """The plan, saying that it wasn't held against the goal."""
+    def _unsure(self, plan: Plan, conditions: Conditions, why: str) -> Plan:
+        """The plan, saying that it wasn't held against the goal, or that no plan reaches it."""
         if self.deadline is None and self.budget is None:
             return plan
         goal = f"${self.budget:g}" if self.deadline is None else f"{self.deadline:g} s"
-        note = f"nobody knows whether it keeps to {goal}: {why}"
-        return replace(plan, notes=(*plan.notes, note))
+        unmet = self._hopeless(conditions)
+        note = unmet or f"nobody knows whether it keeps to {goal}: {why}"
+        return replace(plan, notes=(*plan.notes, note), unmet=unmet)
+
+    def _hopeless(self, conditions: Conditions) -> str:
+        """Why no run reaches the goal, however little its tasks take; empty: one may."""
+        from shoal.planning.prices import prices_of
+
+        costs, resources = conditions.predictions.at(self.sla), conditions.resources
+        seconds = costs.launch() + costs.startup(resources, warm=True) + costs.coordination()
+        if self.deadline is not None and self.deadline < seconds:
+            without = f"without any task a run takes about {seconds:.2g} s"
+            return f"no plan meets the deadline of {self.deadline:g} s: {without}"
+        price = prices_of(self.prices).invocation
+        if self.budget is not None and self.budget < price:
+            return f"no plan is within the budget of ${self.budget:g}: one worker costs ${price:g}"
+        return ""

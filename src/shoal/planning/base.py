@@ -129,6 +129,7 @@ def _check_fields(plan: Plan) -> None:
         ("limit", limit is None or is_number(limit, 0), "a worker has 0 s or more"),
         ("duplication_gain", is_number(plan.duplication_gain, 0), "a copy saves 0 s or more"),
         ("policies", isinstance(plan.policies, Policies), "flexible workers have Policies"),
+        ("unmet", isinstance(plan.unmet, str), "what a plan doesn't reach is a string"),
         ("ranks", isinstance(plan.ranks, Mapping | None), "ranks are a dict of tasks' numbers"),
         ("expected", isinstance(plan.expected, Mapping), "what is expected is a dict of tasks'"),
     ):

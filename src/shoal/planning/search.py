@@ -342,7 +342,7 @@ class Search:
                 f"no plan was found within the budget of ${goal.budget:g}: this one is the "
                 f"cheapest, ${cheapest.price:.3g}"
             )
-            return replace(cheapest, plan=replace(cheapest.plan, notes=(note,)))
+            return replace(cheapest, plan=replace(cheapest.plan, notes=(note,), unmet=note))
         fastest = self._fastest()
         limit = max(fastest.makespan, min(fastest.makespan * (1 + goal.thrift), self.bound))
         good = [s for s in self.scored if s.makespan <= limit]
@@ -366,7 +366,7 @@ class Search:
             f"no plan was found that meets the deadline of {deadline:g} s: this one is the "
             f"fastest, {self._promised(fastest):.3g} s"
         )
-        return replace(fastest, plan=replace(fastest.plan, notes=(note,)))
+        return replace(fastest, plan=replace(fastest.plan, notes=(note,), unmet=note))
 
     def _meets(self, scored: _Scored, deadline: float) -> bool:
         return self._promised(scored) <= deadline

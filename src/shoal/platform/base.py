@@ -345,6 +345,11 @@ class Platform(Protocol):
         ...
 
     @property
+    def cpus(self) -> float | None:
+        """What its machine has, which is the most that a worker can use; None: it isn't known."""
+        ...
+
+    @property
     def inline_nbytes(self) -> int | None:
         """The most that may travel with an invocation; None: there is no limit."""
         ...

@@ -90,6 +90,7 @@ class LocalGateway:
         self._housing = housing
         self.host = this_host()
         self.memory_mb = machine_memory_mb()
+        self.cpus: float = len(os.sched_getaffinity(0))
         self.inline_nbytes = INLINE_NBYTES
         self.address = ("", "")
         """URL and token at which workers reach this gateway."""
@@ -253,6 +254,7 @@ class LocalGateway:
                 "limits": self._zygotes.limits,
                 "isolation": self._zygotes.isolation,
                 "memory_mb": self.memory_mb,
+                "cpus": self.cpus,
                 "invocations": dict(self._counts),
                 "busy_seconds": round(self._busy_seconds, 6),
                 "runs": sorted({s.job.run for s in self._sandboxes.values() if s.job}),

@@ -77,6 +77,12 @@ class HttpPlatform:
         found = self.status().get("memory_mb")
         return None if found is None else int(found)
 
+    @cached_property
+    def cpus(self) -> float | None:
+        """What the gateway's machine has."""
+        found = self.status().get("cpus")
+        return None if found is None else float(found)
+
     def invoke(self, invocations: Sequence[Invocation]) -> None:
         """Start workers."""
         self._request("POST", "/job", [invocation.to_dict() for invocation in invocations])

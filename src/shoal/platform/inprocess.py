@@ -38,6 +38,7 @@ class InProcessPlatform:
         """Make a platform whose sandboxes call `entry` with each job, as processes would."""
         self.host = this_host()
         self.memory_mb: int | None = None
+        self.cpus: float | None = None
         self.inline_nbytes: int | None = None
         self._entry = entry
         self._clock = RealClock()
