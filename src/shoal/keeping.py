@@ -168,6 +168,17 @@ class Keeping:
                 self.forget(RunId(name))
 
 
+def hint(run: RunId, why_not_for_long: str = "") -> str:
+    """How to resume a run; if that isn't possible for long, why."""
+    how = f"compute(resume={run!r})"
+    if not why_not_for_long:
+        return f"What is finished is kept: {how}, or `shoal resume {run}`, repeats only the rest."
+    return (
+        "What is finished is kept for as long as this process lasts, and no longer: "
+        f"{why_not_for_long}. Until then {how} repeats only the rest."
+    )
+
+
 def _too_much(keep_mb: int) -> str:
     return f"it is more than keep_mb allows, {keep_mb:,} MB"
 

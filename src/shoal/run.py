@@ -462,19 +462,17 @@ class Run:
         except StoreError:
             return  # it is told of by what happens next
 
-    def tell_kept(self, why_not_for_long: str) -> None:
-        """Say how to resume it, and if that isn't possible for long, why."""
-        how = f"compute(resume={self.id!r})"
-        said = (
-            f"What is finished is kept: {how}, or `shoal resume {self.id}`, repeats only the rest."
-        )
-        if why_not_for_long:
-            said = (
-                "What is finished is kept for as long as this process lasts, and no longer: "
-                f"{why_not_for_long}. Until then {how} repeats only the rest."
-            )
+    def tell(self, note: str) -> None:
+        """Add a note to the error that the run has ended with."""
         if self._error is not None:
-            self._error.add_note(said)
+            self._error.add_note(note)
+
+    def give_up(self, error: BaseException) -> None:
+        """Stop the run because of an error, which then says what is kept of the run."""
+        self.cancel()
+        if error is not self._error:
+            for note in getattr(self._error, "__notes__", ()):
+                error.add_note(note)
 
     @property
     def resumable(self) -> bool:
@@ -488,8 +486,7 @@ class Run:
         try:
             self._environment.platform.cancel(self.id)
         except PlatformError as error:
-            if self._error is not None:
-                self._error.add_note(f"Its workers could not be stopped: {error}")
+            self.tell(f"Its workers could not be stopped: {error}")
 
     def _clean_up(self) -> None:
         if not self.resumable:
@@ -512,8 +509,7 @@ class Run:
         except StoreError as error:
             self.undeleted = isinstance(error, StoreRefused)  # one that is away isn't awaited again
             again = " That is tried again when the session is closed." if self.undeleted else ""
-            if self._error is not None:
-                self._error.add_note(f"What it left could not be deleted: {error}{again}")
+            self.tell(f"What it left could not be deleted: {error}{again}")
 
     def result(self, timeout: float | None = None) -> Any:
         """The output's value, or a list of values if several outputs were asked for.

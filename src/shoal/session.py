@@ -26,7 +26,7 @@ from shoal.farm.crew import Place
 from shoal.farm.deployed import new_run
 from shoal.filing import filed
 from shoal.interrupts import interruptible
-from shoal.keeping import Keeping
+from shoal.keeping import Keeping, hint
 from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory
@@ -195,8 +195,8 @@ class Session:
         self._watchers.begin(run, begin)
         try:
             return run.values(timeout)
-        except BaseException:
-            run.cancel()
+        except BaseException as error:
+            run.give_up(error)
             raise
 
     def submit(
@@ -287,7 +287,7 @@ class Session:
         why = "" if self._lasting else "the store was given as an object"
         if self._keeping is not None:
             why = self._keeping.keep(run, settings.keep_mb, settings.keep_seconds)
-        run.tell_kept(why)
+        run.tell(hint(run.id, why))
         if self._keeping is not None and not why:
             run.forget()
             return
@@ -308,7 +308,7 @@ class Session:
         elif run.status().state == "done" or not settings.keep_seconds:
             self._keeping.forget(run.id)
         elif self._keeping.leave(run.id):
-            run.tell_kept("")
+            run.tell(hint(run.id))
 
     def _check_open(self) -> None:
         if self._closed:

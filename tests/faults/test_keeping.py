@@ -16,7 +16,7 @@ from test_resume import executed, workflow
 from observing import PATIENCE, eventually
 from shoal import Session, Task
 from shoal.cli.main import main
-from shoal.errors import NothingKept, RunCancelled, Tampered, TaskError, UsageError
+from shoal.errors import NothingKept, RunCancelled, RunTimeout, Tampered, TaskError, UsageError
 from shoal.workflow import Output
 
 pytestmark = pytest.mark.real
@@ -308,3 +308,49 @@ def test_a_session_that_is_closed_keeps_what_its_runs_have_finished(tmp_path: Pa
     with pytest.raises(RunCancelled):
         run.result()
     assert the_run(tmp_path) == run.id
+
+
+def test_a_run_that_took_too_long_says_how_to_resume_it(tmp_path: Path) -> None:
+    (tmp_path / "wait").touch()
+    with (
+        Session(folder=str(tmp_path / "data"), workers=2) as session,
+        pytest.raises(RunTimeout) as caught,
+    ):
+        session.compute(workflow(tmp_path), planner="uniform", timeout=1.0)
+    assert f"resume={the_run(tmp_path)!r}" in "".join(caught.value.__notes__)
+
+
+PIPELINE = """
+import time
+from pathlib import Path
+from shoal import task
+
+@task
+def wait(folder):
+    if not (Path(folder) / "mended").exists():
+        (Path(folder) / "waiting").touch()
+        time.sleep(300)
+    return "done"
+
+out = wait(str(Path(__file__).parent))
+"""
+
+
+def test_the_command_line_says_how_to_resume_and_does_so_anywhere(tmp_path: Path) -> None:
+    """The run's functions are in a module that only its own folder has."""
+    (tmp_path / "pipeline_of_test.py").write_text(PIPELINE)
+    shoal = [sys.executable, "-m", "shoal.cli.main"]
+    folder = ["--set", f"folder={tmp_path / 'data'}"]
+    command = [*shoal, "run", "pipeline_of_test.py:out", *folder]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as client:
+        assert eventually((tmp_path / "waiting").exists)
+        client.send_signal(signal.SIGINT)
+        said = client.communicate(timeout=PATIENCE)[1].decode()
+    assert client.returncode == 130
+    run = the_run(tmp_path)
+    assert f"`shoal resume {run}`" in said
+    (tmp_path / "mended").touch()
+    command = [*shoal, "resume", run, *folder]
+    assert (
+        subprocess.run(command, cwd="/", check=True, stdout=subprocess.PIPE).stdout == b"'done'\n"
+    )

@@ -71,17 +71,21 @@ def _carry_out(parsed: argparse.Namespace) -> int:
         importlib.import_module(f"shoal.cli.{parsed.command}").carry_out(parsed)
         sys.stdout.flush()
     except ShoalError as error:
-        said = "\n".join([f"error: {error}", *getattr(error, "__notes__", ())])
-        print(printable(said, kept="\n\t"), file=sys.stderr)
+        _tell(f"error: {error}", error)
         caller = isinstance(error, UsageError) and not isinstance(error, TaskError)
         return 2 if caller else 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        _tell("interrupted", error)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return 0
+
+
+def _tell(what: str, error: BaseException) -> None:
+    said = "\n".join([what, *getattr(error, "__notes__", ())])
+    print(printable(said, kept="\n\t"), file=sys.stderr)
 
 
 def _sentence(summary: str) -> str:

@@ -28,8 +28,8 @@ def finish(run: Run) -> None:
     """Wait for a run and print its value."""
     try:
         value = run.result()
-    except BaseException:
-        run.cancel()
+    except BaseException as error:
+        run.give_up(error)
         raise
     pprint.pprint(value)
     sys.stdout.flush()

@@ -67,8 +67,8 @@ def carry_out(args: argparse.Namespace) -> None:
     run = submit(output, **({"name": args.name} | given | options))
     try:
         value = run.result(args.timeout)
-    except BaseException:
-        run.cancel()
+    except BaseException as error:
+        run.give_up(error)
         raise
     pprint.pprint(value)
     sys.stdout.flush()

@@ -35,6 +35,8 @@ from shoal.types import RunId, TaskId, WorkerId
 _LARGE = 64 * 1024
 """Larger outputs are staged by a command of their own, because a script copies what it is given;
 the script then renames them, and what it doesn't, for whatever reason, is deleted after it."""
+_TOGETHER = 50
+"""Keys that are read in one round trip."""
 _CLOSING_SECONDS = 1.0
 """For how long a run is tried to be closed while the server doesn't answer anyway."""
 
@@ -393,23 +395,27 @@ class RedisStore(PieceClient):
 
     def pieces(self, run: RunId, without: Collection[str]) -> Iterator[Piece]:
         """Everything of a run, except some of its large outputs."""
-        begin = keys.of_run(run)
-        yield from self._saved_pieces(run)
-        for found in self._call([["KEYS", f"{begin}*"]])[0]:
-            key = _text(found)
-            name = key.removeprefix(keys.large_output(run, ""))
-            if name != key:
-                if name not in without:
-                    yield from self._large_pieces(key, name)
-            elif key != keys.outputs(run) and not key.startswith(keys.staged(run, "")):
-                dumped = self._call([["DUMP", key]])[0]
+        begin, large = keys.of_run(run), keys.large_output(run, "")
+        found = [_text(key) for key in self._call([["KEYS", f"{begin}*"]])[0]]
+        apart = (large, keys.staged(run, ""), keys.outputs(run))
+        whole = [key for key in found if not key.startswith(apart)]
+        for start in range(0, len(whole), _TOGETHER):
+            some = whole[start : start + _TOGETHER]
+            for key, dumped in zip(some, self._call([["DUMP", key] for key in some]), strict=True):
                 if dumped is not None:
                     yield Piece(DUMPED, key.removeprefix(begin), dumped)
+        yield from self._saved_pieces(run)
+        for key in found:
+            name = key.removeprefix(large)
+            if name != key and name not in without:
+                yield from self._large_pieces(key, name)
 
     def _saved_pieces(self, run: RunId) -> Iterator[Piece]:
         cursor = b"0"
         while True:
-            cursor, found = self._call([["HSCAN", keys.outputs(run), cursor, "COUNT", 100]])[0]
+            cursor, found = self._call([["HSCAN", keys.outputs(run), cursor, "COUNT", _TOGETHER]])[
+                0
+            ]
             for name, value in zip(found[::2], found[1::2], strict=True):
                 yield Piece(SAVED, _text(name), value)
             if bytes(cursor) == b"0":
