@@ -3,8 +3,8 @@
 1. It goes in phases. At the end of each, faults stop, runs end, a last quiet run of each client
    must give its result, and then nothing may be left: no keys, no processes, no folders.
 2. A run whose client was killed is resumed, or if it is a detached one attached to. One client more
-   runs on the embedded default: of its runs nothing is left when it is killed. Nothing is left of a
-   farm, either, whose client was killed.
+   runs on the embedded default: of its runs nothing is left when it is killed, unless they had
+   ended before. Nothing is left of a farm, either, whose client was killed.
 3. Some runs damage their workers' processes; tasks of others check that theirs are unharmed.
 4. Every wait has an end; a run without one is a hang, and its state is told.
 """
@@ -54,7 +54,7 @@ _TRACE = 30
 """Lines of a traceback that are told."""
 _TRIES = 10
 """How often a run is resumed."""
-_OVER = ("UnknownRun", "UsageError", "RunLost")
+_OVER = ("NothingKept", "UsageError", "RunLost")
 """What is said of a run that can't be gone on with: it ended just before its client did, or with
 it."""
 _AWAY = 3.0
@@ -244,7 +244,9 @@ class Experiment:
 
     def _finish(self, run: str) -> None:
         """Resume a run whose client was killed before it could tell of it."""
-        said = self._attempt(0, {"finish": run})
+        archived = (self._folder / "data" / "shoal" / "kept" / run).exists()
+        embedded = len(self._clients) - 1
+        said = self._attempt(embedded if archived else 0, {"finish": run})
         if said is None or (said["outcome"] == "error" and said["kind"] not in _OVER):
             self._defect(f"resuming {run}: {said}")
 

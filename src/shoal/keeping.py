@@ -46,7 +46,7 @@ class Keeping:
     def __init__(self, data_folder: Path, store: RedisStore) -> None:
         """Begin; what has been kept for long enough is deleted."""
         self._data_folder = data_folder
-        self._folder = data_folder / "kept"
+        self._folder = _archive(data_folder, "")
         self._store = store
         self._locks: dict[RunId, int] = {}
         """The archives of the runs that are resumed here, open and locked."""
@@ -142,7 +142,7 @@ class Keeping:
     def leave(self, run: RunId) -> bool:
         """Leave what was kept of a run before it was resumed; whether there is anything."""
         self._release(run)
-        return (self._folder / run).exists()
+        return is_archived(self._data_folder, run)
 
     def _release(self, run: RunId) -> None:
         descriptor = self._locks.pop(run, None)
@@ -166,6 +166,15 @@ class Keeping:
             room -= nbytes
             if room < 0 or until < time.time():
                 self.forget(RunId(name))
+
+
+def is_archived(data_folder: Path, run: RunId) -> bool:
+    """Whether something is kept of a run that was begun on the embedded server."""
+    return _archive(data_folder, run).exists()
+
+
+def _archive(data_folder: Path, run: str) -> Path:
+    return data_folder / "kept" / run
 
 
 def hint(run: RunId, why_not_for_long: str = "") -> str:

@@ -26,7 +26,7 @@ from shoal.farm.crew import Place
 from shoal.farm.deployed import new_run
 from shoal.filing import filed
 from shoal.interrupts import interruptible
-from shoal.keeping import Keeping, hint
+from shoal.keeping import Keeping, hint, is_archived
 from shoal.metadata.history import History
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.remote import RedisHistory
@@ -255,7 +255,15 @@ class Session:
         """What is known of a run that isn't finished."""
         with self._lock:
             kept = self._kept.get(RunId(run))
-        return read(self.settings.data_folder(), run) if kept is None else kept.unfinished
+        if kept is not None:
+            return kept.unfinished
+        left = read(self.settings.data_folder(), run)
+        if self._lasting and is_archived(self.settings.data_folder(), left.id):
+            raise UsageError(
+                f"Run {run} was begun on the embedded server: resume it there, without store= and "
+                "durable=."
+            )
+        return left
 
     def _run_of(self, left: Unfinished, options: Mapping[str, Any] | None = None) -> Run:
         """A run that goes on with another one."""
@@ -275,6 +283,8 @@ class Session:
         elif self._keeping is not None:
             run.shared = self._keeping.bring_back(run.id)
         run.resume()
+        if self._lasting:
+            run.unfinished.write(self.settings.data_folder())
 
     def _keep(self, settings: Settings, run: Run) -> None:
         """Keep what is finished of a run that isn't, for who resumes it.

@@ -189,6 +189,20 @@ def test_large_constants_are_kept_once(tmp_path: Path) -> None:
         assert session.resume(*kept(tmp_path)).result(PATIENCE) == 1_000_002
 
 
+def test_a_session_on_another_store_leaves_what_is_kept_alone(tmp_path: Path) -> None:
+    with Session(folder=str(tmp_path / "data"), workers=2) as session:
+        failed(session, tmp_path)
+        (run,) = kept(tmp_path)
+        url = session.store.url
+        with (
+            Session(store=url, folder=str(tmp_path / "data"), workers=2) as other,
+            pytest.raises(UsageError, match="without store="),
+        ):
+            other.resume(run)
+        (tmp_path / "mended").touch()
+        assert session.resume(run).result(PATIENCE) == NBYTES
+
+
 def test_nobody_resumes_a_run_that_is_being_resumed(tmp_path: Path) -> None:
     with Session(folder=str(tmp_path / "data"), workers=2) as session:
         failed(session, tmp_path)

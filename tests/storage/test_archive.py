@@ -1,0 +1,30 @@
+"""A run's archive: what was written is read, and what was cut off is noticed."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import pytest
+
+from shoal.errors import Tampered
+from shoal.storage.archive import DUMPED, LARGE, SHARED, Piece, read_pieces, write_pieces
+
+PIECES = [Piece(DUMPED, "state", b"\0\1"), Piece(LARGE, "ä#0", b""), Piece(SHARED, "f", b"x" * 99)]
+
+
+def written() -> bytes:
+    file = BytesIO()
+    lengths = list(write_pieces(file, PIECES))
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == len(file.getvalue())
+    return file.getvalue()
+
+
+def test_pieces_are_read_as_they_were_written() -> None:
+    assert list(read_pieces(BytesIO(written()))) == PIECES
+
+
+@pytest.mark.parametrize("cut", [1, 20, 50, -1])
+def test_an_archive_that_was_cut_off_is_noticed(cut: int) -> None:
+    with pytest.raises(Tampered, match="damaged"):
+        list(read_pieces(BytesIO(written()[:cut])))
