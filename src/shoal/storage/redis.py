@@ -35,8 +35,8 @@ from shoal.types import RunId, TaskId, WorkerId
 _LARGE = 64 * 1024
 """Larger outputs are staged by a command of their own, because a script copies what it is given;
 the script then renames them, and what it doesn't, for whatever reason, is deleted after it."""
-_TOGETHER = 50
-"""Keys that are read in one round trip."""
+_TOGETHER = 200
+"""Keys, or outputs that aren't large, that are read in one round trip."""
 _CLOSING_SECONDS = 1.0
 """For how long a run is tried to be closed while the server doesn't answer anyway."""
 
