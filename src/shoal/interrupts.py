@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (int(signal.SIGTERM), int(signal.SIGHUP))
+_get: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+_set: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+"""Without the conversion to enumerations, which takes as long as a small task."""
+_DEFAULT = int(signal.SIG_DFL)
 
 
 @contextmanager
@@ -21,14 +25,14 @@ def interruptible() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ours = [each for each in _ENDING if signal.getsignal(each) is signal.SIG_DFL]
+    ours = [each for each in _ENDING if _get(each) == _DEFAULT]
     try:
         for each in ours:
-            signal.signal(each, _end)
+            _set(each, _end)
         yield
     finally:
         for each in ours:
-            signal.signal(each, signal.SIG_DFL)
+            _set(each, _DEFAULT)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
