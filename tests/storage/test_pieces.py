@@ -215,3 +215,18 @@ def test_full_memory_refuses_pieces_and_the_run_takes_them_with_it(run: RunId) -
         store.close(run, [w0])
         assert store._call([["DBSIZE"]]) == [0]
         store.disconnect()
+
+
+@pytest.mark.real
+def test_output_in_pieces_comes_back_from_an_archive(store: RedisStore, run: RunId) -> None:
+    """A piece may be as long as the server takes, so an archive holds it as several."""
+    saved(store, run)
+    archived = list(store.pieces(run, ()))
+    store.close(run, [w0])
+    for piece in archived:
+        store.put_back(run, [piece])
+    found = store.fetch(run, ["a"])[0]
+    assert found is not None
+    assert bytes(found) == LONG
+    store.close(run, [w0])
+    assert store._call([["KEYS", f"{keys.of_run(run)}*"]])[0] == []

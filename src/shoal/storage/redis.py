@@ -10,7 +10,7 @@ from typing import Any
 
 from shoal.errors import RunOver, StoreInterrupted, StoreUnavailable
 from shoal.storage import keys
-from shoal.storage.archive import DUMPED, LARGE, PIECE, SAVED, Piece
+from shoal.storage.archive import DUMPED, PIECE, SAVED, STRING, Piece
 from shoal.storage.base import (
     DEFAULT_TTL,
     Answer,
@@ -397,7 +397,7 @@ class RedisStore(PieceClient):
         """Everything of a run, except some of its large outputs."""
         begin, large = keys.of_run(run), keys.large_output(run, "")
         found = [_text(key) for key in self._call([["KEYS", f"{begin}*"]])[0]]
-        apart = (large, keys.staged(run, ""), keys.outputs(run))
+        apart = (large, keys.piece(run), keys.staged(run, ""), keys.outputs(run))
         whole = [key for key in found if not key.startswith(apart)]
         for start in range(0, len(whole), _TOGETHER):
             some = whole[start : start + _TOGETHER]
@@ -405,27 +405,26 @@ class RedisStore(PieceClient):
                 if dumped is not None:
                     yield Piece(DUMPED, key.removeprefix(begin), dumped)
         yield from self._saved_pieces(run)
+        unwanted = {keys.large_output(run, name) for name in without}
         for key in found:
-            name = key.removeprefix(large)
-            if name != key and name not in without:
-                yield from self._large_pieces(key, name)
+            if key.startswith((large, keys.piece(run))) and key not in unwanted:
+                yield from self._string_pieces(key, key.removeprefix(begin))
 
     def _saved_pieces(self, run: RunId) -> Iterator[Piece]:
         cursor = b"0"
         while True:
-            cursor, found = self._call([["HSCAN", keys.outputs(run), cursor, "COUNT", _TOGETHER]])[
-                0
-            ]
+            scan: list[Arg] = ["HSCAN", keys.outputs(run), cursor, "COUNT", _TOGETHER]
+            cursor, found = self._call([scan])[0]
             for name, value in zip(found[::2], found[1::2], strict=True):
                 yield Piece(SAVED, _text(name), value)
             if bytes(cursor) == b"0":
                 return
 
-    def _large_pieces(self, key: str, name: str) -> Iterator[Piece]:
+    def _string_pieces(self, key: str, name: str) -> Iterator[Piece]:
         length = self._call([["STRLEN", key]])[0]
         for start in range(0, length, PIECE):
             data = self._call([["GETRANGE", key, start, start + PIECE - 1]])[0]
-            yield Piece(LARGE, name, data)
+            yield Piece(STRING, name, data)
 
     def put_back(self, run: RunId, pieces: Sequence[Piece]) -> None:
         """Take pieces of a run of which nothing else is there."""
@@ -436,8 +435,8 @@ class RedisStore(PieceClient):
                 commands.append(["RESTORE", key, DEFAULT_TTL * 1000, piece.data])
             elif piece.kind == SAVED:
                 commands.append(["HSET", keys.outputs(run), piece.name, piece.data])
-            elif piece.kind == LARGE:
-                commands.append(["APPEND", keys.large_output(run, piece.name), piece.data])
+            elif piece.kind == STRING:
+                commands.append(["APPEND", keys.of_run(run) + piece.name, piece.data])
         if commands:
             self._call(commands)
 
