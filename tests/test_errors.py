@@ -145,3 +145,31 @@ def test_a_task_error_ends_with_advice_arguments_and_the_worker_s_traceback() ->
         "Traceback (most recent call last):",
         "  …",
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("It can't be read: no such file..", "It can't be read: no such file."),
+        ("It broke!. Try again..", "It broke! Try again."),
+        ("Why?. Because", "Why? Because"),
+        ("Wait... there is more....", "Wait... there is more...."),
+        ("In .. or a/.. or v1..2.", "In .. or a/.. or v1..2."),
+        ("(a sentence.). One more", "(a sentence.). One more"),
+    ],
+)
+def test_a_sentence_ends_once(said: str, shown: str) -> None:
+    assert str(ShoalError(said)) == shown
+
+
+def test_an_error_that_quotes_another_ends_once() -> None:
+    inner = errors.NotPicklable("an argument", "a lock.")
+    outer = errors.HistoryError("/data", str(inner))
+    for error in (inner, outer, TaskError("a#0", "w0", str(outer)), TaskError("a#0", "w0", "x.\n")):
+        assert ".." not in str(error)
+        assert "\n." not in str(error)
+
+
+def test_a_worker_that_died_is_told_with_the_run_whose_logs_tell_more() -> None:
+    assert "`shoal logs 1115-r1`" in str(errors.WorkerDied("a#0", "w0", "signal 9", run="1115-r1"))
+    assert "`shoal logs RUN`" in str(errors.WorkerDied("a#0", "w0", "signal 9"))

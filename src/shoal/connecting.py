@@ -65,8 +65,9 @@ def remote_platform(settings: Settings) -> Platform | None:
     """The gateway that the settings name, if they name one."""
     if settings.platform is None:
         return None
-    from shoal.platform.http import HttpPlatform
+    from shoal.platform.http import HttpPlatform, gateway_address
 
+    gateway_address(settings.platform)  # before a token is asked for
     return HttpPlatform(
         settings.platform, gateway_token(settings), settings.latency, settings.ca_file
     )

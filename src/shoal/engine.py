@@ -15,7 +15,7 @@ from shoal.planning.preview import Preview
 from shoal.run import Run
 from shoal.session import Session
 from shoal.settings import LASTING, NAMES, in_force, resolve
-from shoal.workflow import Output, use_engine
+from shoal.workflow import Outputs, use_engine
 
 
 class _Engine:
@@ -49,17 +49,17 @@ class _Engine:
         """How many sessions have been asked for."""
         return len(self._sessions)
 
-    def compute(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> list[Any]:
+    def compute(self, outputs: tuple[Outputs, ...], options: dict[str, Any]) -> list[Any]:
         """Run the workflow of these outputs and return their values."""
         options = in_force(options)
         return self.session(options).compute(*outputs, **options)
 
-    def submit(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Run:
+    def submit(self, outputs: tuple[Outputs, ...], options: dict[str, Any]) -> Run:
         """Start the workflow of these outputs and return a handle."""
         options = in_force(options)
         return self.session(options).submit(*outputs, **options)
 
-    def plan(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Preview:
+    def plan(self, outputs: tuple[Outputs, ...], options: dict[str, Any]) -> Preview:
         """What running the workflow of these outputs is predicted to do."""
         options = in_force(options)
         return self.session(options).plan(*outputs, **options)
@@ -76,16 +76,16 @@ default_engine = _Engine()
 use_engine(default_engine)
 
 
-def compute(*outputs: Output[Any], **options: Any) -> list[Any]:
-    """Run the workflow of several outputs at once and return their values."""
+def compute(*outputs: Outputs, **options: Any) -> list[Any]:
+    """Run the workflow of several outputs, or of a list of them, at once; their values."""
     return default_engine.compute(outputs, options)
 
 
-def plan(*outputs: Output[Any], **options: Any) -> Preview:
+def plan(*outputs: Outputs, **options: Any) -> Preview:
     """What running the workflow of several outputs at once is predicted to do; nothing runs."""
     return default_engine.plan(outputs, options)
 
 
-def submit(*outputs: Output[Any], **options: Any) -> Run:
+def submit(*outputs: Outputs, **options: Any) -> Run:
     """Start the workflow of several outputs at once; the handle gives their values."""
     return default_engine.submit(outputs, options)

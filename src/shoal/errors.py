@@ -41,16 +41,31 @@ A constructor takes facts, keeps them as attributes and writes the message. All 
 A `TaskError` that `compute()` raises is an instance of the user's own exception's class, too.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any
+
+_ENDED_TWICE = re.compile(r"(?<=[^\s.!?/])([.!?])\.(?=\s|$)")
+"""A sentence that ends with one that was quoted."""
 
 
 class ShoalError(Exception):
     """The base of every exception of Shoal."""
 
+    def __str__(self) -> str:
+        return _ENDED_TWICE.sub(r"\1", super().__str__())
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def suggestion(name: str, names: Sequence[str]) -> str:
+    """The nearest of the names that there are, or all of them."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, names, 1, 0.4)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
 
 
 def _rebuild(kind: type[ShoalError], args: tuple[Any, ...], facts: dict[str, Any]) -> ShoalError:
@@ -88,8 +103,8 @@ class NotPicklable(UsageError):
         self.what = what
         self.reason = reason
         super().__init__(
-            f"{what} can't be sent to another process: {reason}. Pass plain data and open files, "
-            "locks and connections inside the task instead."
+            f"{what} can't be sent to another process: {reason}. Pass and return plain data. "
+            "Create locks and connections, and open files, inside the task that uses them."
         )
 
 
@@ -121,6 +136,7 @@ class TaskError(ShoalError):
     """
 
     advice = ""
+    """What to do about it; `{run}` stands for the run's id."""
 
     def __init__(
         self,
@@ -131,6 +147,7 @@ class TaskError(ShoalError):
         arguments: str = "",
         remote_traceback: str = "",
         not_run: Sequence[str] = (),
+        run: str = "",
     ) -> None:
         self.task = task
         self.worker = worker
@@ -138,11 +155,13 @@ class TaskError(ShoalError):
         self.arguments = arguments
         self.remote_traceback = remote_traceback
         self.not_run = tuple(not_run)
+        self.run = run
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        parts = [f"task {self.task!r} failed on worker {self.worker}: {self.reason}"]
-        if not self.reason.endswith((".", "!", "?")):
+        reason = self.reason.rstrip()
+        parts = [f"task {self.task!r} failed on worker {self.worker}: {reason}"]
+        if not reason.endswith((".", "!", "?")):
             parts[0] += "."
         if self.not_run:
             count = len(self.not_run)
@@ -151,7 +170,7 @@ class TaskError(ShoalError):
                 f"{'was' if count == 1 else 'were'} not run ({_shortened(self.not_run)})."
             )
         if self.advice:
-            parts.append(self.advice)
+            parts.append(self.advice.format(run=self.run or "RUN"))
         if self.arguments:
             parts.append(f"It was called with {self.arguments}.")
         if self.remote_traceback:
@@ -190,7 +209,7 @@ class InputChanged(TaskError):
 class WorkerDied(TaskError):
     """A task ended its worker's process."""
 
-    advice = "`shoal logs RUN` shows what it printed."
+    advice = "`shoal logs {run}` shows what it printed."
 
 
 class RunEnded(ShoalError):

@@ -17,7 +17,7 @@ from shoal.errors import (
 )
 from shoal.platform.base import last_error
 from shoal.storage.base import Letter
-from shoal.types import TaskId
+from shoal.types import RunId, TaskId
 from shoal.workflow import Workflow
 
 _SAYING_ALL = (StoreRefused, ShardUnavailable, ShardLost, UsageError)
@@ -25,7 +25,7 @@ _SAYING_ALL = (StoreRefused, ShardUnavailable, ShardLost, UsageError)
 
 
 def loss_error(
-    letter: Letter, workflow: Workflow
+    letter: Letter, workflow: Workflow, run: RunId
 ) -> WorkerDied | OutOfMemory | TaskTimeout | StoreError | UsageError:
     """What to say of a worker that died."""
     facts = json.loads(bytes(letter.parts[0]))
@@ -36,25 +36,28 @@ def loss_error(
     others = f", or {', '.join(running[1:])} beside it" if running[1:] else ""
     if facts["reason"] == "out of memory":
         reason = f"it exceeded the memory limit of {facts['memory_mb']} MB{others}"
-        return OutOfMemory(task, letter.name, reason, not_run=not_run)
+        return OutOfMemory(task, letter.name, reason, not_run=not_run, run=run)
     if facts["reason"] == "time limit":
         reason = "it took longer than the platform lets a function run"
-        return TaskTimeout(task, letter.name, reason, not_run=not_run)
+        return TaskTimeout(task, letter.name, reason, not_run=not_run, run=run)
     if facts["reason"] == "vanished":
         reason = "it gave no sign of life, again and again after it was started anew"
-        return WorkerDied(task, letter.name, reason)
+        return WorkerDied(task, letter.name, reason, run=run)
     if facts["reason"] == "error":
         ended = last_error(facts["detail"])
         for kind in _SAYING_ALL:
             _, found, text = ended.rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
             if found:
                 return kind(f"{text.strip()} Worker {letter.name} was told so.")
-        return WorkerDied(task, letter.name, f"the worker broke: {facts['detail']}")
+        reason = f"the worker crashed: {facts['detail']}"
+        return WorkerDied(task, letter.name, reason, run=run)
     code = facts["code"]
     late = [task for task in running if workflow.calls[task].task.timeout is not None]
     if code == -signal.SIGALRM and late:
         limit = workflow.calls[late[0]].task.timeout
         reason = f"it took longer than {limit:g} s"
-        return TaskTimeout(late[0], letter.name, reason, not_run=workflow.after(late[0]))
+        not_run = workflow.after(late[0])
+        return TaskTimeout(late[0], letter.name, reason, not_run=not_run, run=run)
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return WorkerDied(task, letter.name, f"its process {how}{others}", not_run=not_run)
+    reason = f"its process {how}{others}"
+    return WorkerDied(task, letter.name, reason, not_run=not_run, run=run)

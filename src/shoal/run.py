@@ -386,10 +386,11 @@ class Run:
                 missing.discard(task)
                 self._arrive(task, self._output(task, letter))
         elif letter.kind == "failed":
-            raise failure_error(task, letter.parts, self.workflow.after(task), self._key)
+            not_run = self.workflow.after(task)
+            raise failure_error(task, letter.parts, not_run, self._key, run=self.id)
         elif letter.kind == "lost":
             if not self._attendance.retried(letter):
-                raise loss_error(letter, self.workflow)
+                raise loss_error(letter, self.workflow, self.id)
         elif letter.kind == "grown":
             self._grow(json.loads(bytes(letter.parts[0])))
         elif letter.kind in ("finished", "parked"):

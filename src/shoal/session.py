@@ -34,7 +34,7 @@ from shoal.metadata.samples import Samples
 from shoal.notices import Notices, Room, of_plan
 from shoal.planning.base import Conditions
 from shoal.planning.book import PlanBook, key_of
-from shoal.planning.choice import Wanted, planned
+from shoal.planning.choice import Wanted, name_taken, planned
 from shoal.planning.preview import Preview
 from shoal.platform.base import Invocation, Platform
 from shoal.platform.gateway import LocalGateway, import_path
@@ -58,7 +58,7 @@ from shoal.types import Resources, RunId, WorkerId
 from shoal.unfinished import Unfinished, forget, read
 from shoal.watching import Watchers
 from shoal.worker.package import constant_sizes
-from shoal.workflow import Output, Workflow
+from shoal.workflow import Outputs, Workflow
 
 log = logging.getLogger(__name__)
 
@@ -172,13 +172,11 @@ class Session:
                 self._history = open_history(self.settings, known=True)
             return self._history
 
-    def compute(
-        self, *outputs: Output[Any], timeout: float | None = None, **options: Any
-    ) -> list[Any]:
+    def compute(self, *outputs: Outputs, timeout: float | None = None, **options: Any) -> list[Any]:
         """Run the workflow of some outputs and return their values.
 
         Args:
-            *outputs: What is asked for.
+            *outputs: What is asked for; or one list of that.
             timeout: Seconds after which the run is cancelled, and `RunTimeout` raised.
             **options: `name`, `planner`, `resume` (the id of a run that isn't finished: only the
                 rest of it is run), and settings that concern a single run.
@@ -201,7 +199,7 @@ class Session:
 
     def submit(
         self,
-        *outputs: Output[Any],
+        *outputs: Outputs,
         detach: bool = False,
         arrived: Callable[[int, Any], None] | None = None,
         **options: Any,
@@ -325,7 +323,7 @@ class Session:
             raise UsageError("This session has been closed.")
 
     def _prepared(
-        self, outputs: tuple[Output[Any], ...], options: dict[str, Any]
+        self, outputs: tuple[Outputs, ...], options: dict[str, Any]
     ) -> tuple[Run, Callable[[], None]]:
         """A run, and what begins it."""
         self._check_open()
@@ -335,7 +333,7 @@ class Session:
             options = {option: options[option] for option in options if option in NAMES}
             run = self._run_of(self._left(resume).of(workflow), options)
             return run, partial(self._go_on, run)
-        name = options.pop("name", None) or workflow.name
+        name = name_taken(options) or workflow.name
         wanted = Wanted.taken(options)
         settings = self._with(options)
         plan, preview, learn = self._planned(workflow, name, wanted, settings)
@@ -404,7 +402,7 @@ class Session:
             cache_nbytes=cache.nbytes if cache else 0,
         )
 
-    def plan(self, *outputs: Output[Any], **options: Any) -> Preview:
+    def plan(self, *outputs: Outputs, **options: Any) -> Preview:
         """What running the workflow of some outputs is predicted to do; nothing runs.
 
         Args:
@@ -414,7 +412,7 @@ class Session:
         self._check_open()
         workflow = Workflow.of(*outputs)
         options = {name: options[name] for name in options if name not in RUNNING}
-        name = options.pop("name", None) or workflow.name
+        name = name_taken(options) or workflow.name
         wanted = Wanted.taken(options)
         settings = self._with(options)
         self.settle()  # so that the latest runs count

@@ -7,7 +7,6 @@ ill-typed is an error that names the nearest valid setting.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from shoal.errors import SettingsError
+from shoal.errors import SettingsError, suggestion
 from shoal.private import data_folder
 from shoal.storage.resp import RECONNECT_SECONDS
 
@@ -202,10 +201,8 @@ def _unknown(name: str, where: str) -> str:
     if name in PER_CALL:
         return f"{where} has {name!r}, which is no setting: give it to a single compute()."
     names = [*NAMES, *sorted(PER_CALL - {*NAMES})] if where in _CALLS else [*NAMES]
-    near = difflib.get_close_matches(name, names, 1, 0.4)
-    meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
     what = "option" if where in _CALLS else "setting"
-    return f"{where} has an unknown {what} {name!r}; {meant}"
+    return f"{where} has an unknown {what} {name!r}; {suggestion(name, names)}"
 
 
 def _without_int(wanted: Any) -> tuple[type, ...]:
@@ -250,6 +247,22 @@ def _from_file(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path} can't be read: {error}.") from error
+    return _without_table(found)
+
+
+def _without_table(found: dict[str, Any]) -> dict[str, Any]:
+    """What a file sets, at its top or in a table `[shoal]`."""
+    table = found.pop("shoal", {})
+    for name, value in found.items():
+        if isinstance(value, dict) and name not in NAMES:
+            raise SettingsError(
+                f"{FILE} has a table [{name}]: settings stand at the top, or in [shoal]."
+            )
+    if not isinstance(table, dict):
+        raise SettingsError(f"{FILE} sets shoal to {table!r}; it must be a table: [shoal].")
+    for name in table.keys() & found.keys():
+        raise SettingsError(f"{FILE} sets {name} twice: at its top, and in [shoal].")
+    return {**found, **table}

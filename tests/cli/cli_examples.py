@@ -38,6 +38,13 @@ class Holder:
 output = add(add(1), 2)
 failing = add(broken())
 marked_up = add(marked())
+several = [add(1), add(2, 3)]
+both_of_one = (add(1),)
+mixed = [add(1), 2]
+
+def both(first):
+    return [add(first), add(5)]
+
 pid = shoal.task(os.getpid, name="pid")()
 number = 3
 """

@@ -70,6 +70,9 @@ def test_run_prints_the_value_and_where_to_look(shoal: Shoal, where: str) -> Non
         (["pipeline.py:total", "--set", "first=1", "--set", "workers=1"], "111"),
         (["pipeline.py:Holder.output", "--set", "workers=2"], "9"),
         (["pipeline.py:output", "--timeout", "60", "--name", "called so"], "3"),
+        (["pipeline.py:several"], "[1, 5]"),
+        (["pipeline.py:both", "--set", "first=4"], "[4, 5]"),
+        (["pipeline.py:both_of_one", "--set", "workers=1"], "[1]"),
     ],
 )
 def test_run_takes_parameters_and_settings(shoal: Shoal, args: list[str], value: str) -> None:
@@ -145,7 +148,8 @@ def test_run_finds_tasks_that_change_their_inputs_if_it_is_to(shoal: Shoal, fold
         (["pipeline.py:missing"], "has no 'missing'. It has the outputs output, failing, "),
         (["pipeline.py:Holder.missing"], "has no 'Holder.missing'"),
         (["pipeline.py:number"], "is int, not an output"),
-        (["pipeline.py:nothing"], "is int, not an output"),
+        (["pipeline.py:nothing"], "is int, not an output or a list of outputs"),
+        (["pipeline.py:mixed"], "is list, not an output or a list of outputs"),
         (["pipeline.py:raising"], "ZeroDivisionError: division by zero"),
         (["pipeline.py:total"], "total needs first: give --set first=VALUE"),
         (["pipeline.py:total", "--set", "first=1", "--set", "fourth=2"], "--set fourth: neither"),
@@ -155,6 +159,7 @@ def test_run_finds_tasks_that_change_their_inputs_if_it_is_to(shoal: Shoal, fold
         (["pipeline.py:output", "--set", "wrokers=2"], "did you mean 'workers'"),
         (["pipeline.py:output", "--set", "store=http://x"], "not a store's URL"),
         (["pipeline.py:output", "--set", "platform=x", "--set", "token=t"], "not a gateway's URL"),
+        (["pipeline.py:output", "--set", "platform=aws"], "There are http://HOST:PORT and https"),
         (["pipeline.py:output", "--set", "platform=http://x"], "wants a token"),
         (["builtins:dict.fromkeys"], "can't be used: TypeError: fromkeys expected"),
         (["builtins:type"], "does not tell its parameters"),

@@ -24,7 +24,7 @@ import shoal
 from observing import PATIENCE, eventually, processes_mentioning
 from shoal import DAGTask, Output, PreLoadOptimization, Resources, Session, Task, Workflow, task
 from shoal.engine import default_engine
-from shoal.errors import RunTimeout
+from shoal.errors import RunTimeout, UsageError
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.pool import WarmPool
@@ -116,6 +116,21 @@ def test_several_outputs_are_computed_at_once() -> None:
         assert shoal.submit(common, add(common, 1)).result(PATIENCE) == [3, 4]
     finally:
         default_engine.close()
+
+
+def test_a_list_of_outputs_is_computed_as_a_list() -> None:
+    increment = Task(lambda n: n + 1, name="increment")
+    assert shoal.compute([increment(1), increment(2)]) == [2, 3]
+    assert shoal.submit([increment(1), increment(2)]).result() == [2, 3]
+    assert shoal.compute([increment(1)]) == [2]
+
+
+@pytest.mark.parametrize("name", [3, b"nightly", ["nightly"]])
+def test_a_name_that_is_no_string_is_refused(session: Session, name: Any) -> None:
+    output = Task(int, name="zero")()
+    for refuse in (session.compute, session.submit, session.plan, shoal.compute):
+        with pytest.raises(UsageError, match=r"name=.*: give a string"):
+            refuse(output, name=name)
 
 
 def test_what_is_said_for_one_call_is_not_kept_for_the_next() -> None:

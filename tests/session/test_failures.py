@@ -227,12 +227,14 @@ def test_the_first_of_several_failures_ends_the_run(session: Session) -> None:
 
 
 def test_a_task_that_ends_its_process_is_named_with_the_exit_code(session: Session) -> None:
-    error = failure(session, add(end(lambda: os._exit(3)), 1))
-    assert type(error) is WorkerDied
+    run = session.submit(add(end(lambda: os._exit(3)), 1))
+    with pytest.raises(WorkerDied) as caught:
+        run.result(PATIENCE)
+    error = caught.value
     assert error.task == "end#0"
     assert "exit code 3" in error.reason
     assert error.not_run == ("add#0",)
-    assert "shoal logs" in str(error)
+    assert f"`shoal logs {run.id}` shows" in str(error)
 
 
 def test_a_task_that_kills_its_process_is_named_with_the_signal(session: Session) -> None:

@@ -138,6 +138,16 @@ def test_what_is_not_an_output_is_refused(wrong: Any) -> None:
         Workflow.of(f(), wrong)
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_of_outputs_is_as_good_as_the_outputs(kind: Any) -> None:
+    outputs = [a(), b(), a()]
+    assert Workflow.of(kind(outputs)).sinks == Workflow.of(*outputs).sinks == ("a#0", "b#0", "a#1")
+    with pytest.raises(UsageError, match="at least one output"):
+        Workflow.of(kind())
+    with pytest.raises(UsageError, match=r"3 is not an output .* one list of them"):
+        Workflow.of(kind([a(), 3]))
+
+
 def test_related_tasks_stand_side_by_side() -> None:
     root = a()
     workflow = Workflow.of(f([c(b(root, i)) for i in range(2)]))
@@ -214,19 +224,29 @@ def test_a_longer_cycle_is_an_error() -> None:
         Workflow.of(f(first))
 
 
-def test_a_list_that_holds_itself_is_a_constant_like_any_other() -> None:
-    argument: list[Any] = [1]
-    argument.append(argument)
-    call = Workflow.of(f(argument, a())).calls["f#0"]
-    assert call.args[0] is argument
-    assert call.nested == ()
+def held_by_itself() -> list[Any]:
+    """Containers that are somewhere inside themselves, with and without outputs."""
+    alone: list[Any] = [1]
+    alone.append(alone)
+    with_output: list[Any] = [a()]
+    with_output.append(with_output)
+    mapping: dict[str, Any] = {}
+    mapping["deep"] = ([], ([], mapping))
+    return [alone, with_output, mapping, [[alone], 1]]
 
 
-def test_a_list_that_holds_itself_and_an_output_is_an_error() -> None:
-    argument: list[Any] = [a()]
-    argument.append(argument)
-    with pytest.raises(WorkflowError, match="Argument 1 of 'f' holds itself"):
+@pytest.mark.parametrize("argument", held_by_itself(), ids=["alone", "output", "dict", "inside"])
+def test_what_contains_itself_is_refused(argument: Any) -> None:
+    with pytest.raises(WorkflowError, match=r"Argument 2 of 'f' is a (list|dict) that contains"):
         Workflow.of(f(0, argument))
+    with pytest.raises(WorkflowError, match="Argument 'named' of 'f' is a"):
+        Workflow.of(f(named=argument))
+
+
+def test_what_is_in_a_container_twice_may_be() -> None:
+    twice, empty = [1, a()], ()
+    call = Workflow.of(f([twice, [twice], empty, {"more": (empty, twice)}])).calls["f#0"]
+    assert call.nested == (0,)
 
 
 def test_a_workflow_cannot_be_changed() -> None:

@@ -134,8 +134,17 @@ def test_options_go_by_name(wrong: Any) -> None:
 
 
 def test_an_unknown_option_is_an_error_at_the_decorator() -> None:
-    with pytest.raises(TypeError, match="memory"):
+    with pytest.raises(UsageError, match="no option 'memory'; did you mean 'resources'"):
         local_task(memory=512)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("retry", "'retries'"), ("time_out", "'timeout'"), ("qqq", "name, resources, retries, ")],
+)
+def test_an_unknown_option_is_told_with_the_one_that_was_meant(given: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=f"@task has no option '{given}'; .*{meant}"):
+        task(**{given: 3})  # type: ignore[call-overload]
 
 
 def test_a_task_of_a_module_is_found_by_its_name() -> None:

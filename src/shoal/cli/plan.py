@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli.planning import configure_planning, planning_options
-from shoal.cli.run import configure_workflow, load_output
+from shoal.cli.run import configure_workflow, load_wanted
 from shoal.cli.settings import assigned
 from shoal.cli.show import write_page
 from shoal.cli.terminal import colored, terminal_width
@@ -37,13 +37,13 @@ def carry_out(args: argparse.Namespace) -> None:
     """Plan the workflow and print what is predicted."""
     given = assigned(args.assignments)
     options = planning_options(args)
-    output = load_output(args.workflow, given)
-    preview = plan(output, **({"name": args.name} | given | options))
+    wanted = load_wanted(args.workflow, given)
+    preview = plan(wanted, **({"name": args.name} | given | options))
     parts = [preview.show(terminal_width(), colored(sys.stdout))]
     if args.compare is not None:
         level: dict[str, Any] = {"sla": options["sla"]} if "sla" in options else {}
         level |= {"planner": args.compare}
-        other = plan(output, **({"name": args.name} | given | level))
+        other = plan(wanted, **({"name": args.name} | given | level))
         parts.append(preview.compare(other))
     parts += [preview.explain(task) for task in args.explain]
     if args.html:

@@ -24,7 +24,7 @@ from shoal.engine import default_engine, submit
 from shoal.errors import ShoalError, UsageError
 from shoal.execution.wording import counted
 from shoal.settings import NAMES
-from shoal.workflow import Output
+from shoal.workflow import Output, Outputs
 
 _OPTIONS = {"name", "timeout", "deadline", "budget", "sla"}
 """What a run takes besides settings."""
@@ -51,7 +51,7 @@ def configure_workflow(parser: argparse.ArgumentParser) -> None:
         "workflow",
         metavar="FILE_OR_MODULE:OUTPUT",
         help="where the output is, such as pipeline.py:report or package.module:report; "
-        "OUTPUT is an output, or a function that returns one",
+        "OUTPUT is an output, a list of outputs, or a function that returns either",
     )
     configure_set(parser, "a setting, or a parameter of the function")
     parser.add_argument("--name", help="what the workflow is called in history")
@@ -63,14 +63,14 @@ def carry_out(args: argparse.Namespace) -> None:
     options = planning_options(args)
     if args.check:
         options["check_inputs"] = True
-    output = load_output(args.workflow, given)
-    run = submit(output, **({"name": args.name} | given | options))
+    wanted = load_wanted(args.workflow, given)
+    run = submit(wanted, **({"name": args.name} | given | options))
     try:
-        value = run.result(args.timeout)
+        values = run.values(args.timeout)
     except BaseException as error:
         run.give_up(error)
         raise
-    pprint.pprint(value)
+    pprint.pprint(values[0] if isinstance(wanted, Output) else values)
     sys.stdout.flush()
     if args.report:
         print(run.report(terminal_width(), colored(sys.stderr)), file=sys.stderr)
@@ -79,8 +79,8 @@ def carry_out(args: argparse.Namespace) -> None:
           f"(`shoal show {run.id}{elsewhere}` shows them)", file=sys.stderr)  # fmt: skip
 
 
-def load_output(where: str, given: dict[str, Any]) -> Output[Any]:
-    """The output at `FILE_OR_MODULE:OUTPUT`; takes its function's parameters out of `given`."""
+def load_wanted(where: str, given: dict[str, Any]) -> Outputs:
+    """What is at `FILE_OR_MODULE:OUTPUT`; takes its function's parameters out of `given`."""
     source, colon, name = where.rpartition(":")
     if not colon or not source or not name:
         raise UsageError(f"{where!r}: write FILE_OR_MODULE:OUTPUT, such as pipeline.py:report.")
@@ -90,7 +90,7 @@ def load_output(where: str, given: dict[str, Any]) -> Output[Any]:
         print(f"note: {source} runs something itself when it is loaded. Put that under "
               f'`if __name__ == "__main__":`, and `shoal` runs only what it is asked for.',
               file=sys.stderr)  # fmt: skip
-    found = module
+    found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
             outputs = [key for key, value in vars(module).items() if isinstance(value, Output)]
@@ -101,14 +101,21 @@ def load_output(where: str, given: dict[str, Any]) -> Output[Any]:
         parameters = _parameters(found, given)
         with _blamed(where):
             found = found(**parameters)
-    if not isinstance(found, Output):
+    if not isinstance(found, Output) and not _outputs(found):
         raise UsageError(
-            f"{where} is {type(found).__name__}, not an output: call a function decorated with "
-            "@task, or name a function that does."
+            f"{where} is {type(found).__name__}, not an output or a list of outputs: call a "
+            "function decorated with @task, or name a function that does."
         )
     for option in _OPTIONS & given.keys():
         raise UsageError(f"--set {option}: that is no setting; give --{option}.")
-    return found
+    wanted: Outputs = found
+    return wanted
+
+
+def _outputs(found: Any) -> bool:
+    """Whether it is a list of outputs."""
+    listed = isinstance(found, list | tuple) and len(found) > 0
+    return listed and all(isinstance(item, Output) for item in found)
 
 
 def _parameters(function: Any, given: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from shoal.errors import ShoalError, UsageError
+from shoal.errors import ShoalError, UsageError, suggestion
 from shoal.execution.plan import Plan
 from shoal.planning.arguments import check_sla
 from shoal.planning.auto import AutoPlanner
@@ -78,6 +77,14 @@ class Wanted:
         return named_planner(given, self.sla)
 
 
+def name_taken(options: dict[str, Any]) -> str | None:
+    """Takes the run's name out of a call's options, if there is one."""
+    name = options.pop("name", None)
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"name={name!r}: give a string, such as 'nightly'.")
+    return name
+
+
 def named_planner(name: str, sla: SLA = "median") -> Planner:
     """A planner by its name: one of ours, or one that an installed package registers."""
     if name in PLANNERS:
@@ -90,9 +97,7 @@ def named_planner(name: str, sla: SLA = "median") -> Planner:
         with _blamed(f"The planner {name!r}, registered as {found[name].value},"):
             return _made(name, found[name].load(), sla)
     names = [*PLANNERS, *found]
-    near = difflib.get_close_matches(name, names, 1, 0.4)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
-    raise UsageError(f"There is no planner {name!r}; {hint}")
+    raise UsageError(f"There is no planner {name!r}; {suggestion(name, names)}")
 
 
 def _made(name: str, found: Any, sla: SLA) -> Planner:

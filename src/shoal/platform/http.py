@@ -54,7 +54,7 @@ class HttpPlatform:
         """
         self.url = url
         self._invoker = HttpPlatform(invoker, token, latency, ca_file) if invoker else self
-        tls, self._where = _address(url)
+        tls, self._where = gateway_address(url)
         self._tls = _trusting(ca_file) if tls else None
         if not token.isascii() or not token.isprintable():
             raise SettingsError("A gateway's token has printable ASCII characters only.")
@@ -217,7 +217,7 @@ class HttpPlatform:
         )
 
 
-def _address(url: str) -> tuple[bool, tuple[str, int]]:
+def gateway_address(url: str) -> tuple[bool, tuple[str, int]]:
     """Whether a URL asks for TLS, and its host and port."""
     try:
         parts = urlsplit(url)
@@ -225,7 +225,11 @@ def _address(url: str) -> tuple[bool, tuple[str, int]]:
     except ValueError:
         parts, port = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError(f"platform={url!r} is not a gateway's URL: use http://HOST:PORT.")
+        raise SettingsError(
+            f"platform={url!r} is not a gateway's URL. There are http://HOST:PORT and "
+            "https://HOST:PORT of a gateway (`shoal gateway` starts one), and None, the default: "
+            "workers on this machine."
+        )
     tls = parts.scheme == "https"
     return tls, (parts.hostname, port or (443 if tls else 80))
 

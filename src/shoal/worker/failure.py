@@ -97,6 +97,7 @@ def failure_error(
     not_run: tuple[TaskId, ...],
     key: bytes,
     signed: str | None = None,
+    run: str = "",
 ) -> TaskError:
     """The error that a client raises for a failure, with the user's exception as its cause.
 
@@ -108,6 +109,7 @@ def failure_error(
         not_run: The tasks that it has kept from running.
         key: The run's.
         signed: What the worker calls the task, if that is something else.
+        run: What the run is called.
     """
     facts = json.loads(bytes(parts[0]))
     try:
@@ -123,6 +125,7 @@ def failure_error(
         arguments=facts["arguments"],
         remote_traceback=facts["traceback"],
         not_run=not_run,
+        run=run,
     )
     error = as_original(error, cause)
     error.__cause__ = None if isinstance(cause, TaskError) else cause

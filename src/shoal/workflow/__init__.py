@@ -1,6 +1,6 @@
 """The language: tasks, outputs and the frozen workflow that they make."""
 
-from shoal.workflow.graph import Call, Ref, Where, Workflow, needed
+from shoal.workflow.graph import Call, Outputs, Ref, Where, Workflow, needed
 from shoal.workflow.output import Engine, Output, engine, use_engine
 from shoal.workflow.task import Task, attribute_of, importable, task
 
@@ -8,6 +8,7 @@ __all__ = [
     "Call",
     "Engine",
     "Output",
+    "Outputs",
     "Ref",
     "Task",
     "Where",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,8 @@ from shoal.types import Resources, TaskId
 from shoal.workflow.output import Output
 from shoal.workflow.task import Task
 
+Outputs = Output[Any] | Sequence[Output[Any]]
+"""What is asked for: outputs one by one, or a list of them."""
 Where = int | str
 """An argument's place in a call: a position or a name."""
 
@@ -75,14 +77,18 @@ class Workflow:
         return Resources(need, asked.cpus if asked else None)
 
     @staticmethod
-    def of(*outputs: Output[Any]) -> Workflow:
-        """The workflow that these outputs need."""
+    def of(*given: Outputs) -> Workflow:
+        """The workflow that these outputs, or those of one list, need."""
+        outputs: Any = given
+        if len(given) == 1 and isinstance(given[0], list | tuple):
+            outputs = tuple(given[0])
         if not outputs:
             raise UsageError("There is nothing to compute: give at least one output.")
         for output in outputs:
             if not isinstance(output, Output):
                 raise UsageError(
-                    f"{output!r} is not an output of a task: call a function decorated with @task."
+                    f"{output!r} is not an output of a task: call a function decorated with @task, "
+                    "and give outputs or one list of them."
                 )
         ids: dict[int, TaskId] = {}
         counts: dict[str, int] = {}
@@ -161,16 +167,23 @@ class _Scan:
         self.sources: list[Output[Any]] = []
         self.nested: list[Where] = []
         for position, value in enumerate(output.args):
-            self._take(position, value)
+            self._take(position, value, output)
         for name, value in output.kwargs.items():
-            self._take(name, value)
+            self._take(name, value, output)
 
-    def _take(self, where: Where, value: Any) -> None:
+    def _take(self, where: Where, value: Any, output: Output[Any]) -> None:
         if type(value) is Output:
             self.sources.append(value)
-        elif type(value) in _CONTAINERS and (found := _outputs_in(value)):
-            self.sources.extend(found)
-            self.nested.append(where)
+        elif type(value) in _CONTAINERS:
+            found, repeats = _outputs_in(value)
+            if repeats and _holds_itself(value):
+                raise WorkflowError(
+                    f"{_argument(where)} of {output.task.name!r} is a {type(value).__name__} that "
+                    "contains itself: pass one that doesn't."
+                )
+            if found:
+                self.sources.extend(found)
+                self.nested.append(where)
 
     def call(self, output: Output[Any], ids: dict[int, TaskId]) -> Call:
         if not self.sources:
@@ -191,8 +204,8 @@ class _Scan:
                 place[where] = _with_refs(place[where], ids)
             except RecursionError as error:
                 raise WorkflowError(
-                    f"Argument {where!r} of {output.task.name!r} holds itself, or outputs too deep "
-                    "inside: pass them in a flatter list, tuple or dict."
+                    f"{_argument(where)} of {output.task.name!r} holds outputs too deep inside: "
+                    "pass them in a flatter list, tuple or dict."
                 ) from error
         return Call(output.task, tuple(args), kwargs, refs, tuple(self.nested))
 
@@ -224,19 +237,46 @@ def _ordered(sinks: tuple[Output[Any], ...]) -> Iterator[tuple[Output[Any], _Sca
                     stack.append(source)
 
 
-def _outputs_in(container: Any) -> list[Output[Any]]:
-    """The outputs inside a container, in order, at any depth."""
+def _argument(where: Where) -> str:
+    return f"Argument {where + 1 if isinstance(where, int) else repr(where)}"
+
+
+def _outputs_in(container: Any) -> tuple[list[Output[Any]], bool]:
+    """The outputs inside a container, in order, at any depth; whether a part is there twice."""
     found: list[Output[Any]] = []
     seen: set[int] = set()
+    repeats = False
     stack = [container]
     while stack:
         top = stack.pop()
         if type(top) is Output:
             found.append(top)
-        elif type(top) in _CONTAINERS and id(top) not in seen:
-            seen.add(id(top))
-            stack.extend(reversed(top.values() if type(top) is dict else top))
-    return found
+        elif type(top) in _CONTAINERS:
+            if id(top) in seen:
+                repeats = True
+            else:
+                seen.add(id(top))
+                stack.extend(reversed(top.values() if type(top) is dict else top))
+    return found, repeats
+
+
+def _holds_itself(container: Any) -> bool:
+    """Whether a container, or one inside, is somewhere inside itself."""
+    path: set[int] = set()
+    done: set[int] = set()
+    stack = [container]
+    while stack:
+        top = stack[-1]
+        if id(top) in path or id(top) in done:
+            path.discard(id(top))
+            done.add(id(stack.pop()))
+            continue
+        path.add(id(top))
+        inside = [i for i in (top.values() if type(top) is dict else top) if type(i) in _CONTAINERS]
+        if any(id(item) in path for item in inside):
+            return True
+        stack.extend(inside)
+    return False
 
 
 def _with_refs(value: Any, ids: dict[int, TaskId]) -> Any:

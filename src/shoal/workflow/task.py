@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, suggestion
 from shoal.types import Resources
 from shoal.workflow.output import Output
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_MEANT = {"retry": "retries", "memory": "resources", "memory_mb": "resources", "cpus": "resources"}
+"""What others call options of a task, where its name alone suggests another one."""
 
 
 class Task(Generic[P, T]):
@@ -62,16 +65,13 @@ class Task(Generic[P, T]):
         where = importable(self)
         if where is not None and attribute_of(*where) is self:
             return attribute_of, where
-        options = {
-            "name": self.name,
-            "resources": self.resources,
-            "retries": self.retries,
-            "retry_on": self.retry_on,
-            "timeout": self.timeout,
-            "cache": self.cache,
-            "forced_optimizations": self.forced_optimizations,
-        }
-        return _rebuild, (self.function, options)
+        return _rebuild, (self.function, {name: getattr(self, name) for name in OPTIONS})
+
+
+OPTIONS = (
+    *("name", "resources", "retries", "retry_on", "timeout", "cache", "forced_optimizations"),
+)
+"""What a task may be given besides its function."""
 
 
 def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Task[..., Any]:
@@ -164,6 +164,10 @@ def task(
             are kept across runs, and it isn't run again for the same inputs) and
             `forced_optimizations` (applied to this task by every planner).
     """
+    for name in options.keys() - OPTIONS:
+        raise UsageError(
+            f"@task has no option {name!r}; {suggestion(_MEANT.get(name, name), OPTIONS)}"
+        )
     if function is None:
         return lambda decorated: Task(decorated, **options)
     if not callable(function):
