@@ -351,3 +351,27 @@ def test_options_hold_inside_their_block() -> None:
 def test_an_unknown_option_is_refused_at_once() -> None:
     with pytest.raises(SettingsError, match="did you mean 'memory_mb'"), options(memory=512):
         pass
+
+
+def test_the_file_may_have_a_table_of_its_own(write: Write) -> None:
+    write("memory_mb = 512\n[shoal]\nworkers = 3\nstore = 'redis://there'")
+    settings = resolve({})
+    assert (settings.memory_mb, settings.workers, settings.store) == (512, 3, "redis://there")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("workers = 2\n[shoal]\nworkers = 3", r"sets workers twice: at its top, and in \[shoal\]"),
+        ("[shoal]\nwokers = 3", "unknown setting 'wokers'; did you mean 'workers'"),
+        ("[shoal]\nworkers = '3'", "sets workers to '3'"),
+        ("[tool.shoal]\nworkers = 3", r"a table \[tool\]: settings stand .* or in \[shoal\]"),
+        ("[Shoal]\nworkers = 3", r"a table \[Shoal\]: settings stand .* or in \[shoal\]"),
+        ("[shoal.run]\nworkers = 3", "unknown setting 'run'"),
+        ("shoal = 3", "sets shoal to 3; it must be a table"),
+    ],
+)
+def test_a_table_that_is_not_understood_is_explained(write: Write, text: str, message: str) -> None:
+    write(text)
+    with pytest.raises(SettingsError, match=rf"shoal\.toml .*{message}"):
+        resolve({})
