@@ -1,4 +1,4 @@
-"""A proxy in front of a real server that drops connections, for the tests of reconnecting."""
+"""A proxy in front of a real server that drops connections, or slows them down."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 Drops = Callable[[str, bytes], int | None]
@@ -16,7 +17,8 @@ is dropped; None: they are passed on, and the connection holds."""
 class DroppingProxy:
     """Passes on what goes between clients and a server on loopback, until it drops it."""
 
-    def __init__(self, port: int, drops: Drops = lambda way, data: None) -> None:
+    def __init__(self, port: int, drops: Drops = lambda way, data: None, *, narrow: bool = False):
+        """Stand in front of the server at a port; `narrow`: what isn't passed on waits outside."""
         self.drops = drops
         self.dropped = 0
         """How many connections have been dropped."""
@@ -25,6 +27,8 @@ class DroppingProxy:
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
+        if narrow:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
         self.port: int = self._listener.getsockname()[1]
         self._begin(self._listen)
 
@@ -90,6 +94,16 @@ class DroppingProxy:
         self.drop_all()
         for thread in self._threads:
             thread.join()
+
+
+def at_speed(bytes_per_second: float) -> Drops:
+    """Drops nothing, but passes on so much of each connection's, each way."""
+
+    def drops(way: str, data: bytes) -> int | None:
+        time.sleep(len(data) / bytes_per_second)
+        return None
+
+    return drops
 
 
 def at_random(seed: int, share: float, ways: tuple[str, ...] = ("to", "from")) -> Drops:

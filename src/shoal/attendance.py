@@ -50,13 +50,21 @@ class Attendance:
         self._losses: Counter[TaskId] = Counter()
         """How often workers have ended in a task that has tries left."""
         self._patience = Patience()
+        self._seen = (0, 0)
+        """Tasks executed and bytes moved, when somebody last looked."""
 
     def starts(self, claims: Sequence[Claim]) -> list[Invocation]:
         """The invocations that start these workers."""
         now = RealClock().now()
         return [self._like.of(claim, now) for claim in claims]
 
-    def at_work(self) -> bool:
+    def goes_on(self) -> bool:
+        """Whether anything has happened since the last look, or a task is executing."""
+        before = self._seen
+        self._seen = (self._store.progress(self._run), self._store.moved(self._run))
+        return self._seen != before or self._at_work()
+
+    def _at_work(self) -> bool:
         """Whether a task is executing; of a platform that is away that is believed, for a while."""
         with self._patience.bearing():
             return bool(self._platform.running(self._run))

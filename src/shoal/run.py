@@ -60,7 +60,7 @@ from shoal.worker.package import Packed, pack
 _GLANCE = 0.1
 """Seconds between two looks at the progress, while somebody watches."""
 _STUCK = 4
-"""Leases without a message, a task that is executing, or one more that is executed."""
+"""Leases without a message, a task that is executing or executed, or a byte that moves."""
 _STUCK_SECONDS = 15.0
 """The least that counts as stuck: a gateway may have to be started anew, and then its sandboxes."""
 _LAST_SAVES = 1.0
@@ -332,7 +332,6 @@ class Run:
     def _await_outputs(self) -> None:
         missing = set(self.workflow.sinks)
         tended = heard = looked = time.monotonic()
-        executed = 0
         while missing:
             if self._cancelled.is_set():
                 raise RunCancelled(self.id)
@@ -352,8 +351,7 @@ class Run:
                 heard = looked = now
             elif now - looked > self._environment.like.lease:
                 looked = now
-                before, executed = executed, self._environment.store.progress(self.id)
-                if executed != before or self._attendance.at_work():
+                if self._attendance.goes_on():
                     heard = now
                 elif now - heard > max(_STUCK * self._environment.like.lease, _STUCK_SECONDS):
                     self._environment.store.post(self.id, Letter("stuck", ""))  # unless it can't

@@ -72,6 +72,39 @@ def test_who_says_nothing_any_more_is_claimed_anew_and_refused(store: Store, run
         store.complete(run, w0, 1, Completion())
 
 
+def test_whoever_moves_bytes_keeps_its_lease(store: Store, run: RunId) -> None:
+    opened(store, run)
+    store.enter(run, w0, 1)
+    assert store.moved(run) == 0
+    until, beats = time.monotonic() + 4 * LEASE, 0
+    while time.monotonic() < until:
+        store.beat(run, w0, 1, 1000)
+        beats += 1
+        assert store.tend(run) == []
+        time.sleep(LEASE / 10)
+    assert store.moved(run) == 1000 * beats
+    assert lost(store, run) == [(w0, 2, "2048")]
+
+
+def test_bytes_that_a_start_moves_which_is_over_renew_no_lease(store: Store, run: RunId) -> None:
+    opened(store, run)
+    store.enter(run, w0, 1)
+    assert lost(store, run) == [(w0, 2, "2048")]
+    found: list[int] = []
+
+    def tended() -> bool:
+        store.beat(run, w0, 1, 1000)
+        store.beat(run, w1, 1, 1000)  # who has never been started
+        found.extend(claim.epoch for claim in store.tend(run))
+        return bool(found)
+
+    assert eventually(tended)
+    assert found == [3]
+    store.close(run, [w0])
+    store.beat(run, w0, 3, 1000)
+    assert store.moved(run) == 0
+
+
 def test_whoever_is_seen_alive_keeps_its_lease(store: Store, run: RunId) -> None:
     opened(store, run)
     store.enter(run, w0, 1)

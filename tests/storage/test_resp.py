@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dropping_proxy import DroppingProxy, at_speed
 from observing import PATIENCE, eventually
 from shoal.errors import RunOver, SettingsError, StoreRefused, StoreUnavailable
 from shoal.storage.base import Letter, Opening
@@ -143,9 +144,6 @@ class Canned(Connection):
         if piece[taken:]:
             self.pieces.insert(0, piece[taken:])
         return taken
-
-    def sendall(self, data: Any) -> None:
-        self.sent += bytes(data)
 
     def sendmsg(self, views: list[memoryview]) -> int:
         """Take as much as a busy network would: a part of it."""
@@ -583,6 +581,30 @@ def test_store_works_over_tls(tls_port: int, certificate: Path) -> None:
     with pytest.raises(RunOver):
         store.fetch(run, ["a"])
     store.disconnect()
+
+
+SLOWLY = 1_000_000
+"""Bytes a second: two seconds for what is sent within a fraction of a second each time."""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_time_limit_of_a_transfer_is_for_each_part_of_it(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tls: bool, pieces: int
+) -> None:
+    monkeypatch.setattr("shoal.storage.resp._REPLY_SECONDS", 0.8)
+    port = request.getfixturevalue("tls_port" if tls else "tcp_port")
+    proxy = DroppingProxy(port, at_speed(SLOWLY), narrow=True)
+    url = url_of(proxy.port)
+    if tls:
+        ca_file = request.getfixturevalue("certificate")
+        url = url.replace("redis://", "rediss://") + f"?ca_file={ca_file}"
+    with contextlib.closing(proxy), contextlib.closing(Connection(parse_url(url))) as connection:
+        if pieces == 1:  # what is small is gathered
+            assert connection.pipeline([("ECHO", "x" * 20_000)] * 100) == [b"x" * 20_000] * 100
+        else:
+            assert connection.call("SET", "slowly", [bytes(2_000_000)], "EX", 60) == b"OK"
 
 
 @pytest.mark.real

@@ -30,6 +30,7 @@ from shoal.farm.stage import Stage, StageSpec
 from shoal.storage.base import Letter
 from shoal.storage.codec import blob_nbytes, decode, encode
 from shoal.storage.keys import CLIENT, signed_function, signed_value
+from shoal.storage.pulse import beating
 from shoal.storage.queues import FarmOpening, FarmStore, QueuedTask
 from shoal.types import RunId, TaskId
 from shoal.worker.failure import failure_error
@@ -289,7 +290,12 @@ class DeployedFarm:
                     tasks.append(self._outbox.popleft())
                     nbytes += blob_nbytes(tasks[-1].blob)
             batch += 1
-            self._store.put(self.id, batch, tasks)
+            with beating(self._stay_open, self._lease / 3):
+                self._store.put(self.id, batch, tasks)
+
+    def _stay_open(self, nbytes: int) -> None:
+        """Bytes move: the farm isn't over because its keeper can't say so meanwhile."""
+        self._store.keep_alive(self.id, self._place.ttl, len(self.stages))
 
     def _receive(self) -> None:
         read, untrimmed = "", 0

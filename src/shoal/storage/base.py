@@ -14,8 +14,9 @@
    all of those outputs, or marks the last of them that wasn't marked with its output.
 7. In a run with a common part the first start of any worker may enter: who it is becomes known
    then. Otherwise only a start that somebody has claimed may.
-8. A start that is claimed has a lease, renewed by all that it sends and by whoever sees that it is
-   alive, until it parks or finishes. Whoever tends the run starts those anew whose lease is over.
+8. A start that is claimed has a lease, renewed by all that it sends, while it sends it, and by
+   whoever sees that it is alive, until it parks or finishes. Whoever tends the run starts those
+   anew whose lease is over.
 """
 
 from __future__ import annotations
@@ -239,6 +240,21 @@ class Store(Protocol):
 
         Whoever was lost too often isn't: the client gets a message that says so.
         """
+        ...
+
+    def beat(self, run: RunId, worker: WorkerId, epoch: int, nbytes: int) -> None:
+        """Renew the lease of a worker that is in the middle of a transfer; never raises.
+
+        Args:
+            run: Its run.
+            worker: Who moves bytes.
+            epoch: Which start of it; of one that is over only the bytes count.
+            nbytes: How many have moved since the last time.
+        """
+        ...
+
+    def moved(self, run: RunId) -> int:
+        """The bytes that have moved in transfers which have taken long, as far as is known."""
         ...
 
     def restart(

@@ -54,6 +54,7 @@ class _Run:
     twins: dict[WorkerId, int] = field(default_factory=dict)
     """The older epochs of workers that have two starts."""
     progress: dict[tuple[WorkerId, int], int] = field(default_factory=dict)
+    moved: int = 0
 
 
 def _flat(blob: Blob) -> bytes:
@@ -299,6 +300,23 @@ class MemoryStore:
                 else:
                     claims.append(self._claim(state, worker))
         return claims
+
+    def beat(self, run: RunId, worker: WorkerId, epoch: int, nbytes: int) -> None:
+        """Renew the lease of a worker that is in the middle of a transfer."""
+        with self._changed:
+            state = self._runs.get(run)
+            if state is None:
+                return
+            state.moved += nbytes
+            valid = (state.epochs.get(worker), state.twins.get(worker))
+            if epoch in valid and worker in state.leases:
+                state.leases[worker] = time.monotonic() + state.lease
+
+    def moved(self, run: RunId) -> int:
+        """The bytes that have moved in transfers which have taken long."""
+        with self._changed:
+            state = self._runs.get(run)
+            return state.moved if state else 0
 
     def restart(
         self, run: RunId, worker: WorkerId, epoch: int, cause: str, kind: str = ""

@@ -176,6 +176,12 @@ class FarmStore(RedisStore):
         found = self._farm("renew", run, args, keys.parts(run))
         return list(zip(found[::2], found[1::2], strict=True))
 
+    def keep_alive(self, run: RunId, ttl: float, stages: int) -> None:
+        """Keep the farm while something long is being said; never raises."""
+        touched = (keys.state(run), keys.leases(run), keys.parts(run))
+        beginnings = (keys.farm(run), keys.mailbox(run, ""))
+        self._aside("renew", touched, (*beginnings, max(1, round(ttl * 1000)), stages))
+
     def dead(self, run: RunId) -> dict[str, tuple[Buffer, Buffer]]:
         """The tasks that were given up: what is known of each, and what its stage was given."""
         flat = self._call([["HGETALL", f"{keys.farm(run)}dead"]])[0]

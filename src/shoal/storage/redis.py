@@ -260,6 +260,18 @@ class RedisStore(PieceClient):
         workers = [item for pair in alive for item in pair]
         return _claims(self._script("tend", touched, workers, seconds=0.0))
 
+    def beat(self, run: RunId, worker: WorkerId, epoch: int, nbytes: int) -> None:
+        """Renew the lease of a worker that is in the middle of a transfer."""
+        touched = (keys.state(run), keys.leases(run))
+        self._aside("beat", touched, (worker, epoch, nbytes))
+
+    def moved(self, run: RunId) -> int:
+        """Bytes of transfers under way; none that is known while the server is away."""
+        try:
+            return int(self._call([["HGET", keys.state(run), "moved"]], seconds=0.0)[0] or 0)
+        except StoreUnavailable:
+            return 0
+
     def restart(
         self, run: RunId, worker: WorkerId, epoch: int, cause: str, kind: str = ""
     ) -> Claim | None:

@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from shoal.errors import SettingsError, StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage.codec import Buffer
 from shoal.storage.outage import outage_of
+from shoal.storage.pulse import present_pulse
 
 Arg = str | int | float | Buffer | list[Buffer]
 """A command's argument; a list of buffers is one argument, written without joining."""
@@ -31,6 +32,10 @@ _REPLY_SECONDS = 60.0
 _GATHER = 32 * 1024
 """Smaller pieces are joined before they are written."""
 _IOV_MAX = 512
+_TLS_CHUNK = 256 * 1024
+"""What is encrypted and sent within one time limit."""
+_UNSENT = 128 * 1024
+"""What the system may hold that it can't send yet: the rest shows how far a transfer is."""
 _NOT_READY = ("LOADING", "TRYAGAIN", "MASTERDOWN", "MOVED", "ASK ", "CLUSTERDOWN")
 """How the errors of a server begin that will be ready in a moment, or that another one is."""
 _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
@@ -273,20 +278,27 @@ class Connection:
             raise self._broken(error) from error
 
     def _write(self, pieces: list[Buffer]) -> None:
-        if len(pieces) == 1:
-            self._socket.sendall(pieces[0])
-            return
-        if self.address.tls:
-            for piece in pieces:
-                self._socket.sendall(piece)
-            return
+        """Write all; the socket's time limit is for each part of it that is sent."""
+        if len(pieces) == 1 and not self.address.tls:
+            sent = self._socket.sendmsg(pieces)
+            if sent == len(pieces[0]):
+                return
+            pieces = [memoryview(pieces[0])[sent:]]
         views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+        pulse = present_pulse()
         while views:
-            sent = self._socket.sendmsg(views[:_IOV_MAX])
+            sent = self._write_some(views)
+            if pulse is not None:
+                pulse.moved(sent)
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
             if sent:
                 views[0] = views[0][sent:]
+
+    def _write_some(self, views: list[memoryview]) -> int:
+        if self.address.tls:
+            return self._socket.send(views[0][:_TLS_CHUNK])
+        return self._socket.sendmsg(views[:_IOV_MAX])
 
     def reply(self, patience: float = 0.0) -> Any:
         """The next reply, for which the server may take `patience` seconds longer than usual."""
@@ -359,10 +371,7 @@ class Connection:
         view[:taken] = self._view[self._start : self._start + taken]
         self._start += taken
         while taken < length:
-            got = self._socket.recv_into(view[taken:])
-            if not got:
-                raise ConnectionResetError("the server hung up")
-            taken += got
+            taken += self._received(view[taken:])
         while self._end - self._start < 2:
             self._fill()
         self._start += 2
@@ -377,10 +386,16 @@ class Connection:
             self._start, self._end = 0, kept
         if self._end == len(self._buffer):
             raise ConnectionResetError("a reply line is too long")
-        got = self._socket.recv_into(self._view[self._end :])
+        self._end += self._received(self._view[self._end :])
+
+    def _received(self, place: memoryview) -> int:
+        got = self._socket.recv_into(place)
         if not got:
             raise ConnectionResetError("the server hung up")
-        self._end += got
+        pulse = present_pulse()
+        if pulse is not None:
+            pulse.moved(got)
+        return got
 
 
 def not_ready(reply: Any) -> bool:
@@ -402,6 +417,8 @@ def _dialled(address: Address) -> socket.socket:
     where = (address.host or "localhost", address.port)
     sock = socket.create_connection(where, timeout=_CONNECT_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     return _secured(sock, address) if address.tls else sock
 
 

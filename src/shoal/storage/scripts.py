@@ -328,6 +328,19 @@ return claims
 """
 )
 
+_BEAT = (
+    _GUARD
+    + """
+-- KEYS: state, leases. ARGV: worker, epoch, how many bytes have moved.
+if ttl == -2 then return 0 end
+redis.call('HINCRBY', KEYS[1], 'moved', ARGV[3])
+if not over(ARGV[1], ARGV[2]) and redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then
+  lease(KEYS[2], ARGV[1])
+end
+return 1
+"""
+)
+
 _RESTART = (
     _GUARD
     + """
@@ -435,6 +448,7 @@ _SOURCES = {
     "park": _PARK,
     "hand over": _HAND_OVER,
     "tend": _TEND,
+    "beat": _BEAT,
     "restart": _RESTART,
     "twin": _TWIN,
     "stop": _STOP,

@@ -14,10 +14,10 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, TypeVar
 
-from shoal.errors import RunOver, StoreInterrupted, StoreRefused, StoreUnavailable
+from shoal.errors import RunOver, StoreError, StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage.backoff import Backoff
 from shoal.storage.cluster import ClusterConnection
 from shoal.storage.outage import outage_of
@@ -188,6 +188,16 @@ class ServerClient:
                 return ready(connection, replies)
 
         return checked(self._persist(attempt, seconds=seconds))[len(before)]
+
+    def _aside(self, name: str, script_keys: Sequence[str], args: Sequence[Arg]) -> None:
+        """Run a script on a connection of its own, if that can be: the other one is busy."""
+        with suppress(StoreError):
+            connection = ServerClient._connect(self)
+            try:
+                tail = (len(script_keys), *script_keys, *args)
+                connection.pipeline([("EVAL", self.scripts[name].source, *tail)])
+            finally:
+                connection.close()
 
     def hurry(self) -> None:
         """Wait for the server no longer, should it not answer."""

@@ -145,6 +145,14 @@ class ShardedStore:
         """Renew leases, and claim the starts of those whose lease is over."""
         return self._home(run).tend(run, alive)
 
+    def beat(self, run: RunId, worker: WorkerId, epoch: int, nbytes: int) -> None:
+        """Renew the lease of a worker that is in the middle of a transfer."""
+        self._home(run).beat(run, worker, epoch, nbytes)
+
+    def moved(self, run: RunId) -> int:
+        """The bytes that have moved in transfers which have taken long."""
+        return self._home(run).moved(run)
+
     def restart(
         self, run: RunId, worker: WorkerId, epoch: int, cause: str, kind: str = ""
     ) -> Claim | None:

@@ -50,6 +50,7 @@ from shoal.types import Resources, TaskId, WorkerId
 from shoal.worker.background import in_background
 from shoal.worker.base import Worker
 from shoal.worker.finding import Finder
+from shoal.worker.pulse import alive
 from shoal.worker.recorder import SAVE
 from shoal.worker.recovery import opened_outputs
 
@@ -320,11 +321,12 @@ class Courier:
                 self._carry_out()
 
     def _carry_out(self) -> None:
-        while self._orders:
-            self._orders.popleft()()
-        if self._sending and (self._finishing or self._parking):
-            self._send()  # a timeline can't tell of outputs that are saved by the same trip
-        self._send_last()
+        with alive(self._store, self._invocation):
+            while self._orders:
+                self._orders.popleft()()
+            if self._sending and (self._finishing or self._parking):
+                self._send()  # a timeline can't tell of outputs that are saved by the same trip
+            self._send_last()
 
     def _send_last(self) -> None:
         """Send what is ready, then leave if that was asked for."""
@@ -470,7 +472,10 @@ class Courier:
 
         Meanwhile other orders are carried out: whoever makes it may wait for one of them.
         """
+        before = len(found)
         missing = self._finder.find(outputs, found)
+        if len(found) > before:  # what came may have taken long
+            until = max(until, time.monotonic() + _LATE)
         if not missing:
             self._worker.keep(found)
             self._worker.tell(Fetched(outputs))

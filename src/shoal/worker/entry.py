@@ -26,6 +26,7 @@ from shoal.storage.shared import SharedFolder
 from shoal.types import RunId, TaskId
 from shoal.worker import farming
 from shoal.worker.package import Unpacked, unpack
+from shoal.worker.pulse import alive
 from shoal.worker.runtime import Running, WorkerRuntime
 
 _stores: dict[tuple[str, float], Store] = {}
@@ -74,7 +75,10 @@ def run_worker(
     entry: Entry | None = None
     if wanted or not _begins_at_once(invocation):
         try:
-            entry = store.enter(invocation.run, invocation.worker, invocation.epoch, part=wanted)
+            with alive(store, invocation):
+                entry = store.enter(
+                    invocation.run, invocation.worker, invocation.epoch, part=wanted
+                )
         except RunOver:
             return True
     if unpacked is None:

@@ -26,6 +26,7 @@ from shoal.storage.codec import Buffer, decode, encode
 from shoal.storage.keys import signed_function, signed_value
 from shoal.storage.queues import FarmStore, Settled, pairs
 from shoal.worker.failure import failure_parts, shown
+from shoal.worker.pulse import alive
 from shoal.worker.runtime import Running
 
 _MOMENT = 0.005
@@ -58,7 +59,8 @@ def work_with(store: FarmStore, invocation: Invocation, running: Running) -> boo
     """Join the farm and work; a start that is over does nothing."""
     run, worker, key = invocation.run, invocation.worker, bytes.fromhex(invocation.key)
     try:
-        packed = store.join(run, worker, invocation.epoch, death(worker))
+        with alive(store, invocation):
+            packed = store.join(run, worker, invocation.epoch, death(worker))
         try:
             function, seconds = decode(packed, key, signed_function(stage_of(worker)))
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
@@ -93,6 +95,7 @@ class _Puller:
         running: Running,
     ) -> None:
         self._store = store
+        self._invocation = invocation
         self._run = invocation.run
         self._worker, self._epoch = invocation.worker, invocation.epoch
         self._stage = stage_of(invocation.worker)
@@ -122,9 +125,10 @@ class _Puller:
         """Pull until told to leave."""
         try:
             while True:
-                taken = self._store.take(
-                    self._run, self._worker, self._epoch, self._read, self._most(), self._done
-                )
+                with alive(self._store, self._invocation):
+                    taken = self._store.take(
+                        self._run, self._worker, self._epoch, self._read, self._most(), self._done
+                    )
                 if taken.leave:
                     return True
                 self._work_off(taken.tasks or self._waited())
@@ -140,7 +144,8 @@ class _Puller:
 
     def _waited(self) -> Sequence[tuple[str, Buffer]]:
         """The tasks of the letters that came; none, if none came, or the word to leave."""
-        letters = self._store.receive(self._run, self._worker, self._read, self._lease)
+        with alive(self._store, self._invocation):
+            letters = self._store.receive(self._run, self._worker, self._read, self._lease)
         if letters:
             self._read = letters[-1].id
         return [task for each in letters if each.kind == "tasks" for task in pairs(each.parts)]

@@ -66,6 +66,7 @@ from shoal.worker.checking import InputCheck
 from shoal.worker.courier import Courier
 from shoal.worker.failure import described_failure
 from shoal.worker.package import Unpacked
+from shoal.worker.pulse import alive
 from shoal.worker.recorder import EXECUTE, HIT, LOAD, MISS, Recorder
 from shoal.worker.recovery import recovered
 
@@ -532,7 +533,9 @@ class WorkerRuntime:
         run, me = self._invocation.run, self._part.worker
         try:
             while not self._over:
-                for letter in self._store.receive(run, me, self._read, _RECEIVE_SECONDS):
+                with alive(self._store, self._invocation):
+                    letters = self._store.receive(run, me, self._read, _RECEIVE_SECONDS)
+                for letter in letters:
                     if not self._read_letter(letter):
                         return
                     self._courier.work()

@@ -1,0 +1,71 @@
+"""A transfer that takes longer than leases do is no reason to end a run, nor to start it anew."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dropping_proxy import DroppingProxy, at_speed
+from shoal.session import Session
+from shoal.streams import Farm
+from shoal.workflow import Task
+from store_servers import tcp_server, url_of
+
+pytestmark = pytest.mark.real
+
+NBYTES = 1_600_000
+SPEED = 500_000
+LEASE = 1.0
+"""Several of them are over before a transfer is."""
+
+
+def _made(file: str, nbytes: int) -> bytes:
+    with Path(file).open("a") as executed:
+        executed.write("x")
+    return bytes(nbytes)
+
+
+def _length(content: bytes) -> int:
+    return len(content)
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A store behind a slow line, and no memory that is shared."""
+    monkeypatch.setattr("shoal.run.this_host", lambda: "elsewhere")
+    monkeypatch.setattr("shoal.run._STUCK_SECONDS", 0.0)
+    monkeypatch.setattr("shoal.run._STUCK", 1)
+    with (
+        tcp_server() as port,
+        contextlib.closing(DroppingProxy(port, at_speed(SPEED), narrow=True)) as proxy,
+    ):
+        yield url_of(proxy.port)
+
+
+def test_slow_transfers_between_workers_and_to_the_client_are_waited_for(
+    slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although nobody sees the workers alive: only they renew their leases."""
+    monkeypatch.setattr("shoal.platform.tending.Tender._look_around", lambda self: None)
+    file = str(tmp_path / "executed")
+    with Session(store=slow, workers=2, planner="spread", history=False) as session:
+        # Sandboxes that are up, so that no worker is late.
+        session.compute(*[Task(_length)(bytes(number)) for number in range(2)])
+        made = Task(_made)(file, NBYTES)
+        outputs = (made, Task(_length)(made), Task(_length)(made))
+        assert session.compute(*outputs, lease=LEASE) == [bytes(NBYTES), NBYTES, NBYTES]
+    assert Path(file).read_text() == "x"
+
+
+def test_farm_is_not_over_while_a_slow_input_is_on_its_way(
+    slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.farm.crew._LEASES", 2)
+    with (
+        Session(store=slow, workers=1, lease=LEASE, history=False) as session,
+        Farm(_length, workers=1, autoscaler=None, session=session) as farm,
+    ):
+        assert list(farm.map([bytes(NBYTES)])) == [NBYTES]
