@@ -1,5 +1,7 @@
 """The farm's model as data: what is told goes in, what is seen comes out."""
 
+from math import inf
+
 import pytest
 
 from shoal.errors import UsageError
@@ -81,3 +83,11 @@ def test_limits_that_cannot_be_are_refused(limits: tuple[int, int]) -> None:
 def test_a_farm_starts_within_its_limits() -> None:
     with pytest.raises(UsageError, match="can't start with 40"):
         FarmModel(40, Limits())
+
+
+def test_what_was_completed_is_kept_for_the_window_only_if_nobody_looks() -> None:
+    model = FarmModel(1, Limits(), window=8.0)
+    for second in range(1000):
+        model.completed(float(second), arrived=0.0, due=inf)
+    assert len(model._done) <= 9
+    assert model.completed_total == 1000

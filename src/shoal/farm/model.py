@@ -196,18 +196,23 @@ class FarmModel:
     def completed(self, now: float, arrived: float, due: float) -> bool:
         """A task's result was collected; whether on time."""
         on_time = now <= due
+        self._forget(now)  # whether or not anybody ever looks
         self._done.append((now, now - arrived, on_time))
         self.completed_total += 1
         self.on_time_total += on_time
         return on_time
+
+    def _forget(self, now: float) -> None:
+        """Leave out what was completed before the window."""
+        while self._done and self._done[0][0] < now - self._window:
+            self._done.popleft()
 
     def observe(
         self, now: float, waiting: int, busy: int, *, collecting: int = 0, phases_left: int = 0
     ) -> Observation:
         """What is to be seen at a control step; the arrival rate counts from here anew."""
         done = self._done
-        while done and done[0][0] < now - self._window:
-            done.popleft()
+        self._forget(now)
         since = now - self._looked
         rate = self._arrivals / since if since > 0 else 0.0
         self._looked, self._arrivals = now, 0
