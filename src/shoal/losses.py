@@ -7,21 +7,15 @@ import signal
 
 from shoal.errors import (
     OutOfMemory,
-    ShardLost,
-    ShardUnavailable,
     StoreError,
-    StoreRefused,
     TaskTimeout,
     UsageError,
     WorkerDied,
 )
-from shoal.platform.base import last_error
+from shoal.platform.base import final_error
 from shoal.storage.base import Letter
 from shoal.types import RunId, TaskId
 from shoal.workflow import Workflow
-
-_SAYING_ALL = (StoreRefused, ShardUnavailable, ShardLost, UsageError)
-"""Errors at the end of a worker's traceback that need nothing else to be understood."""
 
 
 def loss_error(
@@ -44,11 +38,10 @@ def loss_error(
         reason = "it gave no sign of life, again and again after it was started anew"
         return WorkerDied(task, letter.name, reason, run=run)
     if facts["reason"] == "error":
-        ended = last_error(facts["detail"])
-        for kind in _SAYING_ALL:
-            _, found, text = ended.rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
-            if found:
-                return kind(f"{text.strip()} Worker {letter.name} was told so.")
+        final = final_error(facts["detail"])
+        if final is not None:
+            kind, text = final
+            return kind(f"{text} Worker {letter.name} was told so.")
         reason = f"the worker crashed: {facts['detail']}"
         return WorkerDied(task, letter.name, reason, run=run)
     code = facts["code"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import GatewayRefused, StoreRefused, StoreUnavailable
-from shoal.platform.base import Invocation, last_error
+from shoal.platform.base import Invocation, final_error
 from shoal.types import Resources, RunId, WorkerId
 
 INVOCATION = Invocation(
@@ -100,13 +100,11 @@ def test_a_run_that_could_name_other_files_is_refused(run: str) -> None:
 
 
 def test_error_that_ended_a_worker_is_told_from_its_causes() -> None:
-    try:
-        try:
-            raise StoreRefused("CLUSTERDOWN for now")
-        except StoreRefused as error:
-            raise StoreUnavailable("not answered\nfor 20 s") from error
-    except StoreUnavailable as error:
-        told = last_error("".join(traceback.format_exception(error)))
-    assert "StoreUnavailable: not answered\nfor 20 s" in told
-    assert "StoreRefused: " not in told
-    assert last_error("ValueError: no") == "ValueError: no"
+    def told(error: BaseException, cause: BaseException) -> str:
+        error.__cause__ = cause
+        return "".join(traceback.format_exception(error))
+
+    refused, away = StoreRefused("memory\nis full"), StoreUnavailable("not answered")
+    assert final_error(told(refused, away)) == (StoreRefused, "memory\nis full")
+    assert final_error(told(away, StoreRefused("CLUSTERDOWN for now"))) is None
+    assert final_error("ValueError: no") is None

@@ -47,6 +47,12 @@ def add(*numbers: int) -> int:
     return sum(numbers)
 
 
+@task
+def digest(number: int, content: bytes) -> int:
+    """A sum of another kind."""
+    return number + len(content)
+
+
 @pytest.fixture
 def password() -> str:
     return secrets.token_hex(16)
@@ -154,4 +160,21 @@ def test_an_output_that_was_tampered_with_is_refused_and_never_unpickled(
         connection.call("XADD", mailbox, "*", "kind", "output", "name", "wait#0", "1", forged)
         connection.close()
         with pytest.raises(Tampered, match=r"damaged|signature|cut off"):
+            run.result(PATIENCE)
+
+
+def test_an_output_that_a_worker_finds_tampered_with_is_told_as_such(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as a worker that died of something: what was put there is what is wrong."""
+    monkeypatch.setattr("shoal.run.this_host", lambda: "elsewhere")  # no memory is shared
+    with Session(store=store, folder=str(tmp_path / "data"), workers=1) as session:
+        run = session.submit(digest(wait(str(tmp_path), 1), bytes(200_000)))
+        assert eventually(lambda: [*tmp_path.glob("began-*")])
+        connection = Connection(parse_url(store))
+        for key in connection.call("KEYS", f"shoal:{{{run.id}}}:large:*"):
+            connection.call("SETRANGE", key, 50, b"forged")
+        connection.close()
+        (tmp_path / "go").touch()
+        with pytest.raises(Tampered, match=r"wrong signature.*Worker w0 was told so"):
             run.result(PATIENCE)

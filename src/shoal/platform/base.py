@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from shoal.errors import GatewayRefused, UsageError
+from shoal.errors import (
+    GatewayRefused,
+    ShardLost,
+    ShardUnavailable,
+    StoreError,
+    StoreRefused,
+    Tampered,
+    UsageError,
+)
 from shoal.execution.pool import UNBOUNDED, Bound, WarmPool
 from shoal.storage.base import LEASE, Claim
 from shoal.storage.cache import CachePlace
@@ -394,9 +402,17 @@ class Platform(Protocol):
         ...
 
 
-def last_error(traceback: str) -> str:
-    """The part of a traceback that tells of the error that ended a worker, not of its causes."""
-    return re.split(r"\n\n(?:The above exception|During handling) .*:\n\n", traceback)[-1]
+_FINAL = (StoreRefused, ShardUnavailable, ShardLost, Tampered, UsageError)
+
+
+def final_error(traceback: str) -> tuple[type[StoreError | UsageError], str] | None:
+    """The error that ended a worker if it would end the next start, too: its class and message."""
+    ended = re.split(r"\n\n(?:The above exception|During handling) .*:\n\n", traceback)[-1]
+    for kind in _FINAL:
+        _, found, text = ended.rpartition(f"{kind.__module__}.{kind.__qualname__}: ")
+        if found:
+            return kind, text.strip()
+    return None
 
 
 def this_host() -> str:

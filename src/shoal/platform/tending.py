@@ -27,14 +27,11 @@ from typing import Any
 from shoal.clock import RealClock
 from shoal.errors import (
     RunOver,
-    ShardLost,
-    ShardUnavailable,
     ShoalError,
     StoreRefused,
     StoreUnavailable,
-    UsageError,
 )
-from shoal.platform.base import Invocation, kind_of, last_error
+from shoal.platform.base import Invocation, final_error, kind_of
 from shoal.platform.kept import KeptRuns
 from shoal.storage.base import Letter, Store
 from shoal.storage.sharded import open_store
@@ -46,9 +43,6 @@ _PATIENCE = 300.0
 """Seconds after which a run whose store can't be reached is given up."""
 _KILLED = frozenset((-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP))
 """How processes end that are ended from outside."""
-
-_LASTING = tuple(kind.__name__ for kind in (StoreRefused, ShardUnavailable, ShardLost, UsageError))
-"""What a worker that is started anew would end of, too."""
 
 Alive = Callable[[], Mapping[RunId, Sequence[tuple[WorkerId, int]]]]
 
@@ -210,8 +204,7 @@ class Tender:
             grown = min(2 * job.memory_mb, most_mb)
             kind, hopeless = kind_of(Resources(grown, job.cpus)), grown <= job.memory_mb
         claim = None
-        ended = last_error(facts.get("detail", ""))
-        if not hopeless and not any(lasting in ended for lasting in _LASTING):
+        if not hopeless and final_error(facts.get("detail", "")) is None:
             try:
                 claim = store.restart(job.run, job.worker, job.epoch, cause, kind)
             except RunOver:
