@@ -13,7 +13,8 @@ from typing import Any
 from engines import ENGINES
 from targets import TARGETS
 
-from shoal.experiments.machine import cpu_name, memory_gb, version_of
+from shoal.experiments.machine import version_of
+from shoal.system import memory_nbytes, processor
 
 PEERS = tuple(name for name in ENGINES if name != "shoal")
 
@@ -79,9 +80,9 @@ def find_setting(engines: Sequence[str], repeats: int) -> Setting:
     packages = [package for engine in engines for package in ENGINES[engine].packages]
     return Setting(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        cpu=cpu_name(),
+        cpu=processor(),
         cores=os.cpu_count() or 1,
-        memory_gb=memory_gb(),
+        memory_gb=memory_nbytes() / 2**30,
         kernel=f"{platform.system()} {platform.release()}",
         load=os.getloadavg()[0],
         python=platform.python_version(),

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from observing import eventually
+from shoal import system
 from shoal.errors import StoreUnavailable
 from shoal.storage import keeper
 from shoal.storage.embedded import server_binary
@@ -46,10 +47,11 @@ def tcp_server(*options: str) -> Iterator[int]:
     port = free_port()
     command = [str(server_binary()), "--port", str(port), "--bind", "127.0.0.1", "--dir", "/"]
     command += ["--requirepass", PASSWORD, "--save", "", "--appendonly", "no", *options]
+    way = "signal" if system.LINUX else "watch"
     with tempfile.NamedTemporaryFile() as held:
         fcntl.flock(held, fcntl.LOCK_SH)
         subprocess.run(
-            [sys.executable, keeper.__file__, held.name, f"{held.name}.sock", *command],
+            [sys.executable, keeper.__file__, way, held.name, f"{held.name}.sock", *command],
             stdout=subprocess.DEVNULL,
             check=True,
         )

@@ -19,8 +19,8 @@ import shoal.run
 from laboratory.workflows import FARM, Harm, drawn, number_of, step, stream
 from shoal import Farm, Resources, Session
 from shoal.errors import GatewayUnavailable, ShoalError, StoreUnavailable
-from shoal.platform.base import this_host
 from shoal.run import Run
+from shoal.system import this_host
 from shoal.workflow import Output
 
 _EVERY = 0.5

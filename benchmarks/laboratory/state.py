@@ -15,8 +15,9 @@ from processes import descendants
 from laboratory.house import GatewayProcess, StoreProcess
 from shoal.errors import ShoalError
 from shoal.platform import limits
+from shoal.system import shared_folder
 
-_SHARED = Path("/dev/shm") / f"shoal-{os.getuid()}"
+_SHARED = shared_folder()
 _LINES = 80
 _LOGS = 6
 

@@ -13,7 +13,8 @@ from statistics import mean, median
 
 from quality.contest import Case, Contestant, Score
 from quality.small import SmallCase
-from shoal.experiments.machine import cpu_name, version_of
+from shoal.experiments.machine import version_of
+from shoal.system import processor
 
 TOLERANCE = 1e-6
 """Makespans that differ by less, relatively, are the same."""
@@ -51,7 +52,7 @@ def find_setting(seed: int, workers: int, seconds: float | None, limit: float) -
     packages = ("shoal", "anrg-saga", "wfcommons", "networkx", "numpy", "scipy")
     return Setting(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        cpu=cpu_name(),
+        cpu=processor(),
         cores=os.cpu_count() or 1,
         load=os.getloadavg()[0],
         python=platform.python_version(),

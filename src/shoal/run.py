@@ -45,13 +45,13 @@ from shoal.platform.base import (
     Invocation,
     LogLine,
     Platform,
-    this_host,
 )
 from shoal.progress import Display, State, Status
 from shoal.storage.base import Letter, Opening, Store
 from shoal.storage.codec import Blob, Buffer, blob_nbytes, decode
 from shoal.storage.keys import CLIENT, shared_part, signed_output
 from shoal.storage.shared import SharedFolder, worthwhile
+from shoal.system import this_host
 from shoal.types import RunId, TaskId, WorkerId
 from shoal.unfinished import Unfinished
 from shoal.worker.failure import failure_error

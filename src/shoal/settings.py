@@ -18,6 +18,7 @@ from typing import Any, get_type_hints
 from shoal.errors import SettingsError, suggestion
 from shoal.private import data_folder
 from shoal.storage.resp import RECONNECT_SECONDS
+from shoal.system import PORTABLE, cores
 
 FILE = "shoal.toml"
 SANDBOXES = 32
@@ -106,7 +107,7 @@ class Settings:
     @property
     def at_once(self) -> int:
         """How many workers of a run may be at work at once."""
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or cores()
 
     def data_folder(self) -> Path:
         """Where history, logs and the cache are kept, closed to other users."""
@@ -219,7 +220,7 @@ def _named(wanted: Any) -> str:
 def _from_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for variable, text in os.environ.items():
-        if variable.startswith("SHOAL_"):
+        if variable.startswith("SHOAL_") and variable != PORTABLE:
             name = variable[len("SHOAL_") :].lower()
             found[name] = _parsed(name, text)
     return found

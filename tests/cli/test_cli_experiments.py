@@ -18,7 +18,7 @@ RUN = ["experiments", "run", "--workflows", "tree", "--planners", "uniform", "--
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs stay in this process."""
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0})
+    monkeypatch.setattr("shoal.experiments.running.cores", lambda: 1)
 
 
 def test_a_part_of_a_grid_is_run_and_gone_on_with(
@@ -86,7 +86,7 @@ def test_configurations_are_shared_out_to_processes(tmp_path: Path) -> None:
     grid = {"workflows": ["tree"], "planners": ["uniform", "wukong"], "slas": [50], "warm_up": 1}
     (tmp_path / "mine.json").write_text(json.dumps(grid))
     program = (
-        "import os, sys; os.sched_getaffinity = lambda process: {0, 1}\n"
+        "import sys; from shoal import system; system.cores = lambda: 2\n"
         "from shoal.cli.main import main\n"
         "if __name__ == '__main__': sys.exit(main(sys.argv[1:]))"
     )

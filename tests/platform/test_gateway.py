@@ -241,12 +241,12 @@ def test_when_no_sandbox_can_be_made_the_run_is_told_and_the_gateway_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def refuse(name: str) -> int:
+    def refuse(nbytes: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     files = os.listdir("/proc/self/fd")
     with monkeypatch.context() as patch:
-        patch.setattr(os, "memfd_create", refuse)
+        patch.setattr("shoal.platform.gateway.shared_page", refuse)
         caller.platform.prewarm(caller.job(), 1)
         assert set(os.listdir("/proc/self/fd")) <= set(files)
         caller.invoke(caller.job(store=store.url))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import pytest
 
 from observing import PATIENCE, eventually, exists
 from platform_examples import Caller, gateway
+from shoal import system
 from shoal.platform import limits
 from shoal.platform.limits import Limits
 from shoal.storage.base import Opening
@@ -23,13 +27,16 @@ from shoal.types import Resources, RunId, WorkerId
 pytestmark = pytest.mark.real
 
 RUN = RunId("run-1")
+enforced = pytest.mark.skipif(
+    not system.LIMITS_DATA, reason="only Linux enforces resource limits on memory"
+)
 
 
 @pytest.fixture(scope="module")
 def machine() -> Limits:
     """How this machine limits sandboxes, if by control groups."""
     found = limits.detect()
-    if found.kind == "rlimit":
+    if not found.grouped:
         pytest.skip(f"no control groups: {found.reason}")
     return found
 
@@ -90,7 +97,8 @@ def test_libraries_are_told_of_the_slots_up_to_the_cores(caller: Caller) -> None
     assert shown(caller, "huge", cpus=500.0)["threads"] == str(cores)
 
 
-def test_exceeding_the_memory_limit_is_reported_as_such(caller: Caller, machine: Limits) -> None:
+@pytest.mark.skipif(limits.detect().kind == "rlimit", reason="memory isn't limited as a whole")
+def test_exceeding_the_memory_limit_is_reported_as_such(caller: Caller) -> None:
     server = EmbeddedServer()
     store = RedisStore(server.url)
     try:
@@ -109,6 +117,7 @@ def test_within_the_limit_nothing_happens(caller: Caller) -> None:
     assert caller.carry_out(caller.job(part="grow 64", memory_mb=256))[-1]["event"] == "ended"
 
 
+@enforced
 def test_without_control_groups_memory_is_limited_and_one_warning_given(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,10 +164,38 @@ def test_a_sandbox_can_not_leave_its_groups(machine: Limits, caller: Caller) -> 
     assert not any(folder.exists() for folder in groups.values())
 
 
+def test_watched_sandbox_that_exceeds_its_limit_leaves_a_note_and_ends(tmp_path: Path) -> None:
+    watched = Limits("watched", tmp_path, tmp_path)
+    for name, megabytes in (("small", 8), ("large", 600)):
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            watched.enter(name, Resources(512, 1.0))
+            held = b"x" * (megabytes * 2**20)
+            time.sleep(PATIENCE if megabytes > 512 else 0.2)
+            os._exit(len(held) % 2)
+        assert os.waitpid(pid, 0)[1] == (signal.SIGKILL if name == "large" else 0)
+    assert watched.ran_out_of_memory("large")
+    assert not watched.ran_out_of_memory("small")
+    watched.remove("large")
+    assert not watched.ran_out_of_memory("large")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_notes_of_zygotes_that_were_killed_are_swept_away(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for number in (ended.pid, os.getpid()):
+        (tmp_path / f"shoal-{number}-1").touch()
+    Limits("watched", tmp_path, tmp_path).sweep()
+    assert [path.name for path in tmp_path.iterdir()] == [f"shoal-{os.getpid()}-1"]
+
+
 def test_nobody_ran_out_of_memory_in_a_group_that_is_not_there(machine: Limits) -> None:
     assert not machine.ran_out_of_memory("shoal-never-made")
 
 
+@enforced
 @pytest.mark.parametrize("missing", ["/proc/self/cgroup", "/proc/self/mounts"])
 def test_without_a_look_at_the_groups_only_resource_limits_are_left(
     missing: str, monkeypatch: pytest.MonkeyPatch

@@ -260,7 +260,10 @@ def test_a_worker_that_is_killed_from_outside_is_named(session: Session, tmp_pat
 
 @task(resources=Resources(memory_mb=256, cpus=1))
 def allocate(megabytes: int) -> int:
-    return len(b"x" * (megabytes * 1024 * 1024))
+    held = b"x" * (megabytes * 1024 * 1024)
+    if megabytes > 256:
+        time.sleep(PATIENCE)  # a watched sandbox is killed soon, not at once
+    return len(held)
 
 
 def test_exceeding_the_memory_limit_names_the_limit_and_what_to_do(session: Session) -> None:

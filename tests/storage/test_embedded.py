@@ -90,9 +90,20 @@ def run_id(server: EmbeddedServer) -> str:
 
 
 def processes(folder: Path, name: str) -> list[int]:
-    """The folder's running processes of a kind, `valkey-server` or `keeper.py`."""
+    """The folder's running processes of a kind, `valkey-server` or `keeper.py`.
+
+    Of a keeper and the process that watches it, only the keeper.
+    """
     found = processes_mentioning(str(folder)).items()
-    return [pid for pid, command in found if name in command.split(str(folder))[0]]
+    kind = [pid for pid, command in found if name in command.split(str(folder))[0]]
+    return [pid for pid in kind if parent_of(pid) not in kind]
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return parent(pid)
+    except OSError:  # it has ended meanwhile
+        return 0
 
 
 def ended(folder: Path) -> bool:

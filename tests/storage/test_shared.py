@@ -29,8 +29,9 @@ CONTENT = bytes(range(256)) * 1000
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the folders of this user's runs are."""
-    monkeypatch.setattr(shared, "_ROOT", tmp_path)
-    return tmp_path / f"shoal-{os.getuid()}"
+    folder = tmp_path / "shared"
+    monkeypatch.setattr(shared, "shared_folder", lambda: folder)
+    return folder
 
 
 def created(run: str) -> SharedFolder:
@@ -205,7 +206,7 @@ OWNER = """
 import pathlib, sys
 from shoal.storage import shared
 
-shared._ROOT = pathlib.Path(sys.argv[1])
+shared.shared_folder = lambda: pathlib.Path(sys.argv[1], "shared")
 folder = shared.SharedFolder.create("theirs")
 assert folder.write("a", [b"x" * 1000])
 print(folder.path, flush=True)
@@ -259,10 +260,10 @@ def test_runs_that_begin_at_once_do_not_sweep_each_other_away(root: Path) -> Non
     assert {path.name for path in root.iterdir()} == {".lock"}
 
 
-def test_machine_without_shared_memory_has_no_folder(
+def test_where_no_folder_can_be_made_there_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "_ROOT", tmp_path / "none")
+    monkeypatch.setattr(shared, "shared_folder", lambda: tmp_path / "none" / "shared")
     assert SharedFolder.create(RunId("run-1")) is None
 
 

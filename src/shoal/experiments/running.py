@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,6 +24,7 @@ from shoal.experiments.shapes import shape_named
 from shoal.experiments.trial import Stage, VirtualStage, tried
 from shoal.experiments.world import Platform
 from shoal.metadata.samples import Samples, undistilled
+from shoal.system import cores
 
 Report = Callable[[int], None]
 """Is told how many runs more are done."""
@@ -117,7 +117,7 @@ def run_virtual(
     """Run a grid on the virtual clock."""
     stage = VirtualStage(grid, platform)
     cells = cells_of(grid, "virtual")
-    count = processes or len(os.sched_getaffinity(0))
+    count = processes or cores()
     if count == 1:
         for cell in cells:
             for _ in run_cell(records, grid, cell, repeat, seed, stage):

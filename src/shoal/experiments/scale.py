@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from shoal.execution.plan import Placement, Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import makespan_of
 from shoal.experiments.records import Scale
+from shoal.system import peak_nbytes
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Output, Task, Workflow
 
@@ -95,7 +95,7 @@ def simulated(case: Case, seed: int) -> Scale:
         ideal=_ideal(workflow, costs, case.workers),
         operations=costs.operations,
         seconds=seconds,
-        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        peak_mb=peak_nbytes() / 2**20,
     )
 
 

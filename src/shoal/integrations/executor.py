@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +31,7 @@ from shoal.integrations.calls import Reply, call_of, outcome_of
 from shoal.run import Run
 from shoal.session import Session
 from shoal.settings import resolve
+from shoal.system import cores
 from shoal.types import TaskId
 from shoal.workflow import Output, Task
 
@@ -121,7 +121,7 @@ class ShoalExecutor(Executor):
         self._options: dict[str, Any] = {**_DEFAULTS, **settings}
         self._session = session or default_engine.session(self._options)
         workers = self._options.pop("workers", None) or self._session.settings.workers
-        self._most = max_workers or workers or len(os.sched_getaffinity(0))
+        self._most = max_workers or workers or cores()
         self._session.room.make(self._most, wanted=bool(max_workers or workers))
         self._lock = threading.Lock()
         self._queue: deque[_Work] = deque()

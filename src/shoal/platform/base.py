@@ -413,12 +413,3 @@ def final_error(traceback: str) -> tuple[type[StoreError | UsageError], str] | N
         if found:
             return kind, text.strip()
     return None
-
-
-def this_host() -> str:
-    """A name that processes on this machine, since it was started, have in common."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""

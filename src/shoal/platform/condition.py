@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.platform.environment import SandboxEnvironment
+from shoal.system import identity, open_files
 
-_DESCRIPTORS = "/proc/self/fd"
 _MORE_DESCRIPTORS = 128
 """How many may be open beside those that were at the beginning."""
 _SIGNALS = [number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP)]
@@ -39,7 +39,7 @@ class Condition:
         self._environment = SandboxEnvironment.install()
         self._began = {name: look() for name, look in _LOOKS.items()}
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most_descriptors = _descriptors() + _MORE_DESCRIPTORS
+        self._most_descriptors = open_files() + _MORE_DESCRIPTORS
         if soft != resource.RLIM_INFINITY:
             self._most_descriptors = min(self._most_descriptors, soft // 2)
 
@@ -49,7 +49,7 @@ class Condition:
             found = [name for name, look in _LOOKS.items() if look() != self._began[name]]
             if self._environment.changed:
                 found.append("environment")
-            if _descriptors() > self._most_descriptors:
+            if open_files() > self._most_descriptors:
                 found.append("open files")
         except Exception as error:  # noqa: BLE001 - whatever a task has done to what is used here
             return [repr(error)]
@@ -66,14 +66,9 @@ def _umask() -> int:
     return found
 
 
-def _descriptors() -> int:
-    """How many files are open; newer systems tell without listing them."""
-    return os.stat(_DESCRIPTORS).st_size or len(os.listdir(_DESCRIPTORS))
-
-
 _LOOKS: dict[str, Callable[[], Any]] = {
     "standard streams": _standard_streams,
-    "user": lambda: (os.getresuid(), os.getresgid(), os.getgroups()),
+    "user": identity,
     "umask": _umask,
     "niceness": lambda: os.getpriority(os.PRIO_PROCESS, 0),
     "signal mask": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),

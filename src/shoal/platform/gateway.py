@@ -31,7 +31,7 @@ from typing import Any
 from shoal.clock import RealClock
 from shoal.errors import GatewayBusy, GatewayRefused
 from shoal.execution.pool import Acquired, Queue, WarmPool
-from shoal.platform.base import INLINE_NBYTES, Invocation, LogLine, this_host
+from shoal.platform.base import INLINE_NBYTES, Invocation, LogLine
 from shoal.platform.housing import Housing
 from shoal.platform.invoker import Invoker
 from shoal.platform.kept import KeptRuns
@@ -42,6 +42,7 @@ from shoal.platform.sandboxes import BEGIN_SECONDS, Kind, Sandbox
 from shoal.platform.tending import Tender
 from shoal.platform.tokens import run_token
 from shoal.platform.zygotes import Zygotes
+from shoal.system import cores, shared_page, this_host
 from shoal.types import Resources, RunId, WorkerId
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class LocalGateway:
         self._housing = housing
         self.host = this_host()
         self.memory_mb = machine_memory_mb()
-        self.cpus: float = len(os.sched_getaffinity(0))
+        self.cpus: float = cores()
         self.inline_nbytes = INLINE_NBYTES
         self.address = ("", "")
         """URL and token at which workers reach this gateway."""
@@ -317,9 +318,8 @@ class LocalGateway:
             theirs.callback(inside.close)
             out, out_inside = _pipe(ours, theirs)
             err, err_inside = _pipe(ours, theirs)
-            page = os.memfd_create("shoal")
+            page = shared_page(PAGE)
             theirs.callback(os.close, page)
-            os.ftruncate(page, PAGE)
             running = RunningTasks(mmap.mmap(page, PAGE))
             key = (min(kind[0].slots, os.cpu_count() or 1), kind[1])
             zygote = self._zygotes.get(key, preload)
@@ -512,13 +512,9 @@ class LocalGateway:
             for lost in [s for s in self._sandboxes.values() if s.zygote == message["zygote"]]:
                 _kill_group(lost.pid)
                 self._on_exit(lost, {"code": -9, "out_of_memory": False})
-        elif message["op"] == "ready" and message["limits"] == "rlimit" and not self._unlimited:
+        elif message["op"] == "ready" and message["warning"] and not self._unlimited:
             self._unlimited = True
-            log.warning(
-                "no control groups (%s): sandboxes have no CPU limit, and memory is limited by "
-                "the process's data size",
-                message["reason"],
-            )
+            log.warning("%s", message["warning"])
 
     def _on_exit(self, sandbox: Sandbox, message: dict[str, Any]) -> None:
         self._drain(sandbox)

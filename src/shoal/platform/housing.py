@@ -17,10 +17,12 @@ from pathlib import Path
 
 from shoal.private import private_folder
 from shoal.storage.embedded import runtime_folder
+from shoal.system import alive
 
 _HARMLESS = frozenset(
     ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH",
-     "VIRTUAL_ENV", "CONDA_PREFIX", "SSL_CERT_FILE", "SSL_CERT_DIR")
+     "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX",
+     "SSL_CERT_FILE", "SSL_CERT_DIR")
 )  # fmt: skip
 _HARMLESS_BEGINNINGS = ("LC_", "PYTHON", "XDG_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_")
 _OWN = "SHOAL_"
@@ -76,7 +78,7 @@ def sweep(hidden: str) -> None:
     """Delete the folders of branches that have ended."""
     root = private_folder(Path(hidden, "sandboxes"))
     for home in root.iterdir():
-        if home.name.isdigit() and not Path("/proc", home.name).exists():
+        if home.name.isdigit() and not alive(int(home.name)):
             remove(home)
 
 

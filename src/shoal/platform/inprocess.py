@@ -16,8 +16,9 @@ from typing import Any
 
 from shoal.clock import RealClock
 from shoal.execution.pool import Acquired, Queue, WarmPool
-from shoal.platform.base import Invocation, LogLine, this_host
+from shoal.platform.base import Invocation, LogLine
 from shoal.platform.sandbox import PAGE, Entry, RunningTasks
+from shoal.system import this_host
 from shoal.types import Resources, RunId, WorkerId
 
 log = logging.getLogger(__name__)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from shoal import system
 from shoal.platform import namespaces
 from shoal.platform.housing import home_of
 from shoal.platform.limits import group_mounts
@@ -70,7 +71,7 @@ class Isolation:
         """Where control groups are mounted, which a sandbox must not leave."""
         self._processes = -1
         """In a branch: the namespace of its processes, as a file."""
-        namespaces.adopt_orphans()
+        system.adopt_orphans()
 
     def branch(self) -> tuple[bool, int]:
         """Fork a branch, which ends with this process; whether this is it, and its number."""
@@ -85,7 +86,7 @@ class Isolation:
             zygote.close()
             if not self.reason:
                 _move()
-            number = int(os.readlink("/proc/self"))
+            number = os.getpid() if self.reason else namespaces.outer_number()
             _adopt(inside, number)
         try:
             home = home_of(self.hidden, number)
@@ -135,7 +136,7 @@ class Isolation:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             os.close(self._processes)
-            number = int(os.readlink("/proc/self"))
+            number = namespaces.outer_number()
             namespaces.own_mounts()
             namespaces.show_only(home, str(home.parent), number)
             return os.fork()
@@ -192,7 +193,8 @@ def _move() -> None:
 def _adopt(zygote: socket.socket, number: int) -> None:
     """Wait until the zygote is the parent, with no mover in between, and then end with it."""
     if zygote.recv(1):
-        namespaces.end_with_parent()
+        if system.LINUX:  # elsewhere a zygote looks for itself
+            system.end_with_parent(os.getppid())
         zygote.send(_NUMBER.pack(number))
         if zygote.recv(1):
             return
@@ -201,6 +203,8 @@ def _adopt(zygote: socket.socket, number: int) -> None:
 
 def problem(hidden: str) -> str:
     """Why sandboxes can't be kept apart here; empty if they can."""
+    if not system.LINUX:
+        return "only Linux has them"
     reading, writing = os.pipe()
     number = os.getpid()
     home = home_of(hidden, number)

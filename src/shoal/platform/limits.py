@@ -1,6 +1,8 @@
 """CPU and memory limits of a sandbox: control groups where permitted, else resource limits.
 
-Groups are made below the process's own, v1 or v2, whichever has the controllers.
+Groups are made below the process's own, v1 or v2, whichever has the controllers. Where the system
+has no groups and ignores resource limits, a sandbox watches its own memory, and ends when it has
+had more than it may.
 """
 
 from __future__ import annotations
@@ -9,13 +11,17 @@ import contextlib
 import os
 import resource
 import signal
+import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from shoal import system
 from shoal.types import Resources
 
 _PERIOD = 100_000
+_LOOK_SECONDS = 0.05
 _TRUSTED_MB = 2048
 """What a worker has by default may be more than a small machine has."""
 
@@ -28,15 +34,31 @@ class Limits:
     """How this machine limits sandboxes."""
 
     kind: str
-    """`cgroup v1`, `cgroup v2` or `rlimit`."""
+    """`cgroup v1`, `cgroup v2`, `rlimit` or `watched`."""
     cpu: Path
     """Where groups for CPU are made; with v2 the same as `memory`."""
     memory: Path
+    """With `watched`, where a sandbox leaves a note before it ends for its memory."""
     reason: str = ""
-    """Why there are no groups, with `rlimit`."""
+    """Why there are no groups."""
+
+    @property
+    def grouped(self) -> bool:
+        """Whether there are control groups."""
+        return self.kind.startswith("cgroup")
+
+    @property
+    def warning(self) -> str:
+        """What to tell users whose system could have groups, and has none; else empty."""
+        if self.kind != "rlimit":
+            return ""
+        return (
+            f"no control groups ({self.reason}): sandboxes have no CPU limit, and memory is "
+            "limited by the process's data size"
+        )
 
     def _folders(self, name: str) -> list[Path]:
-        if self.kind == "rlimit":
+        if not self.grouped:
             return []
         return list(dict.fromkeys((self.cpu / name, self.memory / name)))
 
@@ -46,6 +68,10 @@ class Limits:
         quota = max(1000, round(resources.cpu_share * _PERIOD))
         if self.kind == "rlimit":
             resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
+            return
+        if self.kind == "watched":
+            watch = partial(_watch, nbytes, self.memory / name)
+            threading.Thread(target=watch, name="shoal-memory", daemon=True).start()
             return
         for folder in self._folders(name):
             folder.mkdir(exist_ok=True)
@@ -62,9 +88,9 @@ class Limits:
             (folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def ran_out_of_memory(self, name: str) -> bool:
-        """Whether the system killed a process of the group for its memory."""
-        if self.kind == "rlimit":
-            return False
+        """Whether a process of the group was killed for its memory."""
+        if not self.grouped:
+            return self.kind == "watched" and (self.memory / name).exists()
         file = "memory.events" if self.kind == "cgroup v2" else "memory.oom_control"
         try:
             lines = (self.memory / name / file).read_text().splitlines()
@@ -74,6 +100,8 @@ class Limits:
 
     def remove(self, name: str) -> None:
         """Kill what is left in the group and delete it."""
+        if self.kind == "watched":
+            (self.memory / name).unlink(missing_ok=True)
         for folder in self._folders(name):
             for _ in range(100):
                 try:
@@ -89,19 +117,18 @@ class Limits:
                     break
 
     def sweep(self) -> None:
-        """Delete the empty groups of zygotes that were killed."""
+        """Delete the empty groups, or the notes, of zygotes that were killed."""
         for root in {self.cpu, self.memory} if self.kind != "rlimit" else ():
             for folder in root.glob("shoal-*-*"):
                 pid = folder.name.split("-")[1]
-                if pid.isdigit() and not Path("/proc", pid).exists():
+                if pid.isdigit() and not system.alive(int(pid)):
                     with contextlib.suppress(OSError):
-                        folder.rmdir()
+                        folder.rmdir() if self.grouped else folder.unlink()
 
 
 def machine_memory_mb() -> int:
     """The most memory that it makes sense to promise to a sandbox of this machine."""
-    nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(_TRUSTED_MB, nbytes // 2**20)
+    return max(_TRUSTED_MB, system.memory_nbytes() // 2**20)
 
 
 def openable(count: int, files: int) -> int:
@@ -117,8 +144,14 @@ def openable(count: int, files: int) -> int:
     return count if soft == resource.RLIM_INFINITY else min(count, (soft - _OTHER_FILES) // files)
 
 
-def detect() -> Limits:
-    """What this process may do on this machine."""
+def detect(notes: Path = Path()) -> Limits:
+    """What this process may do on this machine.
+
+    Args:
+        notes: A folder for notes of sandboxes that end for their memory.
+    """
+    if not system.LIMITS_DATA:
+        return Limits("watched", notes, notes, "only Linux has them")
     reasons = []
     for found in (_version_1(), _version_2()):
         if isinstance(found, str):
@@ -129,6 +162,14 @@ def detect() -> Limits:
             return found
         reasons.append(f"{found.kind}: {problem}")
     return Limits("rlimit", Path(), Path(), "; ".join(reasons))
+
+
+def _watch(nbytes: int, note: Path) -> None:
+    """End this process, and what it has started, once it has had more memory than it may."""
+    while system.peak_nbytes() <= nbytes:
+        time.sleep(_LOOK_SECONDS)
+    note.touch(mode=0o600)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _problem(limits: Limits) -> str:

@@ -1,4 +1,4 @@
-"""The system's calls for namespaces, mounts and capabilities, which Python lacks.
+"""Linux's calls for namespaces, mounts and capabilities, which Python lacks.
 
 Each raises `OSError` if the system refuses. An ordinary user needs a user namespace for all this;
 root doesn't.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 from pathlib import Path
 
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND = 1, 2, 4, 8, 32, 4096
 _REC, _PRIVATE = 16384, 1 << 18
 _NEWNS, _NEWUSER, _NEWPID = 0x00020000, 0x10000000, 0x20000000
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _CAPABILITY_VERSION = 0x20080522
 _KEPT = (0, 1, 2, 3, 4, 5, 6, 7, 10, 13, 14, 23)
 """What root keeps: to own and read files, to become other users, to bind low ports, to lock memory
@@ -43,6 +41,11 @@ def next_child_apart() -> None:
 def next_child_beside(own: int) -> None:
     """Have further children be where this process is; `own` is its namespace, as a file."""
     _checked(_libc.setns(own, _NEWPID))
+
+
+def outer_number() -> int:
+    """This process's number where /proc was mounted: not here, in namespaces of its own."""
+    return int(os.readlink("/proc/self"))
 
 
 def own_processes() -> int:
@@ -82,16 +85,6 @@ def make_read_only(point: Path) -> None:
     """Let nobody in these mounts write to what is mounted there."""
     kept = os.statvfs(point).f_flag & (_NOSUID | _NODEV | _NOEXEC)  # which only others may lift
     _mount("none", str(point), "", _REMOUNT | _BIND | _RDONLY | kept)
-
-
-def adopt_orphans() -> None:
-    """Become the parent of what descendants leave behind."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def end_with_parent() -> None:
-    """Be killed when the parent ends."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def drop_capabilities() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import selectors
 import socket
 import threading
 from typing import TYPE_CHECKING
@@ -73,13 +74,21 @@ class GatewayServer:
         if gateway is not None:
             gateway.address = (self.url, token)
         self._closed = threading.Event()
+        self._socket.setblocking(False)
+        self._wake, self._waker = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for end in (self._socket, self._wake):
+            self._selector.register(end, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._accept, name="shoal-http", daemon=True)
         self._thread.start()
 
     def _accept(self) -> None:
         while not self._closed.is_set():
+            self._selector.select()
             try:
                 connection, peer = self._socket.accept()
+            except BlockingIOError:
+                continue
             except OSError as error:
                 if not self._closed.wait(_PAUSE):
                     log.warning("a connection could not be accepted: %s", error)
@@ -119,11 +128,14 @@ class GatewayServer:
 
     def close(self) -> None:
         """Accept no more."""
+        if self._closed.is_set():
+            return
         self._closed.set()
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._waker.send(b"!")
         self._thread.join()
+        self._selector.close()
+        for end in (self._socket, self._wake, self._waker):
+            end.close()
 
 
 def server_tls(certificate: str, private_key: str) -> ssl.SSLContext:

@@ -12,7 +12,6 @@ them have namespaces of their own (see `isolation.py`). Each has a folder, which
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -28,24 +27,22 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from shoal import system
 from shoal.platform import limits
 from shoal.platform.housing import home_of, remove, sweep
 from shoal.platform.isolation import Forked, Isolation
-from shoal.platform.sandbox import Entry, serve
+from shoal.platform.sandbox import Entry, receive_frame, send_frame, serve
 from shoal.types import Resources
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NO_NEW_PRIVS = 38
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _KEPT_SHARE = 3
 """An allocator keeps up to this part of a sandbox's memory."""
-_MESSAGE = 1 << 16
 _END_SECONDS = 2.0
 """How long branches may take to end by themselves."""
 _PAUSE = 0.002
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Zygote:
@@ -66,6 +63,8 @@ class Zygote:
         self._number = number
         """That of its process, outside of namespaces."""
         self._home = home_of(isolation.hidden, number)
+        self._parent = os.getppid()
+        self._process = os.getpid()
         self._branches: set[int] = set()
         self._children: dict[int, tuple[int, Forked]] = {}
         """Sandboxes' numbers, and what they are, by process id."""
@@ -82,15 +81,16 @@ class Zygote:
         self._say(
             op="ready",
             limits=self._limits.kind,
-            reason=self._limits.reason,
+            warning=self._limits.warning,
             isolation=self._isolation.reason or "namespaces",
         )
 
     def run(self) -> None:
-        """Obey until the gateway hangs up."""
+        """Obey until the gateway hangs up, or the parent ends."""
+        listening = [self._gateway, self._wake]
         try:
-            while True:
-                readable, _, _ = select.select([self._gateway, self._wake], [], [])
+            while os.getppid() == self._parent:
+                readable, _, _ = select.select(listening, [], [], system.LOOK_SECONDS)
                 if self._wake in readable:
                     with contextlib.suppress(BlockingIOError):
                         self._wake.recv(4096)
@@ -102,15 +102,18 @@ class Zygote:
 
     def _say(self, **message: Any) -> None:
         with contextlib.suppress(OSError):
-            self._gateway.send(json.dumps(message).encode())
+            send_frame(self._gateway, json.dumps(message).encode())
 
     def _obey(self) -> bool:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._gateway, _MESSAGE, 8)
+            first, descriptors, _, _ = socket.recv_fds(self._gateway, 1, 8)
         except OSError:
             return False
-        if not data:
+        data = receive_frame(self._gateway) if first else None
+        if data is None:
             return False
+        if descriptors:
+            self._say(op="received")
         message = json.loads(data)
         if message["op"] == "preload":
             self._preload(message["modules"])
@@ -179,8 +182,8 @@ class Zygote:
         for stale in (self._gateway, self._wake, self._wakers):
             stale.close()
         os.setsid()
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        system.end_with_parent(self._process)
+        system.refuse_privileges()
         os.dup2(out, 1)
         os.dup2(err, 2)
         os.close(out)
@@ -264,9 +267,10 @@ def _keep_freed_memory(nbytes: int) -> None:
 
     Arrays that are mapped and unmapped one by one cost a page fault for every page, each time.
     """
-    if hasattr(_libc, "mallopt"):
-        _libc.mallopt(_M_MMAP_MAX, 0)
-        _libc.mallopt(_M_TRIM_THRESHOLD, min(nbytes, 2**31 - 1))
+    mallopt = system.call("mallopt")
+    if mallopt is not None:
+        mallopt(_M_MMAP_MAX, 0)
+        mallopt(_M_TRIM_THRESHOLD, min(nbytes, 2**31 - 1))
 
 
 def _reseed() -> None:
@@ -291,7 +295,7 @@ def main(descriptor: int, entry: str, hidden: str, isolated: bool) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    limited = limits.detect()
+    limited = limits.detect(Path(hidden))
     limited.sweep()
     sweep(hidden)
     isolation = Isolation(hidden, isolated)

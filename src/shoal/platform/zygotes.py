@@ -19,10 +19,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from shoal import system
 from shoal.platform.housing import Housing, hidden_folder
+from shoal.platform.sandbox import send_frame
 from shoal.types import Resources
 
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 _HASHES = {"PYTHONHASHSEED": "0"}
 """Strings hash alike on all workers, as those expect who share data out by hashes."""
 _PROGRAM = (
@@ -30,9 +37,25 @@ _PROGRAM = (
     "from shoal.platform.zygote import main; main({fd}, {entry!r}, {hidden!r}, {isolated})"
 )
 _END_SECONDS = 5.0
+_FIRST = b"!"
+"""Goes before each message to a zygote, with the files that belong to it."""
+_HEAD = 4
+"""Bytes that tell how long a message is."""
+_READ = 1 << 16
+_BUFFER = 1 << 18
+"""Bytes that a channel holds: a zygote mustn't wait for a gateway that waits for it."""
 
 Key = tuple[int, str]
 """Which branch: a number of slots and a session."""
+
+
+def _channel() -> tuple[socket.socket, socket.socket]:
+    """A connection between a gateway and a zygote."""
+    outside, inside = socket.socketpair()
+    for end in (outside, inside):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+    return outside, inside
 
 
 class Branch:
@@ -41,10 +64,15 @@ class Branch:
     def __init__(self, sock: socket.socket, preloaded: Iterable[str] = ()) -> None:
         self.socket = sock
         self._preloaded = set(preloaded)
+        self._arriving = bytearray()
+        """What has come of a message that isn't complete."""
+        self._sent: deque[contextlib.ExitStack] = deque()
+        """Copies of files on their way: macOS may drop those that nobody else has open."""
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Have packages imported before the next fork."""
-        new = [module for module in modules if module not in self._preloaded]
+        """Have packages imported before the next fork, where they survive one."""
+        wanted = modules if system.PRELOADS else ()
+        new = [module for module in wanted if module not in self._preloaded]
         if new:
             self._preloaded.update(new)
             self._send({"op": "preload", "modules": new})
@@ -65,25 +93,59 @@ class Branch:
 
     def branch(self) -> Branch:
         """Another zygote, forked from this one."""
-        outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        outside, inside = _channel()
         with inside:
             self._send({"op": "branch"}, [inside.fileno()])
         return Branch(outside, self._preloaded)
 
     def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        with contextlib.ExitStack() as copies:
+            for descriptor in descriptors:
+                copies.callback(os.close, os.dup(descriptor))
+            if descriptors:
+                self._sent.append(copies.pop_all())
         with contextlib.suppress(OSError):  # it has ended, which is reported as such
-            socket.send_fds(self.socket, [json.dumps(message).encode()], list(descriptors))
+            if descriptors:
+                socket.send_fds(self.socket, [_FIRST], list(descriptors))
+            else:
+                self.socket.sendall(_FIRST)
+            send_frame(self.socket, json.dumps(message).encode())
+
+    def messages(self) -> Iterator[dict[str, Any]] | None:
+        """What has arrived, without waiting; None if it has hung up."""
+        try:
+            data = self.socket.recv(_READ, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return iter(())
+        except OSError:
+            return None
+        self._arriving += data
+        return self._complete() if data else None
+
+    def _complete(self) -> Iterator[dict[str, Any]]:
+        while len(self._arriving) >= _HEAD:
+            end = _HEAD + int.from_bytes(self._arriving[:_HEAD], "little")
+            if len(self._arriving) < end:
+                return
+            message = json.loads(self._arriving[_HEAD:end])
+            del self._arriving[:end]
+            if message["op"] == "received":
+                self._sent.popleft().close()
+            else:
+                yield message
 
     def close(self) -> None:
         """Hang up, which ends it."""
         self.socket.close()
+        while self._sent:
+            self._sent.popleft().close()
 
 
 class ZygoteProcess(Branch):
     """A zygote that the gateway has started itself."""
 
     def __init__(self, entry: str, slots: int, housing: Housing) -> None:
-        outside, inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        outside, inside = _channel()
         super().__init__(outside)
         path = [os.path.abspath(item) if item else os.getcwd() for item in sys.path]
         program = _PROGRAM.format(
@@ -98,19 +160,22 @@ class ZygoteProcess(Branch):
             stdin=subprocess.DEVNULL,
             pass_fds=(inside.fileno(),),
             start_new_session=True,
-            env=_HASHES | dict.fromkeys(_THREADS, str(slots)) | housing.environment(os.environ),
+            env=_HASHES
+            | dict.fromkeys(_THREADS, str(slots))
+            | housing.environment(os.environ)
+            | system.variables(),
         )
         inside.close()
 
     def discard(self) -> None:
         """Leave nothing of one that has hung up."""
-        self.socket.close()
+        super().close()
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
         """Hang up, which ends it, and wait until it has ended."""
-        self.socket.close()
+        super().close()
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -171,20 +236,15 @@ class Zygotes:
         self._selector.register(branch.socket, selectors.EVENT_READ, callback)
 
     def _on_message(self, branch: Branch, lost: Callable[[], None]) -> None:
-        try:
-            data = branch.socket.recv(1 << 16, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
+        messages = branch.messages()
+        if messages is None:
             lost()
             return
-        message = json.loads(data)
-        if message["op"] == "ready":
-            self.limits = message["limits"]
-            self.isolation = message["isolation"]
-        self._messages.append(message)
+        for message in messages:
+            if message["op"] == "ready":
+                self.limits = message["limits"]
+                self.isolation = message["isolation"]
+            self._messages.append(message)
 
     def _lost_zygote(self, zygote: ZygoteProcess, slots: int) -> None:
         """A zygote has ended; its branches end by themselves."""

@@ -18,7 +18,6 @@ import importlib.util
 import os
 import platform
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Literal
@@ -27,6 +26,7 @@ from urllib.parse import quote
 from shoal.errors import StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.private import guarded_folder, open_private, private_folder
 from shoal.storage.resp import Connection, not_ready, parse_url
+from shoal.system import LINUX, granted_nbytes, temporary_folder
 
 _START_SECONDS = 15.0
 _LOAD_SECONDS = 600.0
@@ -142,11 +142,7 @@ class EmbeddedServer:
 
 def default_memory_mb() -> int:
     """Half of what this machine, or the control group that we are in, has."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            total = min(total, int(Path(path).read_text()))
-    return max(_LEAST_MEMORY_MB, total // 2 // 2**20)
+    return max(_LEAST_MEMORY_MB, granted_nbytes() // 2 // 2**20)
 
 
 def _private(folder: Path) -> Path:
@@ -167,7 +163,7 @@ def _digest(folder: Path) -> str:
 def runtime_folder() -> Path:
     """The user's own folder for sockets and locks."""
     given = os.environ.get("XDG_RUNTIME_DIR")
-    base = Path(given) if given and os.access(given, os.W_OK) else Path(tempfile.gettempdir())
+    base = Path(given) if given and os.access(given, os.W_OK) else temporary_folder()
     folder = base / f"shoal-{os.getuid()}"
     try:
         return guarded_folder(folder)
@@ -268,7 +264,7 @@ def _start(folder: Path, socket: Path, memory_mb: int, file: int | None) -> int:
         sys.executable,
         [
             *(sys.executable, "-I", "-S", str(keeper)),
-            *(str(folder / "server.lock"), str(socket), *command),
+            *("signal" if LINUX else "watch", str(folder / "server.lock"), str(socket), *command),
         ],
         os.environ,
         file_actions=actions,

@@ -21,6 +21,7 @@ from shoal.errors import SettingsError, StoreInterrupted, StoreRefused, StoreUna
 from shoal.storage.codec import Buffer
 from shoal.storage.outage import outage_of
 from shoal.storage.pulse import present_pulse
+from shoal.system import MOST_AT_ONCE, at_once
 
 Arg = str | int | float | Buffer | list[Buffer]
 """A command's argument; a list of buffers is one argument, written without joining."""
@@ -31,7 +32,6 @@ _CONNECT_SECONDS = 5.0
 _REPLY_SECONDS = 60.0
 _GATHER = 32 * 1024
 """Smaller pieces are joined before they are written."""
-_IOV_MAX = 512
 _TLS_CHUNK = 256 * 1024
 """What is encrypted and sent within one time limit."""
 _UNSENT = 128 * 1024
@@ -298,7 +298,7 @@ class Connection:
     def _write_some(self, views: list[memoryview]) -> int:
         if self.address.tls:
             return self._socket.send(views[0][:_TLS_CHUNK])
-        return self._socket.sendmsg(views[:_IOV_MAX])
+        return self._socket.sendmsg(at_once(views))
 
     def reply(self, patience: float = 0.0) -> Any:
         """The next reply, for which the server may take `patience` seconds longer than usual."""
@@ -389,7 +389,7 @@ class Connection:
         self._end += self._received(self._view[self._end :])
 
     def _received(self, place: memoryview) -> int:
-        got = self._socket.recv_into(place)
+        got = self._socket.recv_into(place[:MOST_AT_ONCE])
         if not got:
             raise ConnectionResetError("the server hung up")
         pulse = present_pulse()

@@ -24,12 +24,11 @@ from pathlib import Path
 from shoal.private import guarded_folder, open_private
 from shoal.storage.archive import PIECE, SHARED, Piece
 from shoal.storage.codec import Blob, blob_nbytes
+from shoal.system import at_once, shared_folder
 from shoal.types import RunId
 
-_ROOT = Path("/dev/shm")
 WORTHWHILE = 64 * 1024
 """Smaller outputs go through the store."""
-_IOV_MAX = 512
 _SPARE = "spare."
 """Begins the names of files that may be written over; their size follows."""
 _MOST_SPARE = 1 << 30
@@ -47,7 +46,7 @@ class SharedFolder:
 
     @staticmethod
     def create(run: RunId, retired: SharedFolder | None = None) -> SharedFolder | None:
-        """A folder for a run, or None where the machine has no shared memory folder.
+        """A folder for a run, or None where none can be made.
 
         Args:
             run: Whose folder it is.
@@ -55,7 +54,7 @@ class SharedFolder:
         """
         if retired is not None and retired._move(run):
             return retired
-        root = _ROOT / f"shoal-{os.getuid()}"
+        root = shared_folder()
         try:
             guarded_folder(root)
             creating = _locked(root / ".lock")
@@ -216,7 +215,7 @@ def _in_use(path: str) -> bool:
 def _write_all(descriptor: int, blob: Blob) -> None:
     views = [memoryview(buffer).cast("B") for buffer in blob if len(buffer)]
     while views:
-        written = os.writev(descriptor, views[:_IOV_MAX])
+        written = os.writev(descriptor, at_once(views))
         while views and written >= len(views[0]):
             written -= len(views.pop(0))
         if written:
