@@ -11,8 +11,16 @@ add(add(1, 2), 3).compute()
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    from shoal.errors import UnsupportedSystem
+
+    problem = UnsupportedSystem()
+    command = sys.argv[0].replace("\\", "/").rpartition("/")[2].partition(".")[0] == "shoal"
+    raise SystemExit(f"error: {problem}") if command else problem
 
 if TYPE_CHECKING:
     from shoal.engine import compute, plan, submit

@@ -34,6 +34,7 @@
     │   ├── HistoryLocked          another process is writing to it
     │   └── HistoryDamaged         something in it can't be read
     ├── NoThread                   the system lets this process start no more threads
+    ├── UnsupportedSystem          Shoal doesn't run on this operating system
     ├── RemoteTraceback            where on a worker an exception was raised: its cause
     └── ProtocolViolation          ourselves
 
@@ -127,6 +128,13 @@ class NothingKept(UnknownRun):
             "kept for as long, or as much, as keep_seconds and keep_mb say. Run the workflow again "
             "without resume=.",
         )
+
+
+class UnsupportedSystem(ShoalError, ImportError):
+    """Shoal doesn't run on this operating system."""
+
+    def __init__(self) -> None:
+        super().__init__("Shoal runs on Linux and macOS; on Windows, use it in WSL 2.")
 
 
 class TaskError(ShoalError):
