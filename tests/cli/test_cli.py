@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from cli_examples import Said, Shoal, run_of
 
 from observing import PATIENCE, eventually, processes_mentioning
-from shoal import __version__
+from shoal import __version__, system
 from shoal.cli.main import COMMANDS, main
 from shoal.engine import default_engine
 from shoal.platform.http import HttpPlatform
@@ -467,7 +468,25 @@ def test_the_doctor_tells_what_is_not_in_order(
     said = shoal("doctor")
     assert said.code == 1
     assert re.search(r"^FAIL  history .*can't be used", said.out, re.MULTILINE)
-    assert "1 of 11 checks failed" in said.err
+    assert "1 of 13 checks failed" in said.err
+
+
+def test_the_doctor_tells_what_a_missing_facility_means(
+    shoal: Shoal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LINUX", "LIMITS_DATA"):
+        monkeypatch.setattr(system, name, False)
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (200, 4096))
+    said = shoal("doctor")
+    assert said.code == 0, said.out
+    for finding in (
+        r"system .* packages are loaded by each new sandbox",
+        r"limits .* memory is watched: .*; no CPU quota",
+        r"isolation .* sandboxes see each other: no namespaces \(only Linux has them\)",
+        r"shared memory .* files in .*, mapped",
+        r"open files .* may open 200, and 32 sandboxes may need 256",
+    ):
+        assert re.search(rf"^ok    {finding}", said.out, re.MULTILINE), said.out
 
 
 # gateway.

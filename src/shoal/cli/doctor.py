@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import resource
 import socket
 import sys
 import time
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from shoal import system
 from shoal.connecting import open_history
 from shoal.errors import ShoalError
 from shoal.platform import isolation, limits
@@ -29,6 +31,10 @@ _EXTRAS = {
     "dask": ("dask", "pandas"),
     "dev": ("pytest", "hypothesis", "mypy", "ruff"),
 }
+
+_FILES_PER_SANDBOX = 6
+"""Its page, its control, its two streams, and the two connections that it may have."""
+_FILES_BESIDE = 64
 
 Finding = tuple[bool, str]
 """Whether it works, and what is to be said of it."""
@@ -58,8 +64,18 @@ def _python() -> Finding:
     return sys.version_info >= (3, 11), f"{platform.python_version()} on {platform.platform()}"
 
 
+def _system() -> Finding:
+    if system.LINUX:
+        return True, "Linux: all that Shoal can use"
+    hidden = f", which {system.PORTABLE} hides" if sys.platform == "linux" else ""
+    return True, (
+        f"does without what only Linux has{hidden}: packages are loaded by each new sandbox, "
+        "which starts later; a task's processes that leave its group may outlive it"
+    )
+
+
 def _cores() -> Finding:
-    return True, f"{len(os.sched_getaffinity(0))} cores for workers"
+    return True, f"{system.cores()} cores for workers"
 
 
 def _binary() -> Finding:
@@ -102,6 +118,8 @@ def _limits() -> Finding:
     found = limits.detect()
     if found.kind == "rlimit":
         return True, f"only resource limits: no CPU quota ({found.reason})"
+    if found.kind == "watched":
+        return True, "memory is watched: a sandbox that exceeds its limit is killed; no CPU quota"
     return True, f"CPU and memory by {found.kind}"
 
 
@@ -116,11 +134,23 @@ def _isolation() -> Finding:
 
 
 def _shared_memory() -> Finding:
-    folder = Path("/dev/shm")
-    if not os.access(folder, os.W_OK):
-        return True, "none: large outputs go through the server"
-    free = os.statvfs(folder)
-    return True, f"{free.f_bavail * free.f_frsize / 2**30:.1f} GiB free for large outputs"
+    folder = system.shared_folder()
+    if not os.access(folder.parent, os.W_OK):
+        return True, f"none: {folder.parent} isn't writable, so large outputs go through the server"
+    free = os.statvfs(folder.parent).f_bavail * os.statvfs(folder.parent).f_frsize / 2**30
+    where = "memory" if folder.parent == Path("/dev/shm") else f"files in {folder}, mapped"
+    return True, f"{where}: {free:.1f} GiB free for large outputs"
+
+
+def _files() -> Finding:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    wanted = resolve({}).sandboxes * _FILES_PER_SANDBOX + _FILES_BESIDE
+    if most == resource.RLIM_INFINITY or most >= wanted:
+        return True, "a process may open as many as all sandboxes need"
+    return True, (
+        f"a process may open {most}, and {resolve({}).sandboxes} sandboxes may need {wanted}: "
+        f"`ulimit -n {wanted}` raises that"
+    )
 
 
 def _loopback() -> Finding:
@@ -135,6 +165,7 @@ def _history() -> Finding:
 
 _CHECKS: dict[str, Callable[[], Finding]] = {
     "python": _python,
+    "system": _system,
     "cores": _cores,
     "server binary": _binary,
     "embedded server": _server,
@@ -143,6 +174,7 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
     "limits": _limits,
     "isolation": _isolation,
     "shared memory": _shared_memory,
+    "open files": _files,
     "ports": _loopback,
     "history": _history,
 }
