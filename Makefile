@@ -4,8 +4,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ROUNDS := 10
+PORTABLE := tests/test_portable.py tests/contract/test_platform.py tests/faults/test_lost_workers.py \
+	tests/platform/test_limits.py tests/platform/test_zygote.py tests/session/test_compute.py \
+	tests/storage/test_embedded.py
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests quick search bench planning predictions load chaos quality factors farm fuzz executors conformance-joblib conformance-dask clean
+.PHONY: help demo test lint types layers tests portable quick search bench planning predictions load chaos quality factors farm fuzz executors conformance-joblib conformance-dask clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
@@ -56,6 +59,10 @@ layers: $(VENV)/.dev
 
 tests: $(VENV)/.dev
 	$(BIN)/pytest --numprocesses 3 --dist loadfile
+	SHOAL_PORTABLE=1 $(BIN)/pytest --numprocesses 3 --dist loadfile $(PORTABLE)
+
+portable: $(VENV)/.dev  ## the tests with servers and processes, without what only Linux has
+	SHOAL_PORTABLE=1 $(BIN)/pytest -m real --numprocesses 3 --dist loadfile
 
 quick: $(VENV)/.dev  ## only the tests that need no server and no processes
 	$(BIN)/pytest -m "not real"

@@ -13,9 +13,16 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+import linux_hidden
 from observing import eventually, processes_mentioning
+from shoal import system
 from shoal.engine import default_engine
 from shoal.session import Session
+
+if not Path("/proc/self").exists():
+    raise pytest.UsageError("The tests look at processes through /proc: run them on Linux.")
+if not system.LINUX:
+    linux_hidden.install()
 
 settings.register_profile(
     "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -31,7 +38,12 @@ def private_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="shoal-"))
     with pytest.MonkeyPatch.context() as patch:
         for variable in [name for name in os.environ if name.startswith("SHOAL_")]:
-            patch.delenv(variable)
+            if variable != system.PORTABLE:
+                patch.delenv(variable)
+        if not system.LINUX:
+            path = (str(Path(__file__).parent / "portable"), os.environ.get("PYTHONPATH", ""))
+            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+            patch.setenv(linux_hidden.NOTES, str(folder / "linux-only"))
         for variable, name in (("XDG_DATA_HOME", "data"), ("XDG_RUNTIME_DIR", "run")):
             (folder / name).mkdir(mode=0o700)
             patch.setenv(variable, str(folder / name))
@@ -41,8 +53,11 @@ def private_folder() -> Iterator[Path]:
         default_engine.close()
     eventually(lambda: not processes_mentioning(str(folder)))
     left = processes_mentioning(str(folder))
+    notes = folder / "linux-only"
+    used = notes.read_text() if notes.exists() else ""
     shutil.rmtree(folder, ignore_errors=True)
     assert not left, f"processes are left over: {left}"
+    assert not used, f"only Linux has what Shoal used: {used}"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,63 @@
+"""The portable mode reaches every process, and so does the check that nothing of Linux is used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import linux_hidden
+from observing import PATIENCE
+from shoal import system
+
+pytestmark = pytest.mark.real
+
+PROGRAM = """
+import os, sys
+import shoal
+from shoal import system, task
+
+def tried():
+    # As if it were code of Shoal's.
+    try:
+        exec(compile("open('/proc/self/stat')", system.__file__, "exec"))
+    except RuntimeError as error:
+        return type(error).__name__
+    return "opened"
+
+@task
+def look():
+    open("/proc/self/stat").close()  # a task may
+    return system.LINUX, hasattr(os, "memfd_create"), tried()
+
+@task
+def both(*found):
+    return list(found)
+
+if __name__ == "__main__":
+    print(system.LINUX, tried(), both(look(), look()).compute())
+"""
+
+
+def test_processes_do_without_what_is_hidden_and_tell_when_they_do_not(tmp_path: Path) -> None:
+    script, notes = tmp_path / "script.py", tmp_path / "notes"
+    script.write_text(PROGRAM)
+    variables = {
+        system.PORTABLE: "1",
+        "PYTHONPATH": str(Path(__file__).parent / "portable"),
+        linux_hidden.NOTES: str(notes),
+    }
+    said = subprocess.run(
+        [sys.executable, str(script)],
+        env=os.environ | variables,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE,
+        check=True,
+        text=True,
+    ).stdout
+    assert said == f"False LinuxOnly {[(False, False, 'LinuxOnly')] * 2}\n"
+    assert len(notes.read_text().splitlines()) == 3
