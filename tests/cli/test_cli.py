@@ -476,7 +476,7 @@ def test_the_doctor_tells_what_a_missing_facility_means(
 ) -> None:
     for name in ("LINUX", "LIMITS_DATA"):
         monkeypatch.setattr(system, name, False)
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (200, 4096))
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (200, 200))
     said = shoal("doctor")
     assert said.code == 0, said.out
     for finding in (

@@ -20,7 +20,7 @@ from shoal.connecting import open_history
 from shoal.errors import ShoalError
 from shoal.platform import isolation, limits
 from shoal.platform.housing import hidden_folder
-from shoal.settings import resolve
+from shoal.settings import SANDBOXES, resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
 from shoal.storage.places import places
 from shoal.storage.redis import RedisStore
@@ -143,14 +143,13 @@ def _shared_memory() -> Finding:
 
 
 def _files() -> Finding:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    wanted = resolve({}).sandboxes * _FILES_PER_SANDBOX + _FILES_BESIDE
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a gateway raises its own up to that
+    settings = resolve({})
+    sandboxes = settings.sandboxes or max(SANDBOXES, settings.at_once)
+    wanted = sandboxes * _FILES_PER_SANDBOX + _FILES_BESIDE
     if most == resource.RLIM_INFINITY or most >= wanted:
         return True, "a process may open as many as all sandboxes need"
-    return True, (
-        f"a process may open {most}, and {resolve({}).sandboxes} sandboxes may need {wanted}: "
-        f"`ulimit -n {wanted}` raises that"
-    )
+    return True, f"a process may open {most}, and {sandboxes} sandboxes may need {wanted}"
 
 
 def _loopback() -> Finding:
