@@ -59,6 +59,84 @@ def test_settings_from_all_places_come_together(
     )
 
 
+# A token goes to the platform that is set in the same place.
+
+A, B = "http://a:1", "http://b:2"
+
+
+@pytest.mark.parametrize(
+    ("variables", "file", "call", "token"),
+    [
+        ({"platform": A, "token": "a"}, {}, {}, "a"),
+        ({"platform": A, "token": "a"}, {"platform": B}, {}, None),
+        ({"platform": A, "token": "a"}, {"platform": B, "token": "b"}, {}, "b"),
+        ({"platform": A, "token": "a"}, {"platform": A}, {}, "a"),
+        ({"platform": A, "token": "a"}, {}, {"platform": B}, None),
+        ({"platform": A, "token": "a"}, {}, {"platform": A}, "a"),
+        ({"platform": A, "token": "a"}, {}, {"platform": B, "token": "b"}, "b"),
+        ({"token": "a"}, {"platform": B}, {}, None),
+        ({"token": "a"}, {}, {"platform": B}, "a"),
+        ({"token": "a"}, {"platform": B}, {"platform": A}, "a"),
+        ({}, {"platform": B, "token": "b"}, {"platform": A}, None),
+        ({"platform": A}, {"token": "b"}, {}, "b"),
+        ({"token": "a"}, {"platform": B}, {"platform": None}, "a"),
+    ],
+)
+def test_a_token_is_for_the_platform_that_is_set_in_the_same_place(
+    write: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    file: dict[str, str],
+    call: dict[str, str],
+    token: str | None,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SHOAL_{name.upper()}", value)
+    write("\n".join(f'{name} = "{value}"' for name, value in file.items()))
+    assert resolve(call).token == token
+
+
+def test_an_invoker_that_only_a_file_names_gets_no_token_but_the_file_s(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write('invoker = "http://host:8471"')
+    with pytest.raises(SettingsError, match=r"names an invoker.* SHOAL_INVOKER"):
+        resolve({})
+    assert resolve({"invoker": None}).invoker is None
+    monkeypatch.setenv("SHOAL_INVOKER", "http://host:8471")
+    assert resolve({}).invoker == "http://host:8471"
+
+
+# A file that somebody else could have written is refused.
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o664, 0o666])
+def test_a_file_that_others_can_write_is_refused(write: Write, tmp_path: Path, mode: int) -> None:
+    write("workers = 2")
+    (tmp_path / "shoal.toml").chmod(mode)
+    if mode & 0o020 and not mode & 0o002 and os.getuid() != 0:
+        pytest.skip("the group may be the user's own")
+    with pytest.raises(SettingsError, match=r"others can write to it.*`chmod go-w \S+shoal.toml`"):
+        resolve({})
+
+
+def test_a_file_in_a_folder_that_others_can_write_is_refused(write: Write, tmp_path: Path) -> None:
+    write("workers = 2")
+    tmp_path.chmod(0o777)
+    with pytest.raises(SettingsError, match=r"others can write to its folder.*`chmod go-w "):
+        resolve({})
+    tmp_path.chmod(0o1777)  # in which nobody can replace others' files
+    assert resolve({}).workers == 2
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_is_refused(write: Write, tmp_path: Path) -> None:
+    write("workers = 2")
+    os.chown(tmp_path / "shoal.toml", 65534, 65534)
+    with pytest.raises(SettingsError, match=r"belongs to another user \(number 65534\).*`cp "):
+        resolve({})
+
+
 VALUES: dict[str, Any] = {
     "store": "redis://host",
     "durable": True,
@@ -107,7 +185,8 @@ def test_every_setting_can_be_an_argument(name: str) -> None:
 def test_every_setting_can_be_in_the_file(write: Write, name: str) -> None:
     value = VALUES[name]
     text = f'"{value}"' if isinstance(value, str) else str(value).lower()
-    write(f"# a comment\n{name} = {text}\n")
+    beside = 'token = "t"\n' if name == "invoker" else ""
+    write(f"# a comment\n{name} = {text}\n{beside}")
     assert getattr(resolve({}), name) == value
 
 

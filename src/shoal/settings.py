@@ -3,11 +3,16 @@
 An argument beats the block of `options` that it is in, and an inner block an outer one; a block
 beats the file, the file beats a variable, a variable beats the default. What is unknown or
 ill-typed is an error that names the nearest valid setting.
+
+A file that somebody else could have written is refused. A token goes to the platform that is set in
+the same place, never to one that a file names beside it.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -167,10 +172,43 @@ def in_force(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def resolve(arguments: Mapping[str, Any]) -> Settings:
     """The settings in force, given some as arguments."""
-    settings = Settings()
-    settings = _updated(settings, _from_environment(), "the environment")
-    settings = _updated(settings, _from_file(Path.cwd() / FILE), FILE)
+    variables, file = _from_environment(), _from_file(Path.cwd() / FILE)
+    _keep_tokens_apart(variables, file, arguments)
+    _check_invoker(variables, file, arguments)
+    settings = _updated(Settings(), variables, "the environment")
+    settings = _updated(settings, file, FILE)
     return _updated(settings, arguments, "the call")
+
+
+def _keep_tokens_apart(
+    variables: dict[str, Any], file: dict[str, Any], arguments: Mapping[str, Any]
+) -> None:
+    """Forget tokens that would go to a gateway which is named elsewhere.
+
+    A token belongs to the platform that is set in the same place. Where that names none, it is for
+    the platform of the call; but what a file names gets nothing that isn't in the file, for it may
+    have come with somebody else's code.
+    """
+    named = [each["platform"] for each in (arguments, file, variables) if "platform" in each]
+    if named and named[0] is not None:
+        for source in (file, variables):
+            if source.get("platform", named[0]) != named[0]:
+                source.pop("token", None)
+        if "platform" in file and not {"platform"} & (arguments.keys() | variables.keys()):
+            variables.pop("token", None)
+
+
+def _check_invoker(
+    variables: Mapping[str, Any], file: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> None:
+    """An invoker gets a token of each run: one that only a file names gets none but the file's."""
+    if "invoker" not in file or "token" in file or "invoker" in arguments:
+        return
+    if variables.get("invoker") != file["invoker"]:
+        raise SettingsError(
+            f"{FILE} names an invoker, which is sent a token of each run, but no token: set token "
+            "there, too, or SHOAL_INVOKER to the same URL if you trust it."
+        )
 
 
 def _updated(settings: Settings, found: Mapping[str, Any], where: str) -> Settings:
@@ -248,7 +286,9 @@ def _from_file(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            _check_trusted(path, os.fstat(file.fileno()), path.parent.stat())
+            found = tomllib.loads(file.read())
     except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path} can't be read: {error}.") from error
     return _without_table(found)
@@ -267,3 +307,43 @@ def _without_table(found: dict[str, Any]) -> dict[str, Any]:
     for name in table.keys() & found.keys():
         raise SettingsError(f"{FILE} sets {name} twice: at its top, and in [shoal].")
     return {**found, **table}
+
+
+def _check_trusted(path: Path, file: os.stat_result, folder: os.stat_result) -> None:
+    """Refuse what somebody else could have written: it says where code and data go."""
+    if file.st_uid not in (os.getuid(), 0):
+        raise SettingsError(
+            f"{path} isn't used: it belongs to another user (number {file.st_uid}), who could have "
+            f"your code and data sent anywhere. If you trust what is in it, make it yours: "
+            f"`cp {FILE} {FILE}.mine && mv -f {FILE}.mine {FILE}`; else work in another folder."
+        )
+    if _others_write(file):
+        raise SettingsError(
+            f"{path} isn't used: others can write to it, and have your code and data sent "
+            f"anywhere. Look at what is in it, and `chmod go-w {shlex.quote(str(path))}`."
+        )
+    if _others_write(folder) and not folder.st_mode & stat.S_ISVTX:
+        raise SettingsError(
+            f"{path} isn't used: others can write to its folder, and put another file in its "
+            f"place. `chmod go-w {shlex.quote(str(path.parent))}`, or work in another folder."
+        )
+
+
+def _others_write(found: os.stat_result) -> bool:
+    """Whether anybody but its owner and root can write to something."""
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _alone_in(found.st_gid)
+
+
+def _alone_in(group: int) -> bool:
+    """Whether a group is the user's own, as many systems make one for each ordinary user."""
+    import grp
+    import pwd
+
+    try:
+        user, found = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    own = user.pw_uid != 0 and user.pw_gid == group and found.gr_name == user.pw_name
+    return own and set(found.gr_mem) <= {user.pw_name}
