@@ -32,6 +32,7 @@ SAMPLES = [
     errors.GatewayUnavailable("nobody there"),
     errors.GatewayRefused("no such function"),
     errors.GatewayBusy("too many requests"),
+    errors.TokenRefused("http://127.0.0.1:8470", fixed=True),
     errors.StoreError("broken"),
     errors.StoreUnavailable("nobody there"),
     errors.StoreInterrupted("hung up"),

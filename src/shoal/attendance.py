@@ -4,7 +4,7 @@
    tries left.
 2. A worker whose task takes far longer than usual gets a twin.
 3. A platform that is away is borne with for a while: what couldn't be started counts as lost, and
-   is started later.
+   is started once it is back.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Attendance:
         self._glanced = 0.0
         self._losses: Counter[TaskId] = Counter()
         """How often workers have ended in a task that has tries left."""
-        self._patience = Patience()
+        self._patience, self._probing = Patience(), Patience()
         self._seen = (0, 0)
         """Tasks executed and bytes moved, when somebody last looked."""
 
@@ -112,6 +112,8 @@ class Attendance:
 
     def tend(self) -> None:
         """Start those workers anew that have given no sign of life for too long."""
+        if not self._probing.answered(self._platform, self._run):
+            return
         try:
             claims = self._store.tend(self._run)
         except StoreUnavailable:

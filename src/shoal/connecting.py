@@ -11,7 +11,7 @@ from shoal.metadata.remote import RedisHistory
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.platform.base import Platform
 from shoal.platform.housing import hidden_folder
-from shoal.platform.tokens import read_token
+from shoal.platform.tokens import Token, address_of, reached_as, read_token
 from shoal.settings import Settings
 from shoal.storage.cache import Cache, CachePlace, cache_key
 from shoal.storage.cachefolder import FolderCache
@@ -65,27 +65,42 @@ def remote_platform(settings: Settings) -> Platform | None:
     """The gateway that the settings name, if they name one."""
     if settings.platform is None:
         return None
-    from shoal.platform.http import HttpPlatform, gateway_address
+    from shoal.platform.http import HttpPlatform
 
-    gateway_address(settings.platform)  # before a token is asked for
-    return HttpPlatform(
-        settings.platform, gateway_token(settings), settings.latency, settings.ca_file
+    url, token = gateway_access(settings.platform, settings.token)
+    return HttpPlatform(url, token, settings.latency, settings.ca_file)
+
+
+def gateway_access(url: str, token: str | None) -> tuple[str, Token]:
+    """Where a gateway is reached, and its token: the one that is set, or that it left in a file."""
+    if token is not None:
+        return url, Token(token)
+    found, where = _left_token(url)
+    return where, Token(found, lambda: _left_token(url)[0])
+
+
+def _left_token(url: str) -> tuple[str, str]:
+    """The token that a gateway of this user has left for a URL, and the URL to reach it at."""
+    path = token_file(address_of(url)[2])
+    cure = (
+        "set token where platform is set (in the call, in shoal.toml, or SHOAL_TOKEN beside "
+        "SHOAL_PLATFORM) to what is in its token file"
     )
-
-
-def gateway_token(settings: Settings) -> str:
-    """The gateway's token: given, or in the file that a gateway of this user wrote."""
-    if settings.token is not None:
-        return settings.token
-    path = token_file()
     if not path.exists():
         raise SettingsError(
-            f"The gateway at {settings.platform} wants a token: set SHOAL_TOKEN, or token in "
-            "shoal.toml, to what `shoal gateway` wrote to its token file."
+            f"The gateway at {url} wants a token, and none of this user's gateways has left one "
+            f"for it in {path}: start `shoal gateway`, or {cure}."
         )
-    return read_token(path)
+    token, named = read_token(path)
+    where = reached_as(url, named) if named else None
+    if where is None:
+        raise SettingsError(
+            f"The gateway at {url} wants a token. The one in {path} belongs to "
+            f"{named or 'an older gateway'} and is sent nowhere else: use that URL, or {cure}."
+        )
+    return token, where
 
 
-def token_file() -> Path:
+def token_file(port: int) -> Path:
     """Where a stand-alone gateway of this user keeps its token."""
-    return hidden_folder() / "gateway.token"
+    return hidden_folder() / f"gateway-{port}.token"

@@ -18,7 +18,8 @@
     │   ├── RunTimeout             the result wasn't there in time
     │   └── RunStuck               nothing went on any more
     ├── PlatformError              the platform
-    │   ├── GatewayUnavailable     nobody answers, or the token is wrong
+    │   ├── GatewayUnavailable     nobody answers
+    │   │   └── TokenRefused       the gateway doesn't accept the token
     │   └── GatewayRefused         the gateway understood, and says no
     │       └── GatewayBusy        for now: too many requests, or too many workers wait
     ├── StoreError                 the store
@@ -260,7 +261,24 @@ class PlatformError(ShoalError):
 
 
 class GatewayUnavailable(PlatformError):
-    """Nobody answers at the gateway's address, or it doesn't accept the token."""
+    """Nobody answers at the gateway's address, or something else than a gateway does."""
+
+
+class TokenRefused(GatewayUnavailable):
+    """The gateway doesn't accept the token."""
+
+    def __init__(self, url: str, *, fixed: bool) -> None:
+        self.url = url
+        self.fixed = fixed
+        cure = (
+            "The token that is set isn't the gateway's: a gateway has a new one each time it is "
+            "started, unless SHOAL_TOKEN is set for it. Set token, or SHOAL_TOKEN, to what is in "
+            "its token file now; on its machine leave both out."
+            if fixed
+            else "The token in the file that `shoal gateway` wrote isn't the one of what answers "
+            "there now: is that your gateway? Restart it, or set token."
+        )
+        super().__init__(f"The gateway at {url} doesn't accept our token. {cure}")
 
 
 class GatewayRefused(PlatformError):

@@ -4,71 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from observing import PATIENCE, eventually, outside, processes_mentioning
+from observing import eventually, outside
 from shoal import Session, Task
 from shoal.cli.main import main
 from shoal.platform.housing import hidden_folder
 from shoal.storage.embedded import EmbeddedServer
 from shoal.workflow import Output
-from store_servers import free_port
+from standing_gateway import StandingGateway
 
 pytestmark = pytest.mark.real
 
-TOKEN = "a-token-of-the-test"
 LEASE = 1.0
 
 
-@dataclass
-class Gateway:
-    """`shoal gateway`, which can be killed and started again at its port."""
-
-    folder: Path
-    port: int = 0
-    process: subprocess.Popen[bytes] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.port = free_port()
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Start it, the first time or again."""
-        program = [sys.executable, "-m", "shoal.cli.main", "gateway", "--port", str(self.port)]
-        environment = dict(os.environ) | {"SHOAL_TOKEN": TOKEN, "OF_TEST": str(self.folder)}
-        self.process = subprocess.Popen(
-            program,
-            env=environment | {"SHOAL_PASS_VARIABLES": "OF_TEST"},
-            stdout=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        assert b"listening" in self.process.stdout.readline()
-
-    def kill(self) -> None:
-        """Kill it, and see that its sandboxes are gone with it."""
-        self.process.kill()
-        self.process.communicate()
-        assert eventually(lambda: not processes_mentioning(str(self.folder)))
-
-
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    gateway = Gateway(tmp_path)
+def gateway(tmp_path: Path) -> Iterator[StandingGateway]:
+    gateway = StandingGateway(tmp_path)
     yield gateway
-    gateway.process.terminate()
-    gateway.process.communicate(timeout=PATIENCE)
+    gateway.end()
 
 
 @pytest.fixture
@@ -102,9 +62,9 @@ def workflow(folder: Path) -> Output[int]:
 
 
 @contextmanager
-def submitted(server: str, gateway: Gateway, folder: Path) -> Iterator[str]:
+def submitted(server: str, gateway: StandingGateway, folder: Path) -> Iterator[str]:
     """A detached run without a client, whose second task is at work; it has ended afterwards."""
-    given = {"store": server, "platform": gateway.url, "token": TOKEN, "folder": str(folder / "d")}
+    given = {"store": server, "platform": gateway.url, "folder": str(folder / "d")}
     with Session(**given, workers=2) as session:
         run = session.submit(workflow(folder), detach=True, lease=LEASE, planner="uniform")
     assert eventually(lambda: [*folder.glob("second.*")])
@@ -112,15 +72,15 @@ def submitted(server: str, gateway: Gateway, folder: Path) -> Iterator[str]:
     assert eventually((folder / "last").exists)
 
 
-def attached(run: str, server: str, gateway: Gateway, folder: Path) -> int:
+def attached(run: str, server: str, gateway: StandingGateway, folder: Path) -> int:
     """The exit code of `shoal attach`."""
-    settings = {"store": server, "platform": gateway.url, "token": TOKEN, "folder": folder / "d"}
+    settings = {"store": server, "platform": gateway.url, "folder": folder / "d"}
     given = [f"{name}={value}" for name, value in settings.items()]
     return main(["attach", run, *[part for each in given for part in ("--set", each)]])
 
 
 def test_the_gateway_alone_starts_a_lost_worker_anew(
-    server: str, gateway: Gateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: str, gateway: StandingGateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with submitted(server, gateway, tmp_path) as run:
         (began,) = tmp_path.glob("second.*")
@@ -134,12 +94,15 @@ def test_the_gateway_alone_starts_a_lost_worker_anew(
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_gateway_that_is_started_again_goes_on_with_its_runs(
     server: str,
-    gateway: Gateway,
+    gateway: StandingGateway,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     times: int,
 ) -> None:
-    """1. Gateway and workers are killed. 2. It is started again. 3. The run ends. 4. One asks."""
+    """1. Gateway and workers are killed. 2. It is started again. 3. The run ends. 4. One asks.
+
+    It has a new token then, and so have the workers that it starts.
+    """
     with submitted(server, gateway, tmp_path) as run:
         for time_ in range(times):
             gateway.kill()

@@ -27,7 +27,7 @@ from shoal.platform.handler import Door
 from shoal.platform.http import HttpPlatform
 from shoal.platform.server import GatewayServer, server_tls
 from shoal.platform.throttle import Throttle
-from shoal.platform.tokens import run_token
+from shoal.platform.tokens import Token, run_token
 from shoal.types import RunId
 
 pytestmark = pytest.mark.real
@@ -262,7 +262,7 @@ def test_a_length_that_could_be_read_in_two_ways_is_refused(
 
 
 def test_strangers_who_ask_too_often_are_told_to_wait(server: GatewayServer) -> None:
-    server._door = Door(server._gateway, TOKEN, strangers=Throttle(0.001, 2))
+    server._door = Door(server._gateway, Token(TOKEN), strangers=Throttle(0.001, 2))
     assert [ask(server, "GET", "/status", "wrong") for _ in range(5)] == [401, 401, 401, 429, 429]
     assert ask(server, "GET", "/status", TOKEN) == 200
 
@@ -280,7 +280,7 @@ def test_a_stranger_gets_one_answer_for_a_connection(server: GatewayServer) -> N
 def test_a_client_that_asks_too_often_waits_and_goes_on(
     server: GatewayServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server._door = Door(server._gateway, TOKEN, callers=Throttle(20, 1))
+    server._door = Door(server._gateway, Token(TOKEN), callers=Throttle(20, 1))
     paused: list[float] = []
     monkeypatch.setattr(platform_http.time, "sleep", paused.append)
     with client(server.url) as platform:
@@ -290,7 +290,7 @@ def test_a_client_that_asks_too_often_waits_and_goes_on(
 
 
 def test_a_client_does_not_wait_for_a_busy_gateway_for_ever(server: GatewayServer) -> None:
-    server._door = Door(server._gateway, TOKEN, callers=Throttle(0.001, 1))
+    server._door = Door(server._gateway, Token(TOKEN), callers=Throttle(0.001, 1))
     with client(server.url) as platform:
         platform.status()
         platform.status()

@@ -193,14 +193,14 @@ def test_sandboxes_of_one_session_have_different_numbers(caller: Caller) -> None
 
 
 def test_a_sandbox_sees_neither_the_token_nor_other_sandboxes_folders(caller: Caller) -> None:
-    write_token(hidden_folder() / "gateway.token", "secret")
+    write_token(hidden_folder() / "gateway-1.token", "secret", "http://127.0.0.1:1")
     try:
         caller.invoke(caller.job("w1", "await go", session="s2"))
         caller.await_notes("began")
         (other,) = os.listdir(hidden_folder() / "sandboxes")
         found = told(caller, session="s1", run=RunId("run-2"))
     finally:
-        (hidden_folder() / "gateway.token").unlink()
+        (hidden_folder() / "gateway-1.token").unlink()
     assert found["hidden"] == ["sandboxes"]
     assert len(found["homes"]) == 1
     assert other not in found["homes"]

@@ -13,7 +13,7 @@ from shoal.platform.base import Invocation
 from shoal.platform.http import HttpPlatform
 from shoal.platform.invoker import Invoker
 from shoal.platform.server import GatewayServer
-from shoal.platform.tokens import run_token
+from shoal.platform.tokens import Token, run_token
 from shoal.types import RunId, WorkerId
 
 TOKEN = "secret"
@@ -94,3 +94,18 @@ def test_it_can_stand_alone_and_opens_for_a_runs_token() -> None:
     finally:
         server.close()
         invoker.close()
+
+
+def test_an_invoker_takes_the_tokens_of_a_gateway_that_was_started_again() -> None:
+    """It isn't told: it reads the gateway's token again when it would turn somebody away."""
+    now = ["old"]
+    invoker = Invoker(lambda _: None)
+    server = GatewayServer(None, Token("old", lambda: now[0]), invoker=invoker)
+    own = HttpPlatform(server.url, run_token("new", LIKE.run, LIKE.session))
+    with pytest.raises(GatewayUnavailable):
+        own.fan_out(LIKE, [WorkerId("w1")])
+    now[0] = "new"
+    own.fan_out(LIKE, [WorkerId("w1")])
+    own.close()
+    server.close()
+    invoker.close()

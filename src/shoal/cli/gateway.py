@@ -17,7 +17,7 @@ from shoal.platform.housing import Housing, variable_names
 from shoal.platform.kept import KeptRuns
 from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer, server_tls
-from shoal.platform.tokens import new_token, read_token, write_token
+from shoal.platform.tokens import address_of, new_token, write_token
 from shoal.session import WORKER_ENTRY
 from shoal.settings import SANDBOXES, resolve
 
@@ -47,7 +47,8 @@ def carry_out(args: argparse.Namespace) -> None:
             "--insecure."
         )
     given = {"sandboxes": args.sandboxes, "idle_seconds": args.idle_seconds}
-    settings = resolve({name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = resolve(given | {"platform": None})  # the token is its own, not another gateway's
     gateway = LocalGateway(
         WORKER_ENTRY,
         RunLogs(settings.data_folder() / "logs"),
@@ -56,12 +57,17 @@ def carry_out(args: argparse.Namespace) -> None:
         housing=Housing(settings.isolation, True, variable_names(settings.pass_variables)),
     )
     token = settings.token or new_token()
+
+    def announce(url: str) -> None:
+        scheme, host, port = address_of(url)
+        host = "127.0.0.1" if host == "localhost" else host
+        write_token(token_file(port), token, f"{scheme}://{host}:{port}")
+
     try:
-        server = GatewayServer(gateway, token, args.host, args.port, tls)
+        server = GatewayServer(gateway, token, args.host, args.port, tls, announce=announce)
         inner = GatewayServer(gateway, token) if tls else None  # sandboxes use the last one
         gateway.remember(KeptRuns.of_port(server.port))
-        path = token_file()
-        write_token(path, token)
+        path = token_file(server.port)
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
@@ -69,11 +75,10 @@ def carry_out(args: argparse.Namespace) -> None:
         print(f"token in {path}; clients of this user find it there", flush=True)
         print(f"use it with SHOAL_PLATFORM={server.url}; Ctrl-C ends it", flush=True)
         ended.wait()
+        path.unlink(missing_ok=True)  # before another gateway can have the port, and its token here
         server.close()
         if inner is not None:
             inner.close()
-        if path.exists() and read_token(path) == token:
-            path.unlink()
     finally:
         gateway.close()
 

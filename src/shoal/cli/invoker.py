@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 
 from shoal.cli.gateway import is_loopback
-from shoal.connecting import gateway_token
+from shoal.connecting import gateway_access
 from shoal.errors import UsageError
 from shoal.platform.base import Invocation
 from shoal.platform.http import HttpPlatform
@@ -33,15 +33,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def carry_out(args: argparse.Namespace) -> None:
     """Serve until interrupted or terminated."""
     settings = resolve({"platform": args.platform} if args.platform else {})
-    url = settings.platform
     if not is_loopback(args.host):
         raise UsageError(
             f"--host {args.host} can be reached from elsewhere, and HTTP is not encrypted: listen "
             "on 127.0.0.1, behind a TLS proxy if others are to reach it."
         )
-    if url is None:
+    if settings.platform is None:
         raise UsageError("Whom to invoke through? Give --platform, the gateway's URL.")
-    token = gateway_token(settings)
+    url, token = gateway_access(settings.platform, settings.token)
 
     def invoke(invocations: Sequence[Invocation]) -> None:
         with contextlib.closing(HttpPlatform(url, token, ca_file=settings.ca_file)) as gateway:

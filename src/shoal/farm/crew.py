@@ -69,7 +69,7 @@ class Crew:
         self._clock = RealClock()
         self._lock = threading.Lock()
         self._hired = self._losses = 0
-        self._patience = Patience()
+        self._patience, self._probing = Patience(), Patience()
         self._renewal = 0.0
         self._steps = [stage.spec.every for stage in stages]
         """When each stage's autoscaler decides next."""
@@ -166,6 +166,8 @@ class Crew:
 
     def _tend(self) -> None:
         """Start workers anew whose lease is over; a store that is away is asked again later."""
+        if not self._probing.answered(self._place.platform, self._run):
+            return
         with contextlib.suppress(StoreUnavailable):
             claims, now = self._store.tend(self._run), self._clock.now()
             if claims:

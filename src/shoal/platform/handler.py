@@ -33,7 +33,7 @@ from shoal.platform.gateway import LocalGateway
 from shoal.platform.invoker import Invoker
 from shoal.platform.openapi import description
 from shoal.platform.throttle import Throttle
-from shoal.platform.tokens import Scope, scope_of
+from shoal.platform.tokens import Scope, Token, scope_of
 from shoal.types import RunId
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Door:
 
     gateway: LocalGateway | None
     """None: there is only a fan-out invoker behind it."""
-    token: str
+    token: Token
     tls: ssl.SSLContext | None = None
     callers: Throttle = field(default_factory=lambda: Throttle(2000, 4000))
     """Requests with a token, of each address and run."""
@@ -165,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, method: str) -> None:
         wait = 0.0
         try:
-            scope = scope_of(self.headers.get("Authorization", ""), self.door.token)
+            scope = self._scope()
             self._known = scope is not None
             self.close_connection = self.close_connection or not self._known
             wait = self._delay(scope)
@@ -187,6 +187,14 @@ class _Handler(BaseHTTPRequestHandler):
             log.exception("%s %s", method, self.path)
             status, answer = 500, {"error": "The gateway has a defect; its log says which."}
         self._reply(status, answer, wait)
+
+    def _scope(self) -> Scope | None:
+        """What the request's token opens; that of a gateway started again may have to be read."""
+        header, token = self.headers.get("Authorization", ""), self.door.token.text
+        scope = scope_of(header, token)
+        if scope is None and self.door.token.renewed(token):
+            scope = scope_of(header, self.door.token.text)
+        return scope
 
     def _delay(self, scope: Scope | None) -> float:
         now = time.monotonic()

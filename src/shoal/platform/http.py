@@ -1,6 +1,7 @@
 """`HttpPlatform`: a gateway somewhere else, spoken to over HTTP or HTTPS.
 
-A gateway that has too much to do is asked again, for a while.
+A gateway that has too much to do is asked again, for a while; so is one that was started again and
+has a new token, once that has been read.
 """
 
 from __future__ import annotations
@@ -15,11 +16,17 @@ import time
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
 
-from shoal.errors import GatewayBusy, GatewayRefused, GatewayUnavailable, SettingsError
+from shoal.errors import (
+    GatewayBusy,
+    GatewayRefused,
+    GatewayUnavailable,
+    SettingsError,
+    TokenRefused,
+)
 from shoal.execution.pool import WarmPool
 from shoal.platform.base import INLINE_NBYTES, Invocation, LogLine
+from shoal.platform.tokens import Token, address_of
 from shoal.types import Resources, RunId, WorkerId
 
 _CONNECT_SECONDS = 5.0
@@ -38,7 +45,7 @@ class HttpPlatform:
     def __init__(
         self,
         url: str,
-        token: str,
+        token: str | Token,
         latency: float = 0.0,
         ca_file: str | None = None,
         invoker: str | None = None,
@@ -53,12 +60,13 @@ class HttpPlatform:
             invoker: The URL of a fan-out invoker beside it; default: its own.
         """
         self.url = url
-        self._invoker = HttpPlatform(invoker, token, latency, ca_file) if invoker else self
-        tls, self._where = gateway_address(url)
-        self._tls = _trusting(ca_file) if tls else None
-        if not token.isascii() or not token.isprintable():
+        self._token = token if isinstance(token, Token) else Token(token)
+        self._invoker = HttpPlatform(invoker, self._token, latency, ca_file) if invoker else self
+        scheme, host, port = address_of(url)
+        self._where = (host, port)
+        self._tls = _trusting(ca_file) if scheme == "https" else None
+        if not self._token.text.isascii() or not self._token.text.isprintable():
             raise SettingsError("A gateway's token has printable ASCII characters only.")
-        self._token = token
         self._latency = latency
         self._lock = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
@@ -134,10 +142,7 @@ class HttpPlatform:
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         status, answer = self._patient_exchange(method, path, data)
         if status == 401:
-            raise GatewayUnavailable(
-                f"The gateway at {self.url} doesn't accept our token. Set SHOAL_TOKEN, or token in "
-                "shoal.toml, to what `shoal gateway` printed or wrote to its token file."
-            )
+            raise TokenRefused(self.url, fixed=self._token.fixed)
         try:
             found = json.loads(answer or b"{}")
             if status >= 300:
@@ -151,16 +156,21 @@ class HttpPlatform:
         return found
 
     def _patient_exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
-        """One request; again after a while if the gateway has too much to do."""
+        """One request; again after a while if the gateway has too much to do, or a new token."""
         deadline = time.monotonic() + _BUSY_SECONDS
         while True:
+            token = self._token.text
             with self._lock:
-                status, answer, wait = self._exchange(method, path, data)
+                status, answer, wait = self._exchange(method, path, data, token)
+            if status == 401 and self._token.renewed(token):
+                continue
             if status != _BUSY or time.monotonic() + wait > deadline:
                 return status, answer
             time.sleep(wait)
 
-    def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes, float]:
+    def _exchange(
+        self, method: str, path: str, data: bytes | None, token: str
+    ) -> tuple[int, bytes, float]:
         """A status, a body, and after how long to ask again.
 
         Once more on a new connection if the kept one was closed meanwhile.
@@ -171,7 +181,7 @@ class HttpPlatform:
                 self._forget()
                 connection = self._connect()
             try:
-                headers = {"Authorization": f"Bearer {self._token}"}
+                headers = {"Authorization": f"Bearer {token}"}
                 connection.request(method, path, data, headers)
                 response = connection.getresponse()
                 wait = response.headers.get("Retry-After", "")
@@ -215,23 +225,6 @@ class HttpPlatform:
             f"The gateway at {self.url} can't be reached: {error}. Is `shoal gateway` running "
             "there, and is the address right?"
         )
-
-
-def gateway_address(url: str) -> tuple[bool, tuple[str, int]]:
-    """Whether a URL asks for TLS, and its host and port."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError(
-            f"platform={url!r} is not a gateway's URL. There are http://HOST:PORT and "
-            "https://HOST:PORT of a gateway (`shoal gateway` starts one), and None, the default: "
-            "workers on this machine."
-        )
-    tls = parts.scheme == "https"
-    return tls, (parts.hostname, port or (443 if tls else 80))
 
 
 def _trusting(ca_file: str | None) -> ssl.SSLContext:

@@ -11,10 +11,12 @@ import logging
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from shoal.errors import GatewayUnavailable, SettingsError
 from shoal.platform.gateway import LocalGateway
+from shoal.platform.tokens import Token
 
 if TYPE_CHECKING:
     import ssl
@@ -45,17 +47,28 @@ class GatewayServer:
     def __init__(
         self,
         gateway: LocalGateway | None,
-        token: str,
+        token: str | Token,
         host: str = "127.0.0.1",
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         *,
         invoker: Invoker | None = None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
-        """Listen; without a gateway it is the door to a fan-out invoker alone."""
+        """Listen; without a gateway it is the door to a fan-out invoker alone.
+
+        Args:
+            gateway: What is served.
+            token: Whoever has it is let in.
+            host: The address to listen on.
+            port: The port to listen on; 0: any.
+            tls: To serve HTTPS with.
+            invoker: The fan-out invoker; default: the gateway's own.
+            announce: Is told the URL before anybody is answered.
+        """
         self._gateway = gateway
         self._invoker = invoker
-        self._token = token
+        self._token = token if isinstance(token, Token) else Token(token)
         self._tls = tls
         self._door: Door | None = None
         self._open = 0
@@ -72,7 +85,9 @@ class GatewayServer:
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http{'s' if tls else ''}://{host}:{self.port}"
         if gateway is not None:
-            gateway.address = (self.url, token)
+            gateway.address = (self.url, self._token.text)
+        if announce is not None:
+            announce(self.url)
         self._closed = threading.Event()
         self._socket.setblocking(False)
         self._wake, self._waker = socket.socketpair()

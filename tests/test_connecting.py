@@ -1,0 +1,143 @@
+"""A gateway's token goes to the gateway that it belongs to, and is read again when it is new."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal import Session
+from shoal.connecting import gateway_access, token_file
+from shoal.errors import SettingsError, TokenRefused
+from shoal.platform.http import HttpPlatform
+from shoal.platform.invoker import Invoker
+from shoal.platform.server import GatewayServer
+from shoal.platform.tokens import write_token
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime folder in which nobody else leaves tokens."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def heard() -> list[str | None]:
+    """The tokens that a listener has been sent."""
+    return []
+
+
+@pytest.fixture
+def listener(heard: list[str | None]) -> Iterator[tuple[str, int]]:
+    """Somebody who listens, and writes down what comes."""
+
+    class Listener(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.headers.get("Authorization"))
+            self.send_error(401)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Listener) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_token_is_not_sent_to_another_url_than_its_own(
+    listener: tuple[str, int], heard: list[str | None]
+) -> None:
+    url, port = listener
+    write_token(token_file(port), "secret", f"http://127.0.0.2:{port}")
+    write_token(token_file(1), "secret", "http://127.0.0.1:1")
+    with pytest.raises(SettingsError, match=rf"belongs to http://127.0.0.2:{port}.* set token"):
+        Session(platform=url)
+    assert heard == []
+
+
+def test_a_file_in_the_working_folder_does_not_have_a_token_sent_elsewhere(
+    listener: tuple[str, int],
+    heard: list[str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As somebody else's code may bring it along: the file is the user's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOAL_PLATFORM", "http://127.0.0.1:1")
+    monkeypatch.setenv("SHOAL_TOKEN", "secret")
+    write_token(token_file(1), "secret", "http://127.0.0.1:1")
+    Path("shoal.toml").write_text(f'platform = "{listener[0]}"\n')
+    with pytest.raises(SettingsError, match=r"wants a token.*SHOAL_TOKEN beside SHOAL_PLATFORM"):
+        Session()
+    assert heard == []
+
+
+def test_a_token_that_is_set_goes_where_it_is_set_for_and_its_refusal_is_said(
+    listener: tuple[str, int], heard: list[str | None]
+) -> None:
+    with pytest.raises(TokenRefused, match="The token that is set isn't the gateway's"):
+        Session(platform=listener[0], token="secret")
+    assert set(heard) == {"Bearer secret"}
+
+
+def test_a_refused_token_from_a_file_is_read_again_once(
+    listener: tuple[str, int], heard: list[str | None]
+) -> None:
+    url, port = listener
+    write_token(token_file(port), "old", url)
+    access = gateway_access(url, None)
+    write_token(token_file(port), "new", url)
+    platform = HttpPlatform(*access)
+    with pytest.raises(TokenRefused, match="isn't the one of what answers there now"):
+        platform.status()
+    platform.close()
+    assert heard == ["Bearer old", "Bearer new"]
+
+
+def test_a_renewed_token_of_another_url_is_not_used(
+    listener: tuple[str, int], heard: list[str | None]
+) -> None:
+    url, port = listener
+    write_token(token_file(port), "old", url)
+    access = gateway_access(url, None)
+    write_token(token_file(port), "new", f"https://127.0.0.1:{port}")
+    platform = HttpPlatform(*access)
+    with pytest.raises(TokenRefused):
+        platform.status()
+    platform.close()
+    assert heard == ["Bearer old"]
+
+
+def test_a_server_announces_itself_before_it_answers() -> None:
+    """A client that connects meanwhile waits, and finds the token in the file."""
+    answered: list[bool] = []
+    announced = threading.Event()
+
+    def ask(url: str) -> None:
+        with pytest.raises(TokenRefused):
+            HttpPlatform(url, "token").status()
+        answered.append(announced.is_set())
+
+    def announce(url: str) -> None:
+        asking = threading.Thread(target=ask, args=(url,))
+        asking.start()
+        asking.join(0.2)
+        announced.set()
+        asked.append(asking)
+
+    asked: list[threading.Thread] = []
+    invoker = Invoker(lambda _: None)
+    server = GatewayServer(None, "another", invoker=invoker, announce=announce)
+    asked[0].join()
+    server.close()
+    invoker.close()
+    assert answered == [True]
