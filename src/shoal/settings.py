@@ -28,6 +28,8 @@ from shoal.system import PORTABLE, cores
 FILE = "shoal.toml"
 SANDBOXES = 32
 """How many a gateway may have at once, unless told otherwise."""
+_SECRET = ("store", "token")
+"""No error repeats them."""
 _LEAST = {"workers": 1, "sandboxes": 1, "memory_mb": 64, "history_runs": 1, "store_memory_mb": 64}
 _MOST = {"workers": 1024, "sandboxes": 1024}
 
@@ -225,7 +227,8 @@ def _check(name: str, value: Any, where: str) -> None:
     wanted = _TYPES[name]
     fits = isinstance(value, wanted) or (isinstance(value, int) and isinstance(1.0, wanted))
     if not fits or (isinstance(value, bool) and not isinstance(True, _without_int(wanted))):
-        raise SettingsError(f"{where} sets {name} to {value!r}; it must be {_named(wanted)}.")
+        shown = f"a value of type {type(value).__name__}" if name in _SECRET else repr(value)
+        raise SettingsError(f"{where} sets {name} to {shown}; it must be {_named(wanted)}.")
     if isinstance(value, int | float) and not isinstance(value, bool):
         least = _LEAST.get(name, 0)
         if not value >= least:
