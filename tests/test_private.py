@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import subprocess
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +15,19 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.errors import SettingsError, UsageError
+from observing import eventually
+from shoal.errors import HistoryError, SettingsError, UsageError
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.platform.logs import RunLogs
 from shoal.platform.tokens import write_token
-from shoal.private import data_folder, guarded_folder, open_private, private_folder, write_private
+from shoal.private import (
+    data_folder,
+    guarded_folder,
+    open_private,
+    private_folder,
+    read_private,
+    write_private,
+)
 from shoal.session import Session
 from shoal.settings import Settings
 from shoal.storage.cache import cache_key
@@ -183,11 +195,70 @@ def test_a_folder_of_another_user_is_refused(
         Settings(folder=str(tmp_path)).data_folder()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_history_of_another_user_is_refused_and_not_written_to(tmp_path: Path) -> None:
+    """Whoever may write to the folder that the user names could put one there, and read it."""
+    theirs = tmp_path / "history-2.sqlite"
+    theirs.touch(mode=0o666)
+    os.chown(theirs, 12345, -1)
+    with pytest.raises(HistoryError, match="belongs to another user"):
+        SqliteHistory(tmp_path)
+    assert theirs.read_bytes() == b""
+
+
+def test_a_secret_is_not_read_through_a_link(tmp_path: Path) -> None:
+    write_private(tmp_path / "mine", [b"secret"])
+    assert read_private(tmp_path / "mine") == b"secret"
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match="symbolic links"):
+        read_private(tmp_path / "link")
+
+
 def test_a_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError):
         private_folder(tmp_path / "file")
     assert data_folder(tmp_path / "file", named=True) == tmp_path / "file"
+
+
+@pytest.mark.real
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_another_user_reaches_nothing_of_a_run_that_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @shoal.task
+    def large() -> bytearray:
+        print("printed")
+        return bytearray(2**20)
+
+    @shoal.task
+    def waiting(data: bytearray, told: Path) -> int:
+        while not told.exists():
+            time.sleep(0.01)
+        return len(data)
+
+    base = Path(tempfile.mkdtemp())
+    before = os.umask(0o000)
+    try:
+        base.chmod(0o755)
+        for variable, name in (("XDG_DATA_HOME", "data"), ("XDG_RUNTIME_DIR", "run")):
+            (base / name).mkdir(mode=0o755)
+            monkeypatch.setenv(variable, str(base / name))
+        with Session(workers=1, durable=True) as session:
+            run = session.submit(waiting(large(), base / "told"))
+            assert eventually(lambda: run.logs())
+            shared = Path(f"/dev/shm/shoal-{os.getuid()}")
+            looking = ["find", str(base), str(shared), "-readable", "-o", "-executable"]
+            found = subprocess.run(
+                looking, user=65534, group=65534, extra_groups=(), capture_output=True, text=True
+            )
+            (base / "told").touch()
+            assert run.result() == 2**20
+        assert len(list(base.rglob("*"))) > 10
+        assert set(found.stdout.split()) == {str(base), str(base / "data"), str(base / "run")}
+    finally:
+        os.umask(before)
+        shutil.rmtree(base)
 
 
 @pytest.mark.real

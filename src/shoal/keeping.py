@@ -23,14 +23,14 @@ from itertools import chain
 from pathlib import Path
 
 from shoal.errors import NothingKept, StoreError, StoreRefused, UsageError
-from shoal.private import open_private, private_folder
+from shoal.private import is_private, open_private, private_folder
 from shoal.run import Run
 from shoal.storage.archive import PIECE, SHARED, Piece, read_pieces, write_pieces
 from shoal.storage.base import DEFAULT_TTL
 from shoal.storage.redis import RedisStore
 from shoal.storage.shared import SharedFolder
 from shoal.types import RunId
-from shoal.unfinished import check_private, forget, unfinished_nbytes
+from shoal.unfinished import forget, open_to_others, unfinished_nbytes
 
 _MB = 2**20
 _FAILURES = (OSError, StoreError, pickle.PickleError, TypeError, AttributeError, ValueError,
@@ -121,7 +121,8 @@ class Keeping:
         except OSError as error:
             raise NothingKept(run) from error
         try:
-            check_private(self._folder / run, os.fstat(descriptor))
+            if not is_private(os.fstat(descriptor)):
+                raise open_to_others(self._folder / run)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)

@@ -62,10 +62,8 @@ def guarded_folder(folder: Path) -> Path:
     with contextlib.suppress(FileExistsError):
         _make(folder)
     found = folder.lstat()
-    if found.st_uid != os.getuid():
+    if found.st_uid != os.getuid() or stat.S_ISLNK(found.st_mode):
         raise _foreign(folder)
-    if stat.S_ISLNK(found.st_mode):
-        raise PermissionError(f"{folder} is a link, which another user may have made")
     _close(folder, found.st_mode)
     return folder
 
@@ -118,6 +116,25 @@ def write_private(path: Path, content: Iterable[bytes | bytearray | memoryview])
         file.writelines(content)
 
 
+def private_file(path: Path) -> Path:
+    """A file of this user's: made empty if it isn't there, refused if it is another user's.
+
+    One that is there is neither opened nor closed, which would end locks of SQLite on it.
+    """
+    try:
+        write_private(path, [])
+    except FileExistsError:
+        if path.lstat().st_uid != os.getuid():
+            raise _foreign(path) from None
+    return path
+
+
+def read_private(path: Path) -> bytes | None:
+    """What is in a file; None if it is another user's, or others can read or write it."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        return file.read() if is_private(os.fstat(file.fileno())) else None
+
+
 def is_private(found: os.stat_result) -> bool:
     """Whether a file is this user's, and nobody else can read or write it."""
     return found.st_uid == os.getuid() and not found.st_mode & _OTHERS
@@ -128,8 +145,10 @@ def _make(folder: Path) -> None:
     folder.chmod(0o700)
 
 
-def _foreign(folder: Path) -> PermissionError:
-    return PermissionError(f"{folder} belongs to another user")
+def _foreign(path: Path) -> PermissionError:
+    if path.is_symlink():
+        return PermissionError(f"{path} is a link, which another user may have made")
+    return PermissionError(f"{path} belongs to another user")
 
 
 def _close_within(folder: Path, within: str, ours: re.Pattern[str]) -> bool:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import sys
@@ -22,7 +23,7 @@ import cloudpickle
 from shoal.errors import NothingKept, UsageError
 from shoal.execution.plan import Plan
 from shoal.platform.gateway import import_path
-from shoal.private import is_private, private_folder, write_private
+from shoal.private import private_folder, read_private, write_private
 from shoal.types import RunId
 from shoal.workflow import Workflow
 
@@ -69,12 +70,14 @@ def read(data_folder: Path, run: str) -> Unfinished:
     """What was kept of a run in a file."""
     path = _file(data_folder, run)
     try:
-        check_private(path, path.stat())
-        with path.open("rb") as file:
-            unfinished: Any = pickle.load(file)
-            if isinstance(unfinished, list):  # where its modules are imported from
-                sys.path.extend([entry for entry in unfinished if entry not in sys.path])
-                unfinished = pickle.load(file)
+        kept = read_private(path)
+        if kept is None:
+            raise open_to_others(path)
+        file = io.BytesIO(kept)
+        unfinished: Any = pickle.load(file)
+        if isinstance(unfinished, list):  # where its modules are imported from
+            sys.path.extend([entry for entry in unfinished if entry not in sys.path])
+            unfinished = pickle.load(file)
     except FileNotFoundError as error:
         raise NothingKept(run) from error
     except (OSError, pickle.PickleError, AttributeError, ImportError, EOFError) as error:
@@ -83,10 +86,9 @@ def read(data_folder: Path, run: str) -> Unfinished:
     return unfinished
 
 
-def check_private(path: Path, found: os.stat_result) -> None:
-    """Refuse a file that others than its owner could have written."""
-    if not is_private(found):
-        raise UsageError(f"{path} isn't read: others than its owner could have written it.")
+def open_to_others(path: Path) -> UsageError:
+    """What to say of a file that isn't private any more."""
+    return UsageError(f"{path} isn't read: others than its owner could have written it.")
 
 
 def unfinished_nbytes(data_folder: Path, run: str) -> int:

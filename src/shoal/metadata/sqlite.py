@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from shoal.errors import HistoryDamaged, HistoryError, HistoryLocked, UnknownRun
 from shoal.metadata.history import KEPT, READ, BlockReader, FiledRun, RunRecord, checked
 from shoal.metadata.samples import Samples
-from shoal.private import private_folder, write_private
+from shoal.private import private_file, private_folder
 
 _PRAGMAS = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
 _SCHEMA = """
@@ -73,9 +73,7 @@ class SqliteHistory:
         self._blocks = BlockReader(str(self._file))
         with _telling(self._file):
             private_folder(folder)
-            with suppress(FileExistsError):
-                write_private(self._file, [])  # whose mode SQLite gives to -wal and -shm
-            self._database = _opened(self._file)
+            self._database = _opened(private_file(self._file))  # -wal and -shm get its mode
 
     @contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:

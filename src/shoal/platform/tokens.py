@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from shoal.errors import SettingsError
 from shoal.platform.base import valid_run
-from shoal.private import is_private, write_private
+from shoal.private import read_private, write_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,14 @@ def write_token(path: Path, token: str, url: str) -> None:
 
 def read_token(path: Path) -> tuple[str, str]:
     """The token in a file, which only its owner may be able to read, and the URL it is for."""
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as file:
-        if not is_private(os.fstat(file.fileno())):
-            raise SettingsError(
-                f"{path} holds a secret, and others than its owner can read it: end the gateway, "
-                f"`chmod 600 {path}` and start it again, so that there is a new token."
-            )
-        token, _, url = file.read().strip().partition("\n")
-        return token, url
+    found = read_private(path)
+    if found is None:
+        raise SettingsError(
+            f"{path} holds a secret, and others than its owner can read it: end the gateway, "
+            f"`chmod 600 {path}` and start it again, so that there is a new token."
+        )
+    token, _, url = found.decode().strip().partition("\n")
+    return token, url
 
 
 def reached_as(asked: str, named: str) -> str | None:

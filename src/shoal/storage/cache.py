@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
-from shoal.private import is_private, private_folder, write_private
+from shoal.private import private_folder, read_private, write_private
 from shoal.storage.codec import Blob, Buffer, decode, encode
 
 _MAGIC = b"SHLCACHE"
@@ -116,8 +116,8 @@ def cache_key(folder: Path) -> bytes:
     path = folder / "cache.key"
     for _ in range(3):  # another client may make one at the same time
         with contextlib.suppress(FileNotFoundError):
-            key = path.read_bytes()
-            if is_private(path.stat()) and len(key) == _KEY:
+            key = read_private(path)
+            if key is not None and len(key) == _KEY:
                 return key
             path.unlink(missing_ok=True)  # others may know it
         private_folder(folder)
