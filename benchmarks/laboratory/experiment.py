@@ -64,7 +64,7 @@ _STAY = ("server.log", "server.lock", "starting.lock")
 _PAUSE = 1.0
 """Seconds until a client whose run failed tries another: most likely it would fail, too."""
 _LEASE = 1.5
-_DAMAGING = 0.15
+_DAMAGING = 0.3
 """The share of runs that do damage."""
 _RESTARTS = 40
 """So many that no innocent task is given up."""
