@@ -28,7 +28,7 @@ from shoal.errors import ShoalError
 from shoal.platform import isolation
 from shoal.platform.housing import hidden_folder
 from shoal.platform.http import HttpPlatform
-from shoal.platform.tokens import read_token
+from shoal.private import write_private
 from shoal.storage.embedded import server_binary
 from shoal.storage.resp import Connection, parse_url
 
@@ -144,7 +144,9 @@ class GatewayProcess(Housed):
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._token = folder / "run" / f"shoal-{os.getuid()}" / "hidden" / "gateway.token"
+        self.linked: int | None = None
+        """The port of a link to it."""
+        self._hidden = folder / "run" / f"shoal-{os.getuid()}" / "hidden"
         self.log = folder / "gateway.log"
         self._environment = environment
         super().__init__()
@@ -165,14 +167,32 @@ class GatewayProcess(Housed):
 
     def _answers(self) -> bool:
         try:
+            self.vouch_for_link()
             self.status()
         except (ShoalError, OSError):  # no token is written yet
             return False
         return True
 
+    def _token(self) -> Path:
+        """The file that it leaves its token in, for all of its user's clients or for its port's."""
+        own = self._hidden / f"gateway-{self.port}.token"
+        return own if own.exists() else self._hidden / "gateway.token"
+
+    def vouch_for_link(self) -> None:
+        """Leave its token for clients that reach it through the link, too."""
+        token = self._token()
+        if self.linked is None or token.name == "gateway.token":
+            return
+        left = token.read_text().replace(f":{self.port}", f":{self.linked}")
+        link = token.with_name(f"gateway-{self.linked}.token")
+        if not link.exists() or link.read_text() != left:
+            fresh = link.with_suffix(".fresh")
+            write_private(fresh, [left.encode()])
+            fresh.replace(link)
+
     def status(self) -> dict[str, Any]:
         """What it is doing."""
-        platform = HttpPlatform(self.url, read_token(self._token))
+        platform = HttpPlatform(self.url, self._token().read_text().split()[0])
         try:
             return platform.status()
         finally:
@@ -186,6 +206,7 @@ class GatewayProcess(Housed):
     def end(self) -> int:
         """End it as a user would; its exit code."""
         self.process.terminate()
+        (self._hidden / f"gateway-{self.linked}.token").unlink(missing_ok=True)
         return self.process.wait(END_SECONDS)
 
 
@@ -221,6 +242,8 @@ class LinksProcess:
         assert self.process.stdout is not None
         if not self.process.stdout.readline():
             raise RuntimeError("the links don't start")
+        gateway.linked = port
+        gateway.vouch_for_link()
 
     def limit(self, link: int, rate: int) -> None:
         """Let only so many bytes a second pass a link; 0: all."""
