@@ -69,12 +69,19 @@ WELL_FORMED = json.dumps({"reusable": True})
     ids=["text", "endless", "list", "empty", "type", "error", "depth", "twice"],
 )
 def test_whatever_a_task_says_to_the_gateway_only_its_sandbox_is_ended(
-    local: LocalGateway, caller: Caller, other: int, said: str
+    local: LocalGateway,
+    caller: Caller,
+    other: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(local._tender, "lost", lambda job, facts, _: told.append(facts["detail"]))
     caller.invoke(caller.job("w1", f"say {said} for-ever"))
     bad = outside(caller.await_notes("began", 2)[-1]["sandbox"])
     assert eventually(lambda: not exists(bad))
     caller.await_quiet(RunId("run-1"))
+    assert ["its sandbox was ended: " in detail for detail in told] == [True]
     assert caller.carry_out(caller.job("w2"))[-1]["worker"] == "w2"
 
 

@@ -430,6 +430,7 @@ class LocalGateway:
             return
         except ValueError as error:
             log.warning("sandbox %d is ended: %s", sandbox.number, error)
+            sandbox.fault = f"its sandbox was ended: {error}"
             self._expel(sandbox)
             return
         if answer is not None:
@@ -526,8 +527,10 @@ class LocalGateway:
             self._counts["out_of_memory" if message["out_of_memory"] else "died"] += 1
             reason = "out of memory" if message["out_of_memory"] else "died"
             reason = "time limit" if sandbox.late else reason
-            running = sandbox.running.numbers()
-            self._report(job, running, {"reason": reason, "code": message["code"]})
+            facts = {"reason": reason, "code": message["code"]}
+            if sandbox.fault:
+                facts |= {"reason": "error", "detail": sandbox.fault}
+            self._report(job, sandbox.running.numbers(), facts)
         self._discard(sandbox)
         self._quieter.notify_all()
         self._serve_queue()

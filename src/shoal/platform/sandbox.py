@@ -54,7 +54,7 @@ class RunningTasks:
     def numbers(self) -> list[int]:
         """What runs, in all slots."""
         found = (_SLOT.unpack_from(self._page, i * _SLOT.size)[0] for i in range(_SLOTS))
-        return [number - 1 for number in found if number]
+        return [number - 1 for number in found if number > 0]
 
     def begin(self, job: int) -> None:
         """The sandbox has got as far as beginning its first, second, … job."""

@@ -53,6 +53,8 @@ class Sandbox:
     """Its job took longer than a function may."""
     paused: bool = False
     """Somebody has stopped its process, and not let it go on."""
+    fault: str = ""
+    """What it has done that a sandbox must not."""
     doomed: bool = False
     """It is being killed, and nobody is to be told."""
     _received: bytearray = field(default_factory=bytearray)
@@ -103,12 +105,12 @@ class Sandbox:
             raise EOFError
         self._received += data
         if self.job is None or self._unsent:
-            raise ValueError("it speaks without being asked")
+            raise ValueError("it spoke to its gateway without being asked")
         if len(self._received) < LENGTH.size:
             return None
         length = LENGTH.unpack_from(self._received)[0]
         if not length <= MOST_ANSWERED or len(self._received) > LENGTH.size + length:
-            raise ValueError("it says more than an answer")
+            raise ValueError("it told its gateway more than an answer")
         if len(self._received) < LENGTH.size + length:
             return None
         body = bytes(self._received[LENGTH.size :])
@@ -120,9 +122,9 @@ def _checked(body: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ValueError("its answer isn't JSON") from error
+        raise ValueError("its answer to its gateway isn't JSON") from error
     if not isinstance(answer, dict) or not isinstance(answer.get("reusable"), bool):
-        raise ValueError("its answer doesn't say whether it can be used again")
+        raise ValueError("its answer to its gateway lacks what it must say")
     if not all(isinstance(answer.get(name, ""), str) for name in ("error", "changed")):
-        raise ValueError("its answer tells of an error in other words than text")
+        raise ValueError("its answer to its gateway is ill-typed")
     return answer
