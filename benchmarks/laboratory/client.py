@@ -43,7 +43,7 @@ def carry_out(session: Session, order: dict[str, Any]) -> None:
     outputs, expected = drawn(order["shape"], order["seed"], harm_of(order))
     # Without a folder in shared memory, large outputs are staged in the store.
     told = this_host if order["shared"] else lambda: "elsewhere"
-    shoal.run.this_host = told  # type: ignore[attr-defined]
+    shoal.run.this_host = told  # type: ignore[assignment, attr-defined]
     how = ("planner", "name") if order["resume"] is None else ("resume",)
     options = {option: order[option] for option in how}
     if order["detach"]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import cloudpickle
 
-from shoal.errors import NothingKept, UsageError
+from shoal.errors import NothingKept, StoreRefused, UsageError
 from shoal.execution.plan import Plan
 from shoal.platform.gateway import import_path
 from shoal.private import private_folder, read_private, write_private
@@ -55,15 +55,20 @@ class Unfinished:
     def write(self, data_folder: Path) -> None:
         """Keep it in a file."""
         path = _file(data_folder, self.id)
-        private_folder(path.parent)
         unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-        unfinished.unlink(missing_ok=True)
+        content = [pickle.dumps([*import_path()]), cloudpickle.dumps(self)]
         try:
-            write_private(unfinished, [pickle.dumps([*import_path()]), cloudpickle.dumps(self)])
-            unfinished.rename(path)
-        except BaseException:
+            private_folder(path.parent)
             unfinished.unlink(missing_ok=True)
-            raise
+            write_private(unfinished, content)
+            unfinished.rename(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink()
+            raise StoreRefused(
+                f"What it takes to resume run {self.id} can't be written to {path.parent}: "
+                f"{error.strerror}. Make room on that disk, or set another folder."
+            ) from error
 
 
 def read(data_folder: Path, run: str) -> Unfinished:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -283,6 +284,26 @@ def test_full_disk_ends_the_run_with_what_to_do(tmp_path: Path) -> None:
             assert not writing_is_refused(session)
         with Session(store=server.url, folder=str(tmp_path)) as session:
             assert not left(session)
+
+
+def test_full_disk_of_the_client_is_told_before_the_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path) as server:
+        server.reached().disconnect()
+        folder = tmp_path / "data"
+        with Session(store=server.url, workers=1, folder=str(folder), history=False) as session:
+            before = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+            try:
+                with pytest.raises(
+                    StoreRefused, match=r"resume run .* can't be written.*Make room"
+                ):
+                    session.compute(tree_reduction(4))
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            assert [*(folder / "unfinished").iterdir()] == []
+            assert session.compute(tree_reduction(4)) == [6]
 
 
 def writing_is_refused(session: Session) -> bool:

@@ -18,7 +18,7 @@ from observing import eventually, exists, processes_mentioning
 from shoal.errors import RunOver, StoreRefused, StoreUnavailable
 from shoal.storage import embedded
 from shoal.storage.base import Completion, Opening
-from shoal.storage.embedded import EmbeddedServer, default_memory_mb
+from shoal.storage.embedded import EmbeddedServer, default_memory_mb, server_binary
 from shoal.storage.redis import RedisStore
 from shoal.storage.resp import Connection, parse_url
 from shoal.types import RunId, WorkerId
@@ -243,6 +243,68 @@ def test_full_disk_is_told_with_what_to_do_and_nothing_acknowledged_is_lost(fold
             store.close(run, [w0])
     finally:
         server.close()
+
+
+def test_full_disk_is_told_though_not_even_the_log_can_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_DIED_OF_DISK", ())  # as if it had said nothing
+    server = None
+    try:
+        with files_of_at_most(40_000):
+            server = EmbeddedServer(folder)
+            with stored(server) as store:
+                store.open(run, Opening([w0]))
+                for _ in range(2):
+                    with pytest.raises(StoreRefused, match=r"disk is full.*Make room"):
+                        store.complete(run, w0, 1, Completion([("A", [bytes(400_000)])]))
+    finally:
+        if server is not None:
+            server.close()
+
+
+def test_disk_that_is_full_from_the_beginning_is_told_with_what_to_do(folder: Path) -> None:
+    with files_of_at_most(0), pytest.raises(StoreRefused, match=r"disk is full.*Make room"):
+        EmbeddedServer(folder)
+    with durable(folder) as server, connected(server) as connection:
+        assert connection.call("DBSIZE") == 0
+
+
+def killed_when_started(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """Servers that are killed before they answer, so many times; how often one was started."""
+    script = folder.with_name("killed")
+    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    script.chmod(0o700)
+    starts: list[int] = []
+
+    def binary() -> Path:
+        starts.append(len(starts))
+        return script if len(starts) <= times else server_binary()
+
+    monkeypatch.setattr(embedded, "server_binary", binary)
+    return starts
+
+
+def test_server_that_is_killed_while_it_starts_is_started_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled_and_killed(folder)
+    starts = killed_when_started(folder, monkeypatch, 2)
+    with durable(folder) as server, connected(server) as connection:
+        assert connection.call("GET", "key99") == b"99"
+    assert len(starts) == 3
+
+
+def test_server_that_is_killed_whenever_it_starts_is_not_called_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled_and_killed(folder)
+    killed_when_started(folder, monkeypatch, 100)
+    with pytest.raises(
+        StoreUnavailable, match=r"something kills it.*Its file is as it was"
+    ) as told:
+        EmbeddedServer(folder)
+    assert "damaged" not in str(told.value)
 
 
 def test_folder_that_can_not_be_made_is_told_with_what_to_do(folder: Path) -> None:

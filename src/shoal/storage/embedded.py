@@ -17,6 +17,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 import sys
 import time
 from pathlib import Path
@@ -38,9 +39,19 @@ _LONGEST_PATH = 103
 _INHERITED = 3
 """The descriptor by which a durable server holds the lock on its file."""
 _DIED_OF_DISK = ("Can't recover from AOF", "Can't persist AOF", "No space left on device")
+_BAD_FILE = re.compile(r"error|fatal|bad file format|unexpected end", re.IGNORECASE)
+"""In what a server says that can't read its file; one that is killed says nothing."""
+_ROOM = 64 * 1024
+"""Bytes without which a disk is full."""
+_STARTS = 4
+"""How often a durable server is started that is killed meanwhile."""
 _LEAST_MEMORY_MB = 64
 
 State = Literal["absent", "loading", "ready"]
+
+
+class _Killed(StoreUnavailable):
+    """A durable server was killed while it started: it may be started again."""
 
 
 class EmbeddedServer:
@@ -77,16 +88,42 @@ class EmbeddedServer:
 
     def revive(self) -> None:
         """Start the server again if it is gone, unless it died of a full disk."""
-        said = self._said()
-        self._heard += len(said)
-        if any(reason in said for reason in _DIED_OF_DISK):
-            raise StoreRefused(
-                f"The embedded server can't write to its file in {self._folder}: the disk is full, "
-                f"or broken. Make room there, or set another folder. It said: {said[-500:].strip()}"
-            )
+        if _state(self.url) == "absent":
+            self._check_disk(self._newly_said())
         self._ensure_running()
 
+    def _check_disk(self, said: str) -> None:
+        """Tell of a full disk: the server said so, unless it couldn't even do that."""
+        if any(reason in said for reason in _DIED_OF_DISK) or not self._has_room():
+            raise StoreRefused(
+                f"The embedded server can't write to its file in {self._folder}: the disk is full, "
+                f"or broken. Make room there, or set another folder. It said: "
+                f"{said[-500:].strip() or 'nothing'}"
+            )
+
+    def _has_room(self) -> bool:
+        if not self._durable:
+            return True
+        try:
+            with tempfile.TemporaryFile(dir=self._folder) as probe:
+                probe.write(bytes(_ROOM))
+                probe.flush()
+        except OSError:
+            return False
+        return True
+
     def _ensure_running(self) -> None:
+        for left in reversed(range(_STARTS)):
+            try:
+                self._start_if_absent()
+                self._await("ready", _LOAD_SECONDS)
+            except _Killed:
+                if not left:
+                    raise
+            else:
+                return
+
+    def _start_if_absent(self) -> None:
         if _state(self.url) == "absent":
             starting = _lock(self._folder / "starting.lock", fcntl.LOCK_EX)
             try:
@@ -94,10 +131,9 @@ class EmbeddedServer:
                     self._start()
             finally:
                 os.close(starting)
-        self._await("ready", _LOAD_SECONDS)
 
     def _start(self) -> None:
-        self._heard += len(self._said())
+        self._newly_said()
         file = _lock(self._folder / "file.lock", fcntl.LOCK_EX) if self._durable else None
         try:
             keeper = _start(self._folder, self._socket, self._memory_mb, file)
@@ -113,18 +149,35 @@ class EmbeddedServer:
         deadline = time.monotonic() + seconds
         while (state := _state(self.url)) not in ("ready", wanted):
             if self._durable and _is_free(self._folder / "file.lock"):
-                raise StoreUnavailable(
-                    f"The embedded server can't start with its file in {self._folder}. It said: "
-                    f"{self._said()[-2000:].strip()}\nIf the file is damaged, mend it with "
-                    "valkey-check-aof --fix, or move the folder away: then the store begins empty, "
-                    "and runs that haven't ended are lost."
-                )
+                raise self._problem(self._said())
             if time.monotonic() > deadline:
                 said = self._said()[-2000:] or "nothing"
                 raise StoreUnavailable(
                     f"The embedded server has not started in {seconds:g} s; it said: {said}"
                 )
             time.sleep(0.0005 if state == "absent" else 0.01)
+
+    def _problem(self, said: str) -> StoreUnavailable:
+        """What to say of a durable server that ended before it was there."""
+        self._check_disk(said)
+        if _BAD_FILE.search(said):
+            return StoreUnavailable(
+                f"The embedded server can't start with its file in {self._folder}. It said: "
+                f"{said[-2000:].strip()}\nIf the file is damaged, mend it with "
+                "valkey-check-aof --fix, or move the folder away: then the store begins empty, "
+                "and runs that haven't ended are lost."
+            )
+        return _Killed(
+            f"The embedded server in {self._folder} ended while it started, {_STARTS} times: "
+            f"something kills it. Its file is as it was. It said: {said[-2000:].strip()}"
+        )
+
+    def _newly_said(self) -> str:
+        """What stands in the log that is new, and isn't from now on."""
+        before = self._heard
+        said = self._said()
+        self._heard = before + len(said)  # once, however many threads have read it
+        return said
 
     def _said(self) -> str:
         """What stands in the log that is new."""
