@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from observing import PATIENCE, eventually
 from shoal.errors import StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage import keys
 from shoal.storage.base import Completion, Letter, Opening
 from shoal.storage.cacheshards import server_cache
-from shoal.storage.cluster import ClusterConnection, slot_of
+from shoal.storage.cluster import ClusterConnection, even_tags, slot_of
 from shoal.storage.keys import CLIENT
 from shoal.storage.resp import Connection, parse_url
 from shoal.storage.sharded import ShardedStore, open_store
@@ -143,3 +146,66 @@ def test_nothing_of_a_run_is_left_on_any_node(
     assert all(node.call("KEYS", f"*{run}*") for node in nodes)
     store.close(run, [w0])
     assert not any(node.call("KEYS", f"*{run}*") for node in nodes)
+
+
+@pytest.fixture
+def lonely(tmp_path: Path) -> Iterator[tuple[Connection, ShardedStore]]:
+    """A cluster of one node, which is down as long as nobody has one of its slots."""
+    with cluster_server(tmp_path, count=1) as (port,):
+        node, store = Connection(parse_url(url_of(port))), open_store(url_in(port))
+        assert isinstance(store, ShardedStore)
+        yield node, store
+        store.disconnect()
+        node.close()
+
+
+def free_slot(run: RunId) -> int:
+    """One that neither the run nor any of its outputs has."""
+    taken = {slot_of(keys.state(run)), *(slot_of(f"{{{tag}}}") for tag in even_tags(run, 24))}
+    return next(slot for slot in range(16384) if slot not in taken)
+
+
+def test_who_waits_for_mail_outlasts_a_cluster_that_is_down_for_a_moment(
+    lonely: tuple[Connection, ShardedStore], run: RunId
+) -> None:
+    """A node tells who is blocked on it that the cluster is down."""
+    node, store = lonely
+    store.open(run, Opening([w0]))
+    found: list[Letter | Exception] = []
+
+    def receive() -> None:
+        try:
+            found.extend(store.receive(run, CLIENT, "", PATIENCE))
+        except Exception as error:  # noqa: BLE001 - it is looked at below
+            found.append(error)
+
+    thread = threading.Thread(target=receive, daemon=True)
+    thread.start()
+    assert eventually(lambda: b"blocked_clients:1" in bytes(node.call("INFO", "clients")))
+    node.call("CLUSTER", "DELSLOTS", free_slot(run))
+    assert eventually(lambda: b"blocked_clients:0" in bytes(node.call("INFO", "clients")))
+    node.call("CLUSTER", "ADDSLOTS", free_slot(run))
+    assert eventually(lambda: b"cluster_state:ok" in bytes(node.call("CLUSTER", "INFO")))
+    store.post(run, Letter("output", "o"))
+    thread.join(PATIENCE)
+    assert [each.name if isinstance(each, Letter) else each for each in found] == ["o"]
+
+
+def test_cluster_that_stays_down_is_unavailable(
+    lonely: tuple[Connection, ShardedStore], run: RunId
+) -> None:
+    node, store = lonely
+    store.open(run, Opening([w0]))
+    node.call("CLUSTER", "DELSLOTS", free_slot(run))
+    assert eventually(lambda: b"cluster_state:fail" in bytes(node.call("CLUSTER", "INFO")))
+    impatient = open_store(f"{url_in(node.address.port)}?reconnect_seconds=0.2", known=True)
+    for say in (
+        lambda: impatient.open(RunId(f"{run}-2"), Opening([w0])),
+        lambda: impatient.complete(run, w0, 1, Completion([("A", [bytes(LARGE)])])),
+        lambda: impatient.fetch(run, ["A"]),
+        lambda: impatient.receive(run, CLIENT, "", PATIENCE),
+        lambda: impatient.close(run, [w0]),
+    ):
+        with pytest.raises(StoreUnavailable, match="CLUSTERDOWN"):
+            say()
+    impatient.disconnect()

@@ -507,7 +507,7 @@ def _read_mail(
     connection.send([("EXISTS", keys.state(run)), read])
     if not checked(ready(connection, [connection.reply()]))[0]:
         raise RunOver(f"Run {run} is over.")
-    mail: list[Any] | None = checked([connection.reply(patience=timeout)])[0]
+    mail: list[Any] | None = checked(ready(connection, [connection.reply(patience=timeout)]))[0]
     return mail
 
 
