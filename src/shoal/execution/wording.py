@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "\N{MICRO SIGN}s"))
@@ -74,6 +73,8 @@ def printable(text: str, kept: str = "") -> str:
 
 def _harmless(character: str) -> bool:
     """Whether a terminal shows it as what it is: spaces of any width count."""
+    import unicodedata  # which most processes never need
+
     is_space = unicodedata.category(character) == "Zs"
     return character.isprintable() or is_space or character in _JOINERS
 
