@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -253,6 +254,20 @@ def test_runs_tells_of_failures_too(folder: Path, capsys: pytest.CaptureFixture[
     assert "task 'broken#0' failed on worker w0: ValueError: on purpose" in row
 
 
+def test_lines_of_a_table_in_a_pipe_end_where_their_words_do(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "pipeline.py:output"])
+    main(["run", "pipeline.py:failing"])
+    for session in default_engine._sessions.values():
+        session.settle()
+    capsys.readouterr()
+    assert main(["runs"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert len(lines[0]) < 120 < len(lines[1])
+
+
 def test_what_looks_like_markup_is_shown_as_it_is(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -459,6 +474,14 @@ def test_the_doctor_finds_everything_in_order(shoal: Shoal) -> None:
     assert "FAIL" not in said.out
     for check in ("python", "cores", "server binary", "embedded server", "limits", "history"):
         assert re.search(rf"^ok    {check} ", said.out, re.MULTILINE)
+
+
+def test_the_doctor_tells_of_every_extra(shoal: Shoal) -> None:
+    declared = Path(__file__).parents[2] / "pyproject.toml"
+    extras = tomllib.loads(declared.read_text())["project"]["optional-dependencies"]
+    told = re.findall(r"^(ok  |-   )  extra (\S+) +(there|pip install)", shoal("doctor").out, re.M)
+    assert [extra for _, extra, _ in told] == sorted(extras)
+    assert ("ok  ", "dev", "there") in told
 
 
 def test_the_doctor_tells_what_is_not_in_order(

@@ -68,3 +68,10 @@ def stubborn() -> Stubborn:
 
 def unpicklable() -> Any:
     return threading.Lock()
+
+
+class Held:
+    """A result that can be referred to weakly."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import (
     FIRST_EXCEPTION,
@@ -22,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from executor_examples import (
+    Held,
     add,
     die,
     divide,
@@ -36,6 +40,8 @@ from executor_examples import (
 from observing import PATIENCE, eventually
 from shoal import Session, ShoalExecutor, task
 from shoal.errors import NotPicklable, RemoteTraceback, WorkerDied
+from shoal.integrations.calls import call_of, perform
+from shoal.integrations.executor import _Batch, _Work
 
 pytestmark = pytest.mark.real
 
@@ -294,5 +300,29 @@ def test_a_script_s_functions_run_and_its_end_waits_for_them(tmp_path: Path) -> 
 
 
 def test_it_takes_at_least_one_worker(session: Session) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="max_workers must be greater than 0"):
         ShoalExecutor(0, session=session)
+
+
+def _freed(reference: weakref.ref[Any]) -> bool:
+    gc.collect()
+    return reference() is None
+
+
+def test_a_result_that_was_taken_out_and_dropped_is_freed(executor: ShoalExecutor) -> None:
+    for result in executor.map(Held, range(10)):
+        freed = weakref.ref(result)
+        del result
+        assert eventually(partial(_freed, freed))
+
+
+def test_a_result_is_freed_although_others_of_its_batch_are_not_done() -> None:
+    futures: list[Future[Held]] = [Future(), Future()]
+    works = [_Work(future, call_of(Held, (1,), {}), "held") for future in futures]
+    batch = _Batch(works, lambda kind, seconds: None)
+    works.clear()
+    batch.arrived(0, perform(pickle.dumps((Held, (1,), {}))))
+    freed = weakref.ref(futures.pop(0).result(0))
+    gc.collect()
+    assert freed() is None
+    assert list(batch.works) == [1]

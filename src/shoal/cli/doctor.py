@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import importlib.util
 import os
 import platform
+import re
 import resource
 import socket
 import sys
@@ -26,11 +26,9 @@ from shoal.storage.places import places
 from shoal.storage.redis import RedisStore
 from shoal.storage.sharded import open_store
 
-_EXTRAS = {
-    "bench": ("dask", "ray", "numpy"),
-    "dask": ("dask", "pandas"),
-    "dev": ("pytest", "hypothesis", "mypy", "ruff"),
-}
+_REQUIREMENT = re.compile(
+    r"(?P<package>[\w.-]+)\s*(\[(?P<extras>[^]]*)\])?.*;.*\bextra == ['\"](?P<extra>[\w.-]+)['\"]"
+)
 
 _FILES_PER_SANDBOX = 6
 """Its page, its control, its two streams, and the two connections that it may have."""
@@ -53,7 +51,7 @@ def carry_out(args: argparse.Namespace) -> None:
         except (ShoalError, OSError) as error:
             works, text = False, str(error)
         broken += not works
-        print(f"{'ok  ' if works else 'FAIL'}  {name:<16} {text}")
+        print(f"{'ok  ' if works else 'FAIL'}  {name:<17} {text}")
     for line in _extras():
         print(line)
     if broken:
@@ -180,7 +178,23 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
 
 
 def _extras() -> Iterator[str]:
-    for extra, modules in _EXTRAS.items():
-        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    """A line for each extra of Shoal's: whether what it needs is installed."""
+    for extra in importlib.metadata.metadata("shoal").get_all("Provides-Extra") or ():
+        missing = list(dict.fromkeys(_missing("shoal", extra)))
         state = f"pip install 'shoal[{extra}]' (lacks {', '.join(missing)})" if missing else "there"
-        yield f"{'ok  ' if not missing else '-   '}  extra {extra:<10} {state}"
+        yield f"{'ok  ' if not missing else '-   '}  extra {extra:<11} {state}"
+
+
+def _missing(package: str, extra: str) -> Iterator[str]:
+    """The packages that an extra of a package asks for, and that aren't installed."""
+    for requirement in importlib.metadata.requires(package) or ():
+        found = _REQUIREMENT.match(requirement)
+        if found is None or found["extra"] != extra:
+            continue
+        try:
+            importlib.metadata.version(found["package"])
+        except importlib.metadata.PackageNotFoundError:
+            yield found["package"]
+            continue
+        for inner in filter(None, (found["extras"] or "").split(",")):
+            yield from _missing(found["package"], inner.strip())

@@ -80,7 +80,12 @@ def print_table(
                          no_wrap=title not in words, overflow="fold")  # fmt: skip
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
-    console.print(table)
+    if sys.stdout.isatty():
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join([line.rstrip() for line in captured.get().splitlines()]))
 
 
 def _room(least: dict[str, int]) -> int:

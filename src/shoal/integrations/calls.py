@@ -12,6 +12,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
@@ -82,18 +83,29 @@ def perform(stream: bytes, *buffers: Any) -> Reply:
     return (reply, kept) if kept else reply
 
 
-def outcome_of(reply: Reply) -> tuple[float | None, Any, BaseException | None]:
-    """How long a call took, if that is known, and its value, or its exception."""
+@dataclass(slots=True)
+class Outcome:
+    """What has become of a call."""
+
+    elapsed: float | None
+    """How long it took, if that is known."""
+    value: list[Any]
+    """What it returned: the only item, to be taken out, if there is no error."""
+    error: BaseException | None = None
+
+
+def outcome_of(reply: Reply) -> Outcome:
+    """What a reply tells of its call."""
     stream, buffers = (reply, []) if isinstance(reply, bytes) else reply
     try:
         returned, elapsed, value = pickle.loads(stream, buffers=buffers)
     except Exception as failure:  # noqa: BLE001 - what could be pickled there need not load here
-        return None, None, failure
+        return Outcome(None, [], failure)
     if returned:
-        return elapsed, value, None
+        return Outcome(elapsed, [value])
     error, trace = value
     error.__cause__ = RemoteTraceback(trace)
-    return elapsed, None, error
+    return Outcome(elapsed, [], error)
 
 
 def _pickled(value: Any, *, plain: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:

@@ -21,7 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -69,36 +69,30 @@ class _Work:
     """Calls of the same kind are expected to take about as long."""
 
 
-@dataclass(slots=True, eq=False)
 class _Batch:
     """The calls that a lane has taken at once."""
 
-    works: list[_Work]
-    learn: Callable[[str, float], None]
-    left: set[int] = field(init=False)
-    """The numbers of those that have no result."""
-    tasks: Sequence[TaskId] = ()
-    """What the run calls them."""
-
-    def __post_init__(self) -> None:
-        self.left = set(range(len(self.works)))
+    def __init__(self, works: Sequence[_Work], learn: Callable[[str, float], None]) -> None:
+        self.works = dict(enumerate(works))
+        """Those that have no result. What is done isn't referred to, so that whoever takes a
+        result out of its future, and drops it, has freed it."""
+        self.tasks: Sequence[TaskId] = ()
+        """What the run calls them all."""
+        self._learn = learn
 
     def arrived(self, number: int, reply: Reply) -> None:
         """A call's result is there."""
-        work = self.works[number]
-        self.left.discard(number)
-        elapsed, value, error = outcome_of(reply)
-        if elapsed is not None:
-            self.learn(work.kind, elapsed)
-        if error is not None:
-            work.future.set_exception(error)
+        outcome = outcome_of(reply)
+        if outcome.elapsed is not None:
+            self._learn(self.works[number].kind, outcome.elapsed)
+        if outcome.error is not None:
+            self.fail(number, outcome.error)
         else:
-            work.future.set_result(value)
+            self.works.pop(number).future.set_result(outcome.value.pop())
 
     def fail(self, number: int, error: BaseException) -> None:
         """A call will have no result."""
-        self.left.discard(number)
-        self.works[number].future.set_exception(error)
+        self.works.pop(number).future.set_exception(error)
 
 
 class ShoalExecutor(Executor):
@@ -116,7 +110,7 @@ class ShoalExecutor(Executor):
             **settings: Any setting, and `name` and `planner`, as for `compute`.
         """
         if max_workers is not None and max_workers < 1:
-            raise ValueError(f"max_workers must be at least 1, not {max_workers!r}.")
+            raise ValueError(f"max_workers must be greater than 0, not {max_workers!r}.")
         resolve({name: value for name, value in settings.items() if name not in _NO_SETTINGS})
         self._options: dict[str, Any] = {**_DEFAULTS, **settings}
         self._session = session or default_engine.session(self._options)
@@ -270,7 +264,7 @@ class ShoalExecutor(Executor):
     def _run(self, batch: _Batch) -> None:
         if self._broken is not None:
             raise self._broken
-        outputs = [work.output for work in batch.works]
+        outputs = [work.output for work in batch.works.values()]
         run = self._session.submit(*outputs, arrived=batch.arrived, workers=1, **self._options)
         batch.tasks = run.workflow.sinks
         with self._lock:
@@ -286,11 +280,11 @@ class ShoalExecutor(Executor):
 
     def _again(self, batch: _Batch, error: TaskError) -> None:
         """Fail the call that is to blame, and put those back that have no result."""
-        blamed = [number for number in batch.left if batch.tasks[number] == error.task]
-        for number in blamed or sorted(batch.left):
+        blamed = [number for number in batch.works if batch.tasks[number] == error.task]
+        for number in blamed or list(batch.works):
             batch.fail(number, error)
         with self._lock:
-            self._queue.extendleft(batch.works[number] for number in sorted(batch.left)[::-1])
+            self._queue.extendleft(reversed(batch.works.values()))
 
     def _break(self, error: BaseException) -> None:
         with self._lock:
@@ -306,7 +300,7 @@ class ShoalExecutor(Executor):
                 work.future.set_exception(_broken(error))
 
     def _fail(self, batch: _Batch, error: BaseException) -> None:
-        for number in sorted(batch.left):
+        for number in list(batch.works):
             batch.fail(number, _broken(error))
 
 
