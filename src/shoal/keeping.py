@@ -36,6 +36,8 @@ _MB = 2**20
 _FAILURES = (OSError, StoreError, pickle.PickleError, TypeError, AttributeError, ValueError,
              RecursionError)  # fmt: skip
 """What writing an archive may end with: a full disk, a store that is away, an odd argument."""
+_ABANDONED = 3600.0
+"""Seconds after which an archive that nobody writes to any more is deleted."""
 _MOST_PIECES = 1000
 """That are put back in one round trip."""
 
@@ -50,8 +52,7 @@ class Keeping:
         self._store = store
         self._locks: dict[RunId, int] = {}
         """The archives of the runs that are resumed here, open and locked."""
-        if self._folder.exists():
-            self._make_room(None)
+        self._make_room(None)
 
     def keep(self, run: Run, keep_mb: int, seconds: float) -> str:
         """Write what is finished of a run that has ended; why that can't be, or nothing."""
@@ -83,7 +84,6 @@ class Keeping:
                 return _too_much(keep_mb)
             pieces = chain(pieces, run.shared.pieces(run.remade))
         with open(path, "xb", opener=open_private) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
             for length in write_pieces(file, pieces):
                 if length > room:
                     return _too_much(keep_mb)
@@ -152,21 +152,22 @@ class Keeping:
 
     def _make_room(self, keep_mb: int | None) -> None:
         """Delete what has been kept for long enough, and what is too much."""
-        found: list[tuple[float, int, str]] = []
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self._folder):
-                with contextlib.suppress(OSError):
-                    if "." in entry.name:
-                        _delete_abandoned(entry.path)
-                    else:
-                        nbytes = entry.stat().st_size
-                        nbytes += unfinished_nbytes(self._data_folder, entry.name)
-                        found.append((entry.stat().st_mtime, nbytes, entry.name))
         room = float("inf") if keep_mb is None else keep_mb * _MB
-        for until, nbytes, name in sorted(found, reverse=True):
+        for until, nbytes, name in sorted(self._found(), reverse=True):
             room -= nbytes
             if room < 0 or until < time.time():
                 self.forget(RunId(name))
+
+    def _found(self) -> Iterator[tuple[float, int, str]]:
+        """Until when each archive is kept, its length, and its name."""
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(self._folder):
+                found = entry.stat()
+                if "." not in entry.name:
+                    nbytes = found.st_size + unfinished_nbytes(self._data_folder, entry.name)
+                    yield found.st_mtime, nbytes, entry.name
+                elif found.st_mtime + _ABANDONED < time.time():
+                    os.unlink(entry.path)
 
 
 def is_archived(data_folder: Path, run: RunId) -> bool:
@@ -191,13 +192,6 @@ def hint(run: RunId, why_not_for_long: str = "") -> str:
 
 def _too_much(keep_mb: int) -> str:
     return f"it is more than keep_mb allows, {keep_mb:,} MB"
-
-
-def _delete_abandoned(path: str) -> None:
-    """Delete an archive whose writer was killed."""
-    with open(path, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
 
 
 def _put_back(shared: SharedFolder | None, pieces: Sequence[Piece]) -> SharedFolder | None:
