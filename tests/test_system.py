@@ -51,6 +51,16 @@ def test_facts_of_the_machine_are_known_everywhere() -> None:
 
 
 @pytest.mark.usefixtures("anywhere")
+def test_process_knows_its_open_files_and_its_user() -> None:
+    before = system.open_files()
+    pipe = os.pipe()
+    assert system.open_files() == before + 2
+    for descriptor in pipe:
+        os.close(descriptor)
+    assert {os.getuid(), os.getgid()} <= {*system.identity()}
+
+
+@pytest.mark.usefixtures("anywhere")
 def test_process_is_alive_until_it_has_been_reaped() -> None:
     process = subprocess.Popen(["sleep", "60"])
     assert system.alive(process.pid)

@@ -98,17 +98,15 @@ def peak_nbytes() -> int:
 
 
 def open_files() -> int:
-    """How many files this process has open; newer kernels tell without listing them."""
-    if LINUX:
-        return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
-    return len(os.listdir("/dev/fd"))
+    """How many files this process has open; newer Linux tells without listing them."""
+    return (LINUX and os.stat("/proc/self/fd").st_size) or len(os.listdir("/dev/fd"))
 
 
-def identity() -> tuple[object, ...]:
-    """The users and groups that this process acts for."""
+def identity() -> tuple[int, ...]:
+    """The users and groups that this process acts as."""
     if LINUX:
-        return os.getresuid(), os.getresgid(), os.getgroups()
-    return os.getuid(), os.geteuid(), os.getgid(), os.getegid(), os.getgroups()
+        return (*os.getresuid(), *os.getresgid(), *os.getgroups())
+    return (os.getuid(), os.geteuid(), os.getgid(), os.getegid(), *os.getgroups())
 
 
 def alive(pid: int) -> bool:

@@ -322,7 +322,7 @@ def test_a_sandbox_that_cannot_be_set_up_says_why_in_the_log(
     local: LocalGateway, caller: Caller
 ) -> None:
     caller.carry_out(caller.job("w0"))
-    if local.status()["limits"] == "rlimit":
+    if not local.status()["limits"].startswith("cgroup"):
         pytest.skip("no control groups here")
     caller.carry_out(caller.job(cpus=1e300))
     assert any("Error" in line.text for line in local.logs(RUN))

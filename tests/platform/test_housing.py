@@ -15,6 +15,7 @@ import pytest
 
 from observing import PATIENCE, eventually, outside
 from platform_examples import Caller, gateway
+from shoal import system
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.housing import Housing, hidden_folder, home_of, sweep, variable_names
 from shoal.platform.isolation import problem
@@ -77,6 +78,7 @@ def test_folders_of_what_has_ended_are_swept(tmp_path: Path) -> None:
 # In real sandboxes.
 
 pytestmark = pytest.mark.real
+namespaced = pytest.mark.skipif(not system.LINUX, reason="only Linux has namespaces")
 
 
 @pytest.fixture(autouse=True)
@@ -251,6 +253,7 @@ def test_without_isolation_sandboxes_work_and_it_is_said(tmp_path: Path) -> None
     assert not home.exists()
 
 
+@namespaced
 def test_where_namespaces_are_not_permitted_sandboxes_work_without(tmp_path: Path) -> None:
     with gateway(tmp_path, entry="platform_entries_open:act") as local:
         caller = Caller(local, tmp_path)
@@ -258,6 +261,7 @@ def test_where_namespaces_are_not_permitted_sandboxes_work_without(tmp_path: Pat
         assert "not permitted" in local.status()["isolation"]
 
 
+@namespaced
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_an_ordinary_user_s_sandboxes_are_kept_apart_too(tmp_path: Path, reason: str) -> None:
     """In a user namespace, which some systems forbid: then it is said, and works without."""

@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import resource
 import socket
 import sys
 import time
@@ -20,7 +19,7 @@ from shoal.connecting import open_history
 from shoal.errors import ShoalError
 from shoal.platform import isolation, limits
 from shoal.platform.housing import hidden_folder
-from shoal.settings import SANDBOXES, resolve
+from shoal.settings import resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
 from shoal.storage.places import places
 from shoal.storage.redis import RedisStore
@@ -29,10 +28,6 @@ from shoal.storage.sharded import open_store
 _REQUIREMENT = re.compile(
     r"(?P<package>[\w.-]+)\s*(\[(?P<extras>[^]]*)\])?.*;.*\bextra == ['\"](?P<extra>[\w.-]+)['\"]"
 )
-
-_FILES_PER_SANDBOX = 6
-"""Its page, its control, its two streams, and the two connections that it may have."""
-_FILES_BESIDE = 64
 
 Finding = tuple[bool, str]
 """Whether it works, and what is to be said of it."""
@@ -140,16 +135,6 @@ def _shared_memory() -> Finding:
     return True, f"{where}: {free:.1f} GiB free for large outputs"
 
 
-def _files() -> Finding:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a gateway raises its own up to that
-    settings = resolve({})
-    sandboxes = settings.sandboxes or max(SANDBOXES, settings.at_once)
-    wanted = sandboxes * _FILES_PER_SANDBOX + _FILES_BESIDE
-    if most == resource.RLIM_INFINITY or most >= wanted:
-        return True, "a process may open as many as all sandboxes need"
-    return True, f"a process may open {most}, and {sandboxes} sandboxes may need {wanted}"
-
-
 def _loopback() -> Finding:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return True, f"a gateway can listen (tried port {server.getsockname()[1]})"
@@ -171,7 +156,6 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
     "limits": _limits,
     "isolation": _isolation,
     "shared memory": _shared_memory,
-    "open files": _files,
     "ports": _loopback,
     "history": _history,
 }
