@@ -19,7 +19,6 @@ from observing import eventually
 from shoal.errors import HistoryError, SettingsError, UsageError
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.platform.logs import RunLogs
-from shoal.platform.tokens import write_token
 from shoal.private import (
     data_folder,
     guarded_folder,
@@ -86,11 +85,7 @@ def some_key(folder: Path) -> None:
     cache_key(folder)
 
 
-def some_token(folder: Path) -> None:
-    write_token(private_folder(folder) / "token", "secret")
-
-
-@pytest.mark.parametrize("write", [some_log, some_history, some_entry, some_key, some_token])
+@pytest.mark.parametrize("write", [some_log, some_history, some_entry, some_key])
 def test_what_is_written_is_closed_whatever_the_umask(
     tmp_path: Path, umask: int, write: Callable[[Path], None]
 ) -> None:

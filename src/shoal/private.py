@@ -146,9 +146,8 @@ def _make(folder: Path) -> None:
 
 
 def _foreign(path: Path) -> PermissionError:
-    if path.is_symlink():
-        return PermissionError(f"{path} is a link, which another user may have made")
-    return PermissionError(f"{path} belongs to another user")
+    what = "is a link" if path.is_symlink() else "belongs to another user"
+    return PermissionError(errno.EPERM, f"It {what}", str(path))
 
 
 def _close_within(folder: Path, within: str, ours: re.Pattern[str]) -> bool:
