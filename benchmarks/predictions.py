@@ -74,7 +74,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
                 if options.cold:
                     time.sleep(0.3)
                 if turn >= options.history:
-                    record = session.history.runs(name=name, most=1)[0]
+                    record = session.history.runs(key=name, most=1)[0]
                     figures = found.setdefault(name, {})
                     for kind, error in record.quality.items():
                         figures.setdefault(kind, []).append(error)

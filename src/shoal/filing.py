@@ -36,20 +36,21 @@ def _record(run: Run, outcome: str, workers: Mapping[WorkerId, Resources]) -> Ru
     resources = {str(resources) for resources in workers.values()}
     return RunRecord(
         run=RunId(f"{run.id}-{run.tries}") if run.tries > 1 else run.id,
-        name=_text(run.name),
+        name=text_of(run.name),
+        key=text_of(run.workflow.key),
         fingerprint=run.workflow.fingerprint(),
-        planner=_text(run.plan.planner),
+        planner=text_of(run.plan.planner),
         tasks=len(run.workflow),
         workers=len(workers),
         started=run.started,
         makespan=run.makespan,
-        outcome=_text(outcome),
+        outcome=text_of(outcome),
         configuration=", ".join(sorted(resources)),
         planning=run.preview.planning,
         sla=str(run.preview.sla),
     )
 
 
-def _text(value: str) -> str:
+def text_of(value: str) -> str:
     """Text that history can keep."""
     return value.encode(errors="replace").decode()

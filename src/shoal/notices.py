@@ -31,8 +31,9 @@ class Notices:
             log.warning("%s", text)
 
 
-def of_plan(plan: Plan, name: str, platform: Platform) -> list[tuple[str, Hashable]]:
-    """What to say of the plan of a run of that name, and what each is about."""
+def of_plan(plan: Plan, platform: Platform) -> list[tuple[str, Hashable]]:
+    """What to say of a plan that is run, and what each is about."""
+    name = plan.workflow.name
     found: list[tuple[str, Hashable]] = []
     if plan.unmet:
         goal = plan.unmet.partition(":")[0]

@@ -110,7 +110,6 @@ class Run:
         self,
         plan: Plan,
         preview: Preview,
-        name: str,
         environment: Environment,
         display: Display | None,
         unfinished: Unfinished | None = None,
@@ -128,7 +127,7 @@ class Run:
         self.preview = preview
         """What the plan is predicted to do."""
         self.workflow = plan.workflow
-        self.name = name
+        self.name = plan.workflow.name
         self.makespan = 0.0
         self.records: list[bytes] = []
         """The workers' timelines, as they were handed in."""
@@ -152,7 +151,7 @@ class Run:
         self._finished: set[WorkerId] = set()
         self._error: BaseException | None = None
         self.needs: dict[str, int] = {}
-        """Memory that tasks have turned out to need, in MB, by their names."""
+        """Memory that tasks have turned out to need, in MB, by their keys."""
         self.arrived: Callable[[TaskId, Any], None] | None = None
         """Is told of each sink's output as soon as it is there."""
         self._cancelled = threading.Event()
@@ -169,7 +168,7 @@ class Run:
     @property
     def unfinished(self) -> Unfinished:
         """What it takes to go on with the run."""
-        return Unfinished(self.id, self.name, self._key, self.plan, self.tries, self.started)
+        return Unfinished(self.id, self._key, self.plan, self.tries, self.started)
 
     def start(self) -> None:
         """Send the plan off and start the first workers."""
@@ -407,8 +406,8 @@ class Run:
     def _grow(self, facts: dict[str, Any]) -> None:
         """Remember how much memory the tasks of a worker that ran out of it have got."""
         calls = list(self.workflow.calls.values())
-        for name in {calls[number].task.name for number in facts["running"]}:
-            self.needs[name] = max(facts["memory_mb"], self.needs.get(name, 0))
+        for key in {calls[number].task.key for number in facts["running"]}:
+            self.needs[key] = max(facts["memory_mb"], self.needs.get(key, 0))
 
     def _output(self, task: TaskId, letter: Letter) -> Any:
         data = self._data(task, letter)

@@ -24,7 +24,7 @@ from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.farm.crew import Place
 from shoal.farm.deployed import new_run
-from shoal.filing import filed
+from shoal.filing import filed, text_of
 from shoal.interrupts import interruptible
 from shoal.keeping import Keeping, hint, is_archived
 from shoal.metadata.history import History
@@ -267,10 +267,9 @@ class Session:
         """A run that goes on with another one."""
         settings = self._with(options or {})
         workflow = left.plan.workflow
-        preview = Preview(left.plan, self._conditions(workflow, left.name, settings))
+        preview = Preview(left.plan, self._conditions(workflow, settings))
         environment = self._environment(workflow, settings, lambda run: None)
-        display = _display(settings, left.name, len(workflow))
-        return Run(left.plan, preview, left.name, environment, display, left)
+        return Run(left.plan, preview, environment, _display(settings, workflow), left)
 
     def _go_on(self, run: Run) -> None:
         """Begin a run that is resumed, with what is kept of it."""
@@ -333,15 +332,14 @@ class Session:
             options = {option: options[option] for option in options if option in NAMES}
             run = self._run_of(self._left(resume).of(workflow), options)
             return run, partial(self._go_on, run)
-        name = name_taken(options) or workflow.name
+        workflow = workflow.named(name_taken(options))
         wanted = Wanted.taken(options)
         settings = self._with(options)
-        plan, preview, learn = self._planned(workflow, name, wanted, settings)
-        for text, about in of_plan(plan, name, self.platform):
+        plan, preview, learn = self._planned(workflow, wanted, settings)
+        for text, about in of_plan(plan, self.platform):
             self._notices.say(text, about)
         environment = self._environment(workflow, settings, learn)
-        display = _display(settings, name, len(workflow))
-        run = Run(plan, preview, name, environment, display)
+        run = Run(plan, preview, environment, _display(settings, workflow))
         if self._lasting and settings.keep_seconds:
             run.unfinished.write(self.settings.data_folder())
         return run, run.start
@@ -410,58 +408,55 @@ class Session:
             **options: As for `compute`; `timeout` and `resume` don't change the plan.
         """
         self._check_open()
-        workflow = Workflow.of(*outputs)
         options = {name: options[name] for name in options if name not in RUNNING}
-        name = name_taken(options) or workflow.name
+        workflow = Workflow.of(*outputs).named(name_taken(options))
         wanted = Wanted.taken(options)
         settings = self._with(options)
         self.settle()  # so that the latest runs count
-        return self._planned_now(workflow, name, wanted, settings)
+        return self._planned_now(workflow, wanted, settings)
 
-    def _planned_now(
-        self, workflow: Workflow, name: str, wanted: Wanted, settings: Settings
-    ) -> Preview:
-        conditions = self._conditions(workflow, name, settings)
+    def _planned_now(self, workflow: Workflow, wanted: Wanted, settings: Settings) -> Preview:
+        conditions = self._conditions(workflow, settings)
         if isinstance(conditions.predictions, LearntPredictions):
             workflow = workflow.needing(conditions.predictions.needs)
         planner = wanted.planner(settings.planner, settings.prices)
         return planned(workflow, conditions, planner, settings.prices)
 
     def _planned(
-        self, workflow: Workflow, name: str, wanted: Wanted, settings: Settings
+        self, workflow: Workflow, wanted: Wanted, settings: Settings
     ) -> tuple[Plan, Preview, Callable[[Run], None]]:
         """A plan, what it is predicted to do, and what to do once the run has been filed."""
         if wanted.explicit(settings.planner):
-            preview = self._planned_now(workflow, name, wanted, settings)
+            preview = self._planned_now(workflow, wanted, settings)
             return preview.plan, preview, lambda run: None
         constants = constant_sizes(workflow)
-        key = key_of(workflow, name, constants, settings.at_once, settings.memory_mb, settings.cpus,
+        key = key_of(workflow, constants, settings.at_once, settings.memory_mb, settings.cpus,
                      settings.planning_seconds, settings.latency, settings.prices,
                      settings.function_seconds)  # fmt: skip
 
         def learn(run: Run) -> None:
             if self._book.due(key) or run.needs:
-                self._book.keep(key, self._planned_now(workflow, name, wanted, settings))
+                self._book.keep(key, self._planned_now(workflow, wanted, settings))
             else:
-                conditions = partial(self._conditions, workflow, name, settings)
+                conditions = partial(self._conditions, workflow, settings)
                 self._book.inform(key, lambda known: known.informed(conditions()))
 
         known = self._book.find(key)
         if known is None:
-            known = self._planned_now(workflow, name, wanted, settings)
+            known = self._planned_now(workflow, wanted, settings)
             self._book.keep(key, known)
         else:
             workflow = workflow.needing(known.plan.workflow.needs)
             known = known.again(workflow, constants, self._pool())
         return known.plan, known, learn
 
-    def _conditions(self, workflow: Workflow, name: str, settings: Settings) -> Conditions:
+    def _conditions(self, workflow: Workflow, settings: Settings) -> Conditions:
         """What is known and allowed now."""
         self.room.make(settings.at_once, wanted=settings.workers is not None)
         defaults = DefaultCosts(constant_sizes(workflow), settings.latency)
         predictions: Predictions = defaults
         if settings.history:
-            runs = self._taught(name)
+            runs = self._taught(workflow)
             if runs:
                 predictions = LearntPredictions(workflow, runs, defaults)
         return Conditions(
@@ -475,10 +470,10 @@ class Session:
             inline_nbytes=self.platform.inline_nbytes,
         )
 
-    def _taught(self, name: str) -> list[Samples]:
+    def _taught(self, workflow: Workflow) -> list[Samples]:
         """What earlier runs have taught; nothing, if the history can't be read."""
         try:
-            return self.history.samples(name)
+            return self.history.samples(text_of(workflow.key))
         except HistoryError as error:
             self._do_without_history(error)
             return []
@@ -578,10 +573,10 @@ def _given(value: T | str | None) -> T | None:
     return None if isinstance(value, str) else value
 
 
-def _display(settings: Settings, name: str, tasks: int) -> Display | None:
+def _display(settings: Settings, workflow: Workflow) -> Display | None:
     shown = sys.stderr.isatty() if settings.progress is None else settings.progress
     if not shown:
         return None
     from shoal.display import ProgressBar
 
-    return ProgressBar(name, tasks)
+    return ProgressBar(workflow.name, len(workflow))

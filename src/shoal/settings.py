@@ -98,7 +98,7 @@ class Settings:
     history: bool = True
     """Whether runs are recorded for later plans."""
     history_runs: int = 100
-    """How many runs of each workflow name are kept."""
+    """How many runs of each workflow are kept."""
     planner: str | None = None
     """The planner's name: `auto`, `uniform`, `nonuniform`, `wukong`, `spread`, or one that an
     installed package registers; default: `auto`."""

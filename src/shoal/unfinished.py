@@ -33,7 +33,6 @@ class Unfinished:
     """A run that can be gone on with."""
 
     id: RunId
-    name: str
     key: bytes
     plan: Plan
     tries: int = 1
@@ -50,7 +49,7 @@ class Unfinished:
                 f"This workflow isn't the one of run {self.id}: it has other tasks, or they are "
                 "connected in another way. Run it without resume=."
             )
-        return replace(self, plan=self.plan.of(workflow))
+        return replace(self, plan=self.plan.of(workflow.named(was.title)))
 
     def write(self, data_folder: Path) -> None:
         """Keep it in a file."""

@@ -144,6 +144,25 @@ def test_show_without_a_name_lists_the_workflows_that_have_runs(shoal: Shoal, fo
     assert " ".join(rows[2][2:]) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1e9 + 2))
 
 
+def test_namesakes_are_told_by_where_they_are_defined(shoal: Shoal, folder: Path) -> None:
+    first, second = (replace(record(n, 1.0), key=f"/{n}.py:flow") for n in range(2))
+    file(folder, first)
+    assert len(shoal("history", "show", "flow").out.splitlines()) == 2
+    file(folder, second, record(2, 1.0, name="other"))
+    for action in (("show",), ("clear",), ("export", "-")):
+        said = shoal("history", *action, "flow")
+        assert (said.code, said.out) == (2, "")
+        assert said.err == (
+            "error: 2 workflows are named 'flow': /1.py:flow, /0.py:flow. Give one of these.\n"
+        )
+    rows = [line.split()[0] for line in shoal("history", "show").out.splitlines()]
+    assert rows == ["workflow", "other", "/1.py:flow", "/0.py:flow"]
+    assert [line.split()[1] for line in shoal("runs", "flow").out.splitlines()[1:]] == ["flow"] * 2
+    assert len(shoal("runs", "/0.py:flow").out.splitlines()) == 2
+    assert shoal("history", "clear", "/0.py:flow").out == "1 run forgotten\n"
+    assert len(shoal("history", "show", "flow").out.splitlines()) == 2
+
+
 @pytest.mark.parametrize("columns", [80, 60, 30])
 def test_a_narrow_terminal_cuts_no_number(
     shoal: Shoal, folder: Path, terminal: Callable[[int], None], columns: int

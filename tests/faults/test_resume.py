@@ -87,7 +87,7 @@ def test_no_prediction_is_held_against_a_run_that_failed_or_was_resumed(
     session.compute(workflow(tmp_path), resume=run.id)
     session.compute(workflow(tmp_path), name="partly")
     session.settle()
-    whole, resumed, failed, _ = session.history.runs(name="partly")
+    whole, resumed, failed, _ = session.history.runs(key="partly")
     assert (whole.outcome, resumed.outcome) == ("done", RESUMED)
     assert whole.predicted is not None
     assert whole.quality

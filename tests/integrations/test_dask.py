@@ -125,7 +125,7 @@ def test_options_reach_dask(tmp_path: Path) -> None:
         with shoal.options(memory_mb=512, name="of-options"):
             assert increment(1).compute(scheduler="shoal") == 2
         session.settle()
-        (record,) = session.history.runs(name="of-options")
+        (record,) = session.history.runs(key="of-options")
     assert (record.configuration, record.workers) == ("512 MB", 1)
 
 
@@ -154,7 +154,7 @@ def test_history_is_shared_between_runs_with_other_hashes() -> None:
             random.sum().compute(scheduler="shoal")
     session = default_engine.session({})
     session.settle()
-    assert len({record.fingerprint for record in session.history.runs(name="of-seeds")}) == 1
+    assert len({record.fingerprint for record in session.history.runs(key="of-seeds")}) == 1
 
 
 def test_the_progress_bar_is_drawn() -> None:

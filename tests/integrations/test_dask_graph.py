@@ -16,6 +16,7 @@ from dask._task_spec import Alias, DataNode, Dict, List, Task, TaskRef, convert_
 from shoal import Resources, Workflow
 from shoal.errors import UsageError
 from shoal.integrations.dask.graph import Conversion
+from shoal.workflow import program
 
 
 def converted(graph: dict[Any, Any], *keys: Any, **options: Any) -> Conversion:
@@ -31,6 +32,11 @@ def test_legacy_tuples_are_tasks() -> None:
     (call,) = workflow.calls.values()
     assert call.task.name == "y"
     assert call.args == (add, 1, 2)
+
+
+def test_history_knows_a_task_by_its_program_and_its_prefix() -> None:
+    (output,) = converted({("sum-1f3a2b4c", 0): (add, 1, 2)}, ("sum-1f3a2b4c", 0)).sinks.values()
+    assert (output.task.name, output.task.key) == ("sum", f"{program()}:sum")
 
 
 def test_data_and_aliases_are_no_tasks() -> None:

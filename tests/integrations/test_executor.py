@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import subprocess
 import sys
@@ -42,6 +43,7 @@ from shoal import Session, ShoalExecutor, task
 from shoal.errors import NotPicklable, RemoteTraceback, WorkerDied
 from shoal.integrations.calls import call_of, perform
 from shoal.integrations.executor import _Batch, _Work
+from shoal.workflow import origin_of
 
 pytestmark = pytest.mark.real
 
@@ -53,6 +55,11 @@ def executor(session: Session) -> Iterator[ShoalExecutor]:
 
 
 # What comes back.
+
+
+def test_history_knows_a_call_by_where_its_function_is_defined() -> None:
+    output = call_of(partial(os.path.join, "a"), ("b",), {})
+    assert (output.task.name, output.task.key) == ("join", origin_of(os.path.join))
 
 
 def test_a_call_returns_what_the_function_returns(executor: ShoalExecutor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -87,12 +88,36 @@ def test_latest_runs_come_first_and_no_more_than_asked_for(history: History) -> 
     assert [found.run for found in history.runs(most=2)] == ["r4", "r3"]
 
 
+def test_namesakes_that_are_defined_elsewhere_are_kept_apart(opened: Opened) -> None:
+    history = opened(kept=2)
+    for number in range(6):
+        filed = replace(record(f"r{number}", started=number), key=f"/{number % 2}.py:flow")
+        file(history, filed, [])
+    assert history.keys() == ["/1.py:flow", "/0.py:flow"]
+    assert {found.name for found in history.runs()} == {"flow"}
+    assert [found.run for found in history.runs(key="/0.py:flow")] == ["r4", "r2"]
+    assert history.runs(key="flow") == []
+    assert (history.count("/0.py:flow", "f"), len(history.samples("/0.py:flow"))) == (2, 2)
+    assert history.clear("/0.py:flow") == 2
+    assert [found.run for found in history.runs()] == ["r5", "r3"]
+
+
+def test_exported_run_of_the_time_before_keys_goes_by_its_name(history: History) -> None:
+    file(history, record("r0"), [])
+    (line,) = exported(history)
+    found = json.loads(line)
+    del found["record"]["key"]
+    history.clear()
+    import_runs(history, [json.dumps(found)], Path("file"))
+    assert history.keys() == ["flow"]
+
+
 def test_runs_of_one_name_can_be_asked_for(history: History) -> None:
     for number in range(6):
         name = f"flow {number % 2}"
         file(history, record(f"r{number}", name=name, started=number), [])
-    assert [found.run for found in history.runs(name="flow 1")] == ["r5", "r3", "r1"]
-    assert history.runs(name="flow") == []
+    assert [found.run for found in history.runs(key="flow 1")] == ["r5", "r3", "r1"]
+    assert history.runs(key="flow") == []
 
 
 def test_empty_history_has_no_runs(history: History) -> None:
@@ -228,24 +253,24 @@ def test_everything_of_a_record_is_kept(history: History) -> None:
     )  # fmt: skip
     file(history, filed, [])
     assert history.find("r1") == filed
-    assert history.runs(name="flow") == [filed]
+    assert history.runs(key="flow") == [filed]
 
 
 def test_names_are_those_of_the_runs_that_are_kept(history: History) -> None:
-    assert history.names() == []
+    assert history.keys() == []
     for number, name in enumerate(["a", "größe: [x]", "a:shapes", "a", "100 %"]):
         file(history, record(f"r{number}", name=name, started=number), [])
-    assert history.names() == ["100 %", "a", "a:shapes", "größe: [x]"]
+    assert history.keys() == ["100 %", "a", "a:shapes", "größe: [x]"]
     file(history, record("r3", name="b", started=3), [])
-    assert history.names() == ["100 %", "b", "a:shapes", "größe: [x]", "a"]
+    assert history.keys() == ["100 %", "b", "a:shapes", "größe: [x]", "a"]
     history.clear("b")
-    assert history.names() == ["100 %", "a:shapes", "größe: [x]", "a"]
+    assert history.keys() == ["100 %", "a:shapes", "größe: [x]", "a"]
 
 
 def test_run_that_is_filed_again_under_another_name_leaves_the_first(history: History) -> None:
     file(history, record("r1", name="a"), [])
     file(history, record("r1", name="b", fingerprint="g"), [])
-    assert history.runs(name="a") == []
+    assert history.runs(key="a") == []
     assert history.samples("a") == []
     assert (history.count("a", "f"), history.count("b", "g")) == (0, 1)
     assert [found.name for found in history.runs()] == ["b"]
@@ -291,7 +316,7 @@ def test_runs_of_a_name_or_all_are_forgotten(history: History) -> None:
     with pytest.raises(UnknownRun):
         history.load(record("r1", name="flow 1", started=1))
     assert history.clear() == 3
-    assert history.runs() == history.names() == []
+    assert history.runs() == history.keys() == []
     file(history, record("r1"), rows)
     assert [found.run for found in history.runs()] == ["r1"]
 

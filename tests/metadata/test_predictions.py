@@ -26,7 +26,7 @@ SMALL, LARGE = Resources(1769), Resources(1769 * 4)
 HALF = Resources(1769, 0.5)
 
 
-@task
+@task(name="clean")
 def clean(*_: Any) -> None: ...
 
 
@@ -93,6 +93,13 @@ def test_the_latest_runs_count_most() -> None:
 def test_namesakes_teach_a_task_that_has_hardly_run_itself() -> None:
     runs = [[execution(1.0, number=1), execution(3.0, number=2)] for _ in range(5)]
     assert seconds_of(learnt(*runs)) == 2.0
+
+
+def test_namesakes_that_are_defined_elsewhere_teach_nothing() -> None:
+    """Neither by their name nor by their place in a workflow of the same shape."""
+    elsewhere = [execution(9.0)._replace(name="/other.py:clean") for _ in range(6)]
+    assert seconds_of(learnt(elsewhere)) == DefaultCosts().execution(FIRST, 0, SMALL)
+    assert seconds_of(learnt([execution(2.0)] * 3, elsewhere)) == 2.0
 
 
 def test_numbers_of_another_shape_mean_other_tasks() -> None:

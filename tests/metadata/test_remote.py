@@ -156,7 +156,7 @@ def test_a_key_that_the_server_evicted_holds_nothing_up(
     server.call("DEL", evicted)
     for number in range(3, 9):
         file(history, f"r{number}", started=number)
-    assert len(history.runs(name="flow")) == 3
+    assert len(history.runs(key="flow")) == 3
     assert history.count("flow", "f") <= 3
 
 

@@ -17,11 +17,11 @@ w0 = WorkerId("w0")
 R = Resources(2048)
 
 
-@task
+@task(name="load")
 def load(path: str) -> bytes: ...  # type: ignore[empty-body]
 
 
-@task
+@task(name="count")
 def count(data: bytes) -> int: ...  # type: ignore[empty-body]
 
 

@@ -39,6 +39,27 @@ history.close()
 NOTHING = distilled(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
 
 
+def test_file_of_the_time_before_keys_is_used_and_its_runs_go_by_their_names(
+    tmp_path: Path,
+) -> None:
+    """What was recorded by a bare name teaches only who asks for that name."""
+    with closing(SqliteHistory(tmp_path)) as history:
+        for number in range(2):
+            record = RunRecord(RunId(f"r{number}"), "flow", "f", "p", 1, 1, number, 1.0, "done")
+            history.file(FiledRun(record, [], [], NOTHING))
+    with closing(sqlite3.connect(tmp_path / "history-2.sqlite")) as database:
+        database.executescript("DROP INDEX runs_by_key; ALTER TABLE runs DROP COLUMN key;")
+    for _ in range(2):
+        with closing(SqliteHistory(tmp_path)) as history:
+            assert history.keys() == ["flow"]
+            assert [run.key for run in history.runs(key="flow")] == ["flow", "flow"]
+            assert len(history.samples("flow")) == 2
+            assert history.samples("/script.py:flow") == []
+            assert history.load(history.find("r1")).samples == NOTHING
+    with closing(SqliteHistory(tmp_path)) as history:
+        assert history.clear("flow") == 2
+
+
 @pytest.mark.real
 def test_processes_may_open_and_file_at_once(tmp_path: Path) -> None:
     """Also the very first time, when each of them finds no file yet."""
@@ -99,7 +120,7 @@ def changed(folder: Path, statement: str) -> None:
 
 USES: dict[str, Callable[[SqliteHistory], object]] = {
     "runs": lambda history: history.runs(),
-    "names": lambda history: history.names(),
+    "names": lambda history: history.keys(),
     "count": lambda history: history.count("flow", "f"),
     "find": lambda history: history.find("r1"),
     "samples": lambda history: history.samples("flow"),

@@ -78,7 +78,7 @@ def test_what_is_not_kept_is_never_due() -> None:
 
 def key(output: Output[Any], name: str = "name", nbytes: int = 0, *what: Any) -> Any:
     constants = {TaskId("step#0"): {TaskId("constant"): nbytes}} if nbytes else {}
-    return key_of(workflow(output), name, constants, *what)
+    return key_of(workflow(output).named(name), constants, *what)
 
 
 def test_the_same_workflow_has_the_same_key() -> None:
@@ -103,8 +103,8 @@ def test_keys_tell_about_how_large_constants_are() -> None:
 
 def test_a_constant_that_several_tasks_take_counts_once() -> None:
     flow, sizes = workflow(chain(2)), {TaskId("constant"): 1000}
-    once = key_of(flow, "name", {TaskId("step#0"): sizes})
-    assert key_of(flow, "name", {TaskId("step#0"): sizes, TaskId("step#1"): sizes}) == once
+    once = key_of(flow, {TaskId("step#0"): sizes})
+    assert key_of(flow, {TaskId("step#0"): sizes, TaskId("step#1"): sizes}) == once
 
 
 @dataclass

@@ -51,7 +51,7 @@ def test_a_plan_that_keeps_to_the_rules_is_returned() -> None:
     "planner",
     [SpreadPlanner(), UniformPlanner(), NonUniformPlanner(), AutoPlanner(), WukongPlanner()],
 )
-@pytest.mark.parametrize("needs", [{}, {"step": LARGE.memory_mb}])
+@pytest.mark.parametrize("needs", [{}, {step.key: LARGE.memory_mb}])
 def test_our_planners_keep_to_the_rules(planner: Any, needs: dict[str, int]) -> None:
     """Also if tasks have turned out to need more memory."""
     flow = workflow(tree(16)).needing(needs)

@@ -429,13 +429,13 @@ def test_runs_are_kept_in_history(session: Session) -> None:
     with pytest.raises(shoal.errors.TaskError):
         session.compute(Task(lambda: 1 / 0, name="broken")(), name="kept in history too")
     session.settle()
-    runs = session.history.runs(name="kept in history")
+    runs = session.history.runs(key="kept in history")
     assert [(run.outcome, run.tasks) for run in runs] == [("done", 3), ("done", 3)]
     assert session.history.count("kept in history", Workflow.of(output).fingerprint()) == 2
     timeline = session.history.load(runs[0]).timeline
     assert {*timeline.placements} == {*Workflow.of(output).calls}
     assert timeline.makespan == runs[0].makespan > 0
-    (failed,) = session.history.runs(name="kept in history too")
+    (failed,) = session.history.runs(key="kept in history too")
     assert failed.outcome.startswith("task 'broken#0' failed on worker w0: ZeroDivisionError")
 
 
@@ -465,7 +465,7 @@ def test_settling_a_closed_session_returns() -> None:
 def test_runs_are_not_kept_if_nobody_wants_them(session: Session) -> None:
     session.compute(add(1), name="not kept", history=False)
     session.settle()
-    assert session.history.runs(name="not kept") == []
+    assert session.history.runs(key="not kept") == []
 
 
 # The runtime and the simulation are one.

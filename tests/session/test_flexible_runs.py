@@ -443,7 +443,7 @@ def test_the_next_plan_learns_from_the_run(session: Session) -> None:
     for _ in range(2):
         session.compute(output, planner=WUKONG, name="flexible")
     session.settle()
-    assert [record.workers for record in session.history.runs(name="flexible")] == [16, 16]
+    assert [record.workers for record in session.history.runs(key="flexible")] == [16, 16]
     preview = session.plan(output, planner=WUKONG, name="flexible")
     assert preview.learnt
     assert len(preview.workers) == 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import runpy
 import time
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -55,6 +56,46 @@ def mix(*parts: bytes) -> bytes:
 
 def count(*parts: bytes) -> int:
     return sum(map(len, parts)) + sum(part[0] for part in parts)
+
+
+SCRIPT = """
+import time
+from shoal import task
+
+@task
+def slow(_):
+    time.sleep({seconds})
+
+@task
+def total(*_):
+    return {seconds}
+
+def out():
+    return total(*[slow(number) for number in range(2)])
+"""
+
+
+def test_scripts_whose_functions_have_the_same_names_do_not_mislead_each_other(
+    tmp_path: Path,
+) -> None:
+    """Neither their times nor their plans are those of the other."""
+    files = [tmp_path / name / "script_of_namesakes.py" for name in ("a", "b")]
+    outs = []
+    for file, seconds in zip(files, (0.001, 0.2), strict=True):
+        file.parent.mkdir()
+        file.write_text(SCRIPT.format(seconds=seconds))
+        outs.append(runpy.run_path(str(file), run_name=file.stem)["out"])
+    with Session(folder=str(tmp_path / "data"), workers=2) as session:
+        for out in outs:
+            for _ in range(2):
+                session.compute(out())
+        session.settle()
+        quick, slow = [session.plan(out(), workers=2) for out in outs]
+        assert (quick.basis, slow.basis) == ("2 runs", "2 runs")
+        seconds = [plan.timeline.of_kind("execute")[0].seconds for plan in (quick, slow)]
+        assert seconds[0] < 0.1 < seconds[1]
+        assert {record.name for record in session.history.runs()} == {"total"}
+        assert session.plan(outs[1](), name="mine").basis == "no history"
 
 
 def small_workflow() -> Output[int]:
@@ -200,7 +241,7 @@ def test_previewing_runs_nothing(tmp_path: Path) -> None:
         assert "w0" in preview.show()
         assert preview.explain("touch#0").startswith("touch#0 runs on w0")
         session.settle()
-        assert session.history.runs(name="previewed") == []
+        assert session.history.runs(key="previewed") == []
         status = session.platform.status()  # type: ignore[attr-defined]
         assert (status["busy"], status["idle"], status["invocations"]["cold"]) == (0, 0, 0)
     assert not ran.exists()

@@ -66,6 +66,6 @@ def _earlier(session: Session, workflow: Workflow) -> tuple[int, list[RunRecord]
     """How many runs there have been, and the latest; none, if the history can't be read."""
     try:
         count = session.history.count(NAME, workflow.fingerprint())
-        return count, session.history.runs(name=NAME, most=5)
+        return count, session.history.runs(key=NAME, most=5)
     except HistoryError:
         return 0, []  # the session tells of it

@@ -7,6 +7,7 @@ import difflib
 import gzip
 import sys
 import zlib
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import IO
@@ -24,6 +25,7 @@ from shoal.settings import resolve
 
 _TITLES = ("started", "planner", "workers", "makespan", "predicted", "error", "SLA", "execute",
            "start", "transfer")  # fmt: skip
+_NAME = "the workflow's name, or where it is defined (FILE:FUNCTION) if several have that name"
 _KINDS = ("execute", "start", "transfer")
 """The kinds of predictions whose errors are shown."""
 
@@ -46,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "each.",
     )
     show.epilog = NARROW
-    show.add_argument("name", metavar="NAME", nargs="?", help="the workflow's name")
+    show.add_argument("name", metavar="NAME", nargs="?", help=_NAME)
     configure_most(show, "how many runs of NAME")
     export = action("export", "write runs to a file, a line of JSON for each")
     export.add_argument("file", metavar="FILE", help="compressed if it ends with .gz; - is stdout")
@@ -54,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     load = action("import", "add the runs of a file that was exported")
     load.add_argument("file", metavar="FILE", help="compressed if it ends with .gz; - is stdin")
     clear = action("clear", "forget the runs of a workflow, or all")
-    clear.add_argument("name", metavar="NAME", nargs="?", help="the workflow's name")
+    clear.add_argument("name", metavar="NAME", nargs="?", help=_NAME)
     clear.add_argument("--all", action="store_true", help="forget the runs of all workflows")
 
 
@@ -66,7 +68,7 @@ def carry_out(args: argparse.Namespace) -> None:
     try:
         with closing(open_history(settings)) as history:
             if args.action != "import" and args.name is not None:
-                _check_name(history, args.name)
+                args.name = key_named(history, args.name)
             _ACTIONS[args.action](history, args)
     except HistoryDamaged:
         if args.action != "clear" or not args.all:
@@ -74,14 +76,22 @@ def carry_out(args: argparse.Namespace) -> None:
         print(f"The history was damaged. It is kept as {set_aside(settings.data_folder())}.")
 
 
-def _check_name(history: History, name: str) -> None:
-    names = history.names()
-    if name in names:
-        return
-    if not names:
+def key_named(history: History, name: str) -> str:
+    """The key of the workflow that a name means, or a key itself."""
+    known = history.keys()
+    if name in known:
+        return name
+    if not known:
         raise UsageError(f"No run of {name!r} is known, nor of any other workflow.")
-    shown = listed([printable(each) for each in names])
-    near = difflib.get_close_matches(name, names, 1, 0.6)
+    names = {key: history.runs(key=key, most=1)[0].name for key in known}
+    found = [key for key, each in names.items() if each == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        shown = listed([printable(each) for each in found])
+        raise UsageError(f"{len(found)} workflows are named {name!r}: {shown}. Give one of these.")
+    shown = listed([printable(each) for each in dict.fromkeys(names.values())])
+    near = difflib.get_close_matches(name, names.values(), 1, 0.6)
     meant = f"did you mean {near[0]!r}?" if near else f"there are runs of {shown}."
     raise UsageError(f"No run of {name!r} is known; {meant}")
 
@@ -90,7 +100,7 @@ def _show(history: History, args: argparse.Namespace) -> None:
     if args.name is None:
         _list(history)
         return
-    runs = history.runs(name=args.name, most=args.most)
+    runs = history.runs(key=args.name, most=args.most)
     print_table(
         _TITLES,
         map(_row, runs),
@@ -107,11 +117,15 @@ def _list(history: History) -> None:
     """Print the workflows that have runs, the latest first."""
     runs: dict[str, list[RunRecord]] = {}
     for run in history.runs(most=ALL):
-        runs.setdefault(run.name, []).append(run)
+        runs.setdefault(run.key, []).append(run)
     if not runs:
         print(NO_RUNS)
         return
-    rows = ((name, f"{len(found):,}", began(found[0])) for name, found in runs.items())
+    names = Counter(found[0].name for found in runs.values())
+    rows = (
+        (found[0].name if names[found[0].name] == 1 else key, f"{len(found):,}", began(found[0]))
+        for key, found in runs.items()
+    )
     print_table(("workflow", "runs", "latest"), rows, numbers=("runs",), words=("workflow",))
 
 

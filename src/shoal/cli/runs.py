@@ -11,7 +11,7 @@ from shoal.cli.settings import assigned, configure_set
 from shoal.cli.terminal import NARROW, print_table
 from shoal.connecting import open_history
 from shoal.errors import UsageError
-from shoal.metadata.history import History, RunRecord
+from shoal.metadata.history import ALL, History, RunRecord
 from shoal.settings import resolve
 
 NO_RUNS = "No run is known yet. `shoal demo` makes one."
@@ -41,7 +41,7 @@ def _count(text: str) -> int:
 def carry_out(args: argparse.Namespace) -> None:
     """Print a table of runs."""
     with closing(open_history(resolve(assigned(args.assignments)))) as history:
-        found = history.runs(name=args.name, most=args.most)
+        found = _named(history, args.name, args.most)
     if not found:
         print(f"No run of {args.name!r} is known yet." if args.name else NO_RUNS)
         return
@@ -52,6 +52,14 @@ def carry_out(args: argparse.Namespace) -> None:
         words=("workflow", "outcome"),
         spare=("planner", "started", "workers", "tasks"),
     )
+
+
+def _named(history: History, name: str | None, most: int) -> list[RunRecord]:
+    """The latest runs, only those of workflows of a name if one is given."""
+    if name is None:
+        return history.runs(most=most)
+    found = [run for run in history.runs(most=ALL) if name in (run.name, run.key)]
+    return found[:most]
 
 
 def find_run(history: History, run: str) -> RunRecord:

@@ -19,7 +19,7 @@ from typing import Any
 
 from shoal.errors import NotPicklable, RemoteTraceback
 from shoal.worker.failure import reason_of, traceback_of
-from shoal.workflow import Output, Task
+from shoal.workflow import Output, Task, known_by, origin_of
 
 Reply = bytes | tuple[bytes, list[Any]]
 """Pickled: whether the call returned, after how many seconds, and its value, or the exception and
@@ -45,12 +45,12 @@ def _arrived(buffer: Any) -> Any:
 
 def call_of(function: Callable[..., Any], args: Any, kwargs: Any) -> Output[Reply]:
     """The output that stands for a call; `NotPicklable` if it can't travel."""
-    name = name_of(function)
+    name, key = name_of(function), origin_of(function)
     try:
         stream, buffers = _pickled((function, args, kwargs))
     except Exception as error:
         raise NotPicklable(f"a call of {name!r}", f"{type(error).__name__}: {error}") from error
-    return _task(name)(stream, *[_Bulk(buffer) for buffer in buffers])
+    return _task(name, key)(stream, *[_Bulk(buffer) for buffer in buffers])
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -62,8 +62,8 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 @lru_cache(256)
-def _task(name: str) -> Task[..., Reply]:
-    return Task(perform, name=name)
+def _task(name: str, key: str) -> Task[..., Reply]:
+    return known_by(key, Task(perform, name=name))
 
 
 def perform(stream: bytes, *buffers: Any) -> Reply:

@@ -3,7 +3,8 @@
 1. A run is filed once, when it has ended, well or not.
 2. A timeline is kept as its workers recorded it, and decoded only when somebody looks; what a run
    taught is kept beside it, and read by the next plan in one go.
-3. It is bounded: of each workflow name so many runs are kept. The oldest run of the shape and the
+3. A workflow goes by its key. So do the tasks in what a run taught.
+4. It is bounded: of each workflow so many runs are kept. The oldest run of the shape and the
    resources that most runs have makes room, so that what is rare is still known.
 """
 
@@ -29,7 +30,7 @@ from shoal.types import RunId, TaskId
 log = logging.getLogger(__name__)
 
 KEPT = 100
-"""Runs that are kept of each workflow name."""
+"""Runs that are kept of each workflow."""
 READ = 20
 """Runs of each shape and resources that a plan learns from."""
 RESUMED = "done, resumed"
@@ -67,6 +68,13 @@ class RunRecord:
     """The makespan that was predicted at that level."""
     quality: Mapping[str, float] = field(default_factory=dict)
     """The median relative error of predictions, by kind: `execute`, `fetch`, `start` and so on."""
+    key: str = ""
+    """What history knows its workflow by: the name that the user gave it, or where it is defined.
+    Runs that were recorded by their names alone go by those."""
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            object.__setattr__(self, "key", self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +108,15 @@ class History(Protocol):
         """Keep a run."""
         ...
 
-    def runs(self, *, name: str | None = None, most: int = 20) -> list[RunRecord]:
+    def runs(self, *, key: str | None = None, most: int = 20) -> list[RunRecord]:
         """The latest runs first."""
         ...
 
-    def names(self) -> list[str]:
-        """The names of workflows that have runs, the latest run's first."""
+    def keys(self) -> list[str]:
+        """The keys of workflows that have runs, the latest run's first."""
         ...
 
-    def count(self, name: str, fingerprint: str) -> int:
+    def count(self, key: str, fingerprint: str) -> int:
         """How many runs of a workflow are known."""
         ...
 
@@ -120,11 +128,11 @@ class History(Protocol):
         """All that is kept of a run."""
         ...
 
-    def samples(self, name: str) -> list[Samples]:
+    def samples(self, key: str) -> list[Samples]:
         """What the latest runs of each shape and resources have taught, the latest first."""
         ...
 
-    def clear(self, name: str | None = None) -> int:
+    def clear(self, key: str | None = None) -> int:
         """Forget the runs of a workflow, or all; how many there were."""
         ...
 
@@ -145,31 +153,31 @@ class Imported:
 
 
 class BlockReader:
-    """Reads what runs have taught; leaves out what is damaged, and tells of it once a name."""
+    """Reads what runs have taught; leaves out what is damaged, and tells of it once a workflow."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._told: set[str] = set()
 
-    def read(self, name: str, blocks: Sequence[bytes]) -> list[Samples]:
+    def read(self, key: str, blocks: Sequence[bytes]) -> list[Samples]:
         """The blocks of a workflow that can be read."""
         found = []
         for block in blocks:
             with contextlib.suppress(ShoalError):
                 found.append(undistilled(block))
-        if len(found) < len(blocks) and name not in self._told:
-            self._told.add(name)
+        if len(found) < len(blocks) and key not in self._told:
+            self._told.add(key)
             log.warning(
                 "%d of %d runs of %r teach nothing: their samples in %s are damaged. `shoal "
                 "history clear %s` forgets the runs of that workflow.",
-                len(blocks) - len(found), len(blocks), name, self._where, shlex.quote(name),
+                len(blocks) - len(found), len(blocks), key, self._where, shlex.quote(key),
             )  # fmt: skip
         return found
 
 
-def exported(history: History, name: str | None = None) -> Iterator[str]:
+def exported(history: History, key: str | None = None) -> Iterator[str]:
     """Runs as lines of text, the oldest first."""
-    for record in reversed(history.runs(name=name, most=ALL)):
+    for record in reversed(history.runs(key=key, most=ALL)):
         try:
             run = history.load(record)
         except UnknownRun:
@@ -264,7 +272,7 @@ def _is_quality(value: object) -> bool:
 
 
 _FITS: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("run", "name", "fingerprint", "planner", "outcome"), _is_text),
+    **dict.fromkeys(("run", "name", "key", "fingerprint", "planner", "outcome"), _is_text),
     **dict.fromkeys(("configuration", "sla"), _is_text),
     **dict.fromkeys(("tasks", "workers"), _is_count),
     **dict.fromkeys(("makespan", "planning"), _is_number),

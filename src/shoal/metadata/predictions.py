@@ -122,7 +122,7 @@ class LearntPredictions:
 
         Args:
             workflow: What is to be planned.
-            runs: What earlier runs of workflows of that name taught, the latest first.
+            runs: What earlier runs that history knows by the same key taught, the latest first.
             defaults: For what none of them tells; knows the workflow's constants.
         """
         self.constants = defaults.constants
@@ -135,13 +135,16 @@ class LearntPredictions:
         """By task number, from runs of the same shape."""
         self._draws = Draws()
         self.needs: dict[str, int] = {}
-        """Memory that tasks of some names have turned out to need, in MB."""
+        """Memory that tasks have turned out to need, in MB, by their keys."""
         self._crowds = _crowds(runs)
         self._cached: dict[tuple[str, str | int, int, Resources | None, int], list[Value]] = {}
         same = workflow.fingerprint()
+        keys = {n: call.task.key for n, call in enumerate(workflow.calls.values())}
         for run, block in enumerate(runs):
+            own = block.fingerprint == same
             for sample in block.samples:
-                self._learn(run, sample, own=block.fingerprint == same)
+                same_task = keys.get(sample.number, sample.name) == sample.name
+                self._learn(run, sample, own=own and same_task)
 
     def _learn(self, run: int, sample: Sample, *, own: bool) -> None:
         if sample.kind == "memory":
@@ -183,7 +186,7 @@ class LearntPredictions:
 
     def executions(self, task: TaskId, nbytes: int, resources: Resources) -> list[Value]:
         """How long the task has taken, or would have."""
-        name, number = self._calls[task].task.name, self._numbers[task]
+        name, number = self._calls[task].task.key, self._numbers[task]
         return self._values("execute", name, number, nbytes, resources)
 
     def kin(self, task: TaskId, nbytes: int, resources: Resources) -> Kin:
@@ -191,11 +194,11 @@ class LearntPredictions:
         number = self._numbers[task]
         if self._own_group(number, nbytes) is None:
             return _UNKNOWN
-        return Kin(TASKS, self._calls[task].task.name, (number, resources))
+        return Kin(TASKS, self._calls[task].task.key, (number, resources))
 
     def outputs(self, task: TaskId, nbytes: int) -> list[Value]:
         """How large the task's output has been, or would have."""
-        name, number = self._calls[task].task.name, self._numbers[task]
+        name, number = self._calls[task].task.key, self._numbers[task]
         return self._values("output", name, number, nbytes, None)
 
     def transfers(self, direction: Direction, nbytes: int, resources: Resources) -> list[Value]:

@@ -1,7 +1,8 @@
 """`RedisHistory`: history on a Valkey or Redis server, where all who use the server share it.
 
-1. A run is one hash; sorted sets say which runs there are: all of them, those of a name, and those
-   of a name that have a shape and resources in common.
+1. A run is one hash; sorted sets say which runs there are: all of them, those of a workflow, and
+   those of a workflow that have a shape and resources in common. What a workflow goes by, its key,
+   is called a name in them.
 2. Whatever writes is one script: others see all of it or nothing.
 3. Reading follows the sorted sets. No key is ever searched for.
 """
@@ -145,35 +146,35 @@ class RedisHistory(ServerClient):
         record = run.record
         shape = f"{record.fingerprint} {record.configuration}"
         of_name = (
-            keys.history_named(record.name),
-            keys.history_shapes(record.name),
-            keys.history_shape(record.name, shape),
+            keys.history_named(record.key),
+            keys.history_shapes(record.key),
+            keys.history_shape(record.key, shape),
         )
         kept: list[Arg] = ["record", json.dumps(asdict(record)), "samples", run.samples]
         kept += ["tasks", zlib.compress(json.dumps(list(run.tasks)).encode(), 1)]
         for number, data in enumerate(run.records):
             kept += [number, zlib.compress(data, 1)]
-        about = (record.run, record.name, shape, record.started, self._kept)
-        prefixes = keys.history_run(""), keys.history_shape(record.name, "")
+        about = (record.run, record.key, shape, record.started, self._kept)
+        prefixes = keys.history_run(""), keys.history_shape(record.key, "")
         self._script("file", (*_everywhere(), *of_name), (prefixes[0], *about, prefixes[1], *kept))
 
-    def runs(self, *, name: str | None = None, most: int = 20) -> list[RunRecord]:
+    def runs(self, *, key: str | None = None, most: int = 20) -> list[RunRecord]:
         """The latest runs first."""
         if most < 1:
             return []
-        key = keys.history_named(name) if name else keys.history_runs()
-        found = self._call([["ZREVRANGE", key, 0, most - 1]])[0]
+        where = keys.history_named(key) if key else keys.history_runs()
+        found = self._call([["ZREVRANGE", where, 0, most - 1]])[0]
         wanted = [["HGET", keys.history_run(_text(run)), "record"] for run in found]
         return [self._record(record) for record in self._call(wanted) if record is not None]
 
-    def names(self) -> list[str]:
-        """The names of workflows that have runs, the latest run's first."""
-        return [_text(name) for name in self._call([["ZREVRANGE", keys.history_names(), 0, -1]])[0]]
+    def keys(self) -> list[str]:
+        """The keys of workflows that have runs, the latest run's first."""
+        return [_text(key) for key in self._call([["ZREVRANGE", keys.history_names(), 0, -1]])[0]]
 
-    def count(self, name: str, fingerprint: str) -> int:
+    def count(self, key: str, fingerprint: str) -> int:
         """How many runs of a workflow are known."""
-        key = keys.history_shapes(name)
-        flat = self._call([["ZRANGE", key, 0, -1, "WITHSCORES"]])[0]
+        where = keys.history_shapes(key)
+        flat = self._call([["ZRANGE", where, 0, -1, "WITHSCORES"]])[0]
         return sum(
             int(count)
             for shape, count in zip(flat[::2], flat[1::2], strict=True)
@@ -213,19 +214,19 @@ class RedisHistory(ServerClient):
             tasks: list[TaskId] = json.loads(zlib.decompress(kept["tasks"]))
             records = [zlib.decompress(kept[str(number)]) for number in numbers]
         except (zlib.error, ValueError) as error:
-            raise HistoryDamaged(self.where, f"run {record.run}: {error}", record.name) from error
+            raise HistoryDamaged(self.where, f"run {record.run}: {error}", record.key) from error
         return FiledRun(record, tasks, records, bytes(kept["samples"]))
 
-    def samples(self, name: str) -> list[Samples]:
+    def samples(self, key: str) -> list[Samples]:
         """What the latest runs of each shape and resources have taught, the latest first."""
-        prefixes = keys.history_shape(name, ""), keys.history_run("")
-        blocks = self._script("samples", (keys.history_shapes(name),), (*prefixes, READ))
-        return self._blocks.read(name, [bytes(block) for block in blocks if block is not None])
+        prefixes = keys.history_shape(key, ""), keys.history_run("")
+        blocks = self._script("samples", (keys.history_shapes(key),), (*prefixes, READ))
+        return self._blocks.read(key, [bytes(block) for block in blocks if block is not None])
 
-    def clear(self, name: str | None = None) -> int:
+    def clear(self, key: str | None = None) -> int:
         """Forget the runs of a workflow, or all; how many there were."""
-        key = keys.history_named(name) if name else keys.history_runs()
-        return int(self._script("clear", (*_everywhere(), key), (keys.history_run(""),)))
+        where = keys.history_named(key) if key else keys.history_runs()
+        return int(self._script("clear", (*_everywhere(), where), (keys.history_run(""),)))
 
     def close(self) -> None:
         """Give up the connection."""

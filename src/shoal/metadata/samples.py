@@ -25,7 +25,7 @@ from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 MOST = 200
-"""Samples that a block keeps of each kind, task name and configuration."""
+"""Samples that a block keeps of each kind, task and configuration."""
 
 FIRST = "first"
 """The name of a start by the client, with the run."""
@@ -40,7 +40,7 @@ class Sample(NamedTuple):
 
     kind: str
     name: str
-    """The task's name without its number, or `FIRST`; empty for anything else."""
+    """The task's key, or `FIRST`; empty for anything else."""
     number: int
     """The task's place in its workflow; -1 if it isn't about a task."""
     resources: Resources
@@ -77,7 +77,7 @@ def distilled(
         workers: The resources of each worker.
         timeline: What was recorded.
         constants: The large constant arguments of tasks, and their sizes.
-        needs: The memory that tasks have turned out to need, in MB.
+        needs: The memory that tasks have turned out to need, in MB, by their keys.
     """
     rows = _Distillery(workflow, workers, timeline, constants).rows()
     some = next(iter(workers.values()), Resources(MB_PER_CPU))
@@ -167,8 +167,8 @@ class _Distillery:
         task = span.task
         nbytes = sum(self.outputs.get(source, 0) for source in self.workflow.upstream[task])
         nbytes += sum(self.constants.get(task, {}).values())
-        name = self.workflow.calls[task].task.name
-        return Sample("execute", name, self.numbers[task], resources, nbytes, span.seconds,
+        key = self.workflow.calls[task].task.key
+        return Sample("execute", key, self.numbers[task], resources, nbytes, span.seconds,
                       span.cpu, span.nbytes)  # fmt: skip
 
     def _of_starts(self) -> list[Sample]:

@@ -34,9 +34,10 @@ CREATE TABLE IF NOT EXISTS runs (
     planning REAL NOT NULL,
     sla TEXT NOT NULL,
     predicted REAL,
-    quality TEXT NOT NULL
+    quality TEXT NOT NULL,
+    key TEXT NOT NULL DEFAULT ''
 );
-CREATE INDEX IF NOT EXISTS runs_by_workflow ON runs (name, started);
+CREATE INDEX IF NOT EXISTS runs_by_key ON runs (key, started);
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (started);
 CREATE INDEX IF NOT EXISTS runs_by_fingerprint ON runs (fingerprint);
 CREATE TABLE IF NOT EXISTS records (run TEXT NOT NULL, data BLOB NOT NULL);
@@ -50,6 +51,10 @@ CREATE TABLE IF NOT EXISTS samples (
     PRIMARY KEY (name, started, run)
 ) WITHOUT ROWID;
 """
+_KEYED = "ALTER TABLE runs ADD COLUMN key TEXT NOT NULL DEFAULT ''"
+_BY_NAME = "UPDATE runs SET key = name WHERE key = ''"
+"""Makes a file of the time when workflows went by their names one in which they go by keys; in
+`samples` a key is called a name still."""
 _COLUMNS = tuple(field.name for field in fields(RunRecord))
 _FILE = "history-2.sqlite"
 """The number is that of the schema."""
@@ -103,19 +108,19 @@ class SqliteHistory:
             )
             database.execute(
                 "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
-                (record.name, record.started, record.run, shape, run.samples),
+                (record.key, record.started, record.run, shape, run.samples),
             )
-            self._make_room(database, record.name)
+            self._make_room(database, record.key)
 
-    def _make_room(self, database: sqlite3.Connection, name: str) -> None:
+    def _make_room(self, database: sqlite3.Connection, key: str) -> None:
         """Forget the oldest runs of the most common shape until few enough are left."""
-        count = database.execute("SELECT COUNT(*) FROM samples WHERE name = ?", (name,))
+        count = database.execute("SELECT COUNT(*) FROM samples WHERE name = ?", (key,))
         for _ in range(count.fetchone()[0] - self._kept):
             run = database.execute(
                 "SELECT run FROM samples WHERE name = ?1 AND shape = (SELECT shape FROM samples "
                 "WHERE name = ?1 GROUP BY shape ORDER BY COUNT(*) DESC, MIN(started) LIMIT 1) "
                 "ORDER BY started LIMIT 1",
-                (name,),
+                (key,),
             ).fetchone()
             self._forget(database, [run[0]])
 
@@ -123,13 +128,13 @@ class SqliteHistory:
         for run in runs:
             database.execute("DELETE FROM records WHERE run = ?", (run,))
             found = database.execute(
-                "SELECT name, started, fingerprint FROM runs WHERE run = ?", (run,)
+                "SELECT key, started, fingerprint FROM runs WHERE run = ?", (run,)
             ).fetchall()
             database.execute("DELETE FROM runs WHERE run = ?", (run,))
-            for name, started, fingerprint in found:
+            for key, started, fingerprint in found:
                 database.execute(
                     "DELETE FROM samples WHERE name = ? AND started = ? AND run = ?",
-                    (name, started, run),
+                    (key, started, run),
                 )
                 database.execute(
                     "DELETE FROM workflows WHERE fingerprint = ? "
@@ -137,9 +142,9 @@ class SqliteHistory:
                     (fingerprint,),
                 )
 
-    def runs(self, *, name: str | None = None, most: int = 20) -> list[RunRecord]:
+    def runs(self, *, key: str | None = None, most: int = 20) -> list[RunRecord]:
         """The latest runs first."""
-        where, values = ("WHERE name = ? ", (name,)) if name else ("", ())
+        where, values = ("WHERE key = ? ", (key,)) if key else ("", ())
         with self._using() as database:
             rows = database.execute(
                 f"SELECT {', '.join(_COLUMNS)} FROM runs {where}ORDER BY started DESC LIMIT ?",
@@ -147,19 +152,19 @@ class SqliteHistory:
             ).fetchall()
         return [self._record(row) for row in rows]
 
-    def names(self) -> list[str]:
-        """The names of workflows that have runs, the latest run's first."""
+    def keys(self) -> list[str]:
+        """The keys of workflows that have runs, the latest run's first."""
         with self._using() as database:
             rows = database.execute(
-                "SELECT name FROM runs GROUP BY name ORDER BY MAX(started) DESC"
+                "SELECT key FROM runs GROUP BY key ORDER BY MAX(started) DESC"
             ).fetchall()
         return [row[0] for row in rows]
 
-    def count(self, name: str, fingerprint: str) -> int:
+    def count(self, key: str, fingerprint: str) -> int:
         """How many runs of a workflow are known."""
         with self._using() as database:
             row = database.execute(
-                "SELECT COUNT(*) FROM runs WHERE name = ? AND fingerprint = ?", (name, fingerprint)
+                "SELECT COUNT(*) FROM runs WHERE key = ? AND fingerprint = ?", (key, fingerprint)
             ).fetchone()
         return int(row[0])
 
@@ -182,7 +187,7 @@ class SqliteHistory:
             return checked(RunRecord(**values))
         except (ValueError, TypeError, RecursionError) as error:
             reason = f"run {values['run']}: {error}"
-            raise HistoryDamaged(str(self._file), reason, str(values["name"])) from error
+            raise HistoryDamaged(str(self._file), reason, str(values["key"])) from error
 
     def load(self, record: RunRecord) -> FiledRun:
         """All that is kept of a run."""
@@ -195,7 +200,7 @@ class SqliteHistory:
             ).fetchall()
             samples = database.execute(
                 "SELECT data FROM samples WHERE name = ? AND started = ? AND run = ?",
-                (record.name, record.started, record.run),
+                (record.key, record.started, record.run),
             ).fetchone()
         if names is None or samples is None:
             raise UnknownRun(record.run)
@@ -204,25 +209,25 @@ class SqliteHistory:
             return FiledRun(record, tasks, [zlib.decompress(row[0]) for row in rows], samples[0])
         except (zlib.error, ValueError, TypeError) as error:
             reason = f"run {record.run}: {error}"
-            raise HistoryDamaged(str(self._file), reason, record.name) from error
+            raise HistoryDamaged(str(self._file), reason, record.key) from error
 
-    def samples(self, name: str) -> list[Samples]:
+    def samples(self, key: str) -> list[Samples]:
         """What the latest runs of each shape and resources have taught, the latest first."""
         with self._using() as database:
             rows = database.execute(
                 "SELECT data FROM (SELECT data, started, ROW_NUMBER() OVER "
                 "(PARTITION BY shape ORDER BY started DESC) AS place FROM samples WHERE name = ?) "
                 "WHERE place <= ? ORDER BY started DESC",
-                (name, READ),
+                (key, READ),
             ).fetchall()
-        return self._blocks.read(name, [row[0] for row in rows])
+        return self._blocks.read(key, [row[0] for row in rows])
 
-    def clear(self, name: str | None = None) -> int:
+    def clear(self, key: str | None = None) -> int:
         """Forget the runs of a workflow, or all; how many there were."""
-        if not name:
+        if not key:
             return self._clear_all()
         with self._using() as database:
-            runs = database.execute("SELECT run FROM runs WHERE name = ?", (name,)).fetchall()
+            runs = database.execute("SELECT run FROM runs WHERE key = ?", (key,)).fetchall()
             self._forget(database, [row[0] for row in runs])
         return len(runs)
 
@@ -285,8 +290,26 @@ def _trouble(file: str, error: OSError | sqlite3.Error) -> HistoryError:
 def _opened(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=_PATIENCE, check_same_thread=False)
     try:
+        _give_keys(database)
         database.executescript(_PRAGMAS + _SCHEMA)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _give_keys(database: sqlite3.Connection) -> None:
+    """Add the keys of workflows to a file that has none."""
+    if _keyed(database):
+        return
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        if not _keyed(database):  # another process may have done it meanwhile
+            database.execute(_KEYED)
+            database.execute(_BY_NAME)
+
+
+def _keyed(database: sqlite3.Connection) -> bool:
+    """Whether the runs in a file have keys, or will have: a new file has no runs yet."""
+    columns = [row[1] for row in database.execute("PRAGMA table_info(runs)")]
+    return not columns or "key" in columns

@@ -98,13 +98,13 @@ class _Same:
 
 
 def key_of(
-    workflow: Workflow, name: str, constants: Mapping[TaskId, Mapping[TaskId, int]], *what: Hashable
+    workflow: Workflow, constants: Mapping[TaskId, Mapping[TaskId, int]], *what: Hashable
 ) -> Hashable:
     """What a plan is for."""
     sizes = {name: n for sizes in constants.values() for name, n in sizes.items()}
     tasks = {call.task for call in workflow.calls.values()}
     options = frozenset(
-        (task.name, task.resources, *map(_Same, task.forced_optimizations)) for task in tasks
+        (task.key, task.resources, *map(_Same, task.forced_optimizations)) for task in tasks
     )
     shape = (tuple(workflow.calls), tuple(workflow.upstream.values()), workflow.sinks)
-    return name, shape, sum(sizes.values()).bit_length(), options, what
+    return workflow.key, shape, sum(sizes.values()).bit_length(), options, what

@@ -62,7 +62,13 @@ class Workflow:
     sinks: tuple[TaskId, ...]
     """The tasks whose outputs are asked for, in the order asked for; may repeat."""
     needs: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """Memory that tasks of some names have turned out to need, in MB."""
+    """Memory that tasks have turned out to need, in MB, by their keys."""
+    title: str | None = field(default=None, compare=False)
+    """What the user calls it."""
+
+    def named(self, title: str | None) -> Workflow:
+        """The same workflow, as the user calls it, if that was said."""
+        return replace(self, title=title) if title else self
 
     def needing(self, needs: Mapping[str, int]) -> Workflow:
         """The same workflow, with what is known of its tasks' memory."""
@@ -71,7 +77,7 @@ class Workflow:
     def resources(self, task: TaskId) -> Resources | None:
         """What a task asks for, or needs; None: nothing in particular."""
         found = self.calls[task].task
-        need, asked = self.needs.get(found.name, 0), found.resources
+        need, asked = self.needs.get(found.key, 0), found.resources
         if need <= (asked.memory_mb if asked else 0):
             return asked
         return Resources(need, asked.cpus if asked else None)
@@ -127,8 +133,13 @@ class Workflow:
 
     @property
     def name(self) -> str:
-        """What the workflow is called unless the user says: after its last sink's task."""
-        return self.calls[self.sinks[-1]].task.name
+        """What the workflow is called: what the user says, or as its last sink's task."""
+        return self.title or self.calls[self.sinks[-1]].task.name
+
+    @property
+    def key(self) -> str:
+        """What history knows it by: what the user calls it, or where its last sink is defined."""
+        return self.title or self.calls[self.sinks[-1]].task.key
 
     def fingerprint(self) -> str:
         """Stands for the wiring: which tasks, and which outputs go into which arguments."""

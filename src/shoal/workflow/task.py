@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from shoal.errors import UsageError, suggestion
 from shoal.types import Resources
+from shoal.workflow.origin import origin_of
 from shoal.workflow.output import Output
 
 P = ParamSpec("P")
@@ -37,6 +38,7 @@ class Task(Generic[P, T]):
         update_wrapper(self, function)
         self.function = function
         self.name = _valid_name(getattr(function, "__name__", "task") if name is None else name)
+        self._given = name
         self.resources = resources
         self.retries = retries
         self.retry_on = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
@@ -54,6 +56,11 @@ class Task(Generic[P, T]):
                 f"@task(cache={cache!r}) of {self.name!r}: give True, or a version such as 'v2'."
             )
 
+    @cached_property
+    def key(self) -> str:
+        """What history knows it by: the name that it was given, or where it is defined."""
+        return origin_of(self.function) if self._given is None else self._given
+
     def __call__(self, *args: Any, **kwargs: Any) -> Output[T]:
         """The output that this call will have; arguments may be outputs, at any depth."""
         return Output(self, args, kwargs)
@@ -65,7 +72,8 @@ class Task(Generic[P, T]):
         where = importable(self)
         if where is not None and attribute_of(*where) is self:
             return attribute_of, where
-        return _rebuild, (self.function, {name: getattr(self, name) for name in OPTIONS})
+        options = {name: getattr(self, name) for name in OPTIONS}
+        return _rebuild, (self.function, options, self.key)
 
 
 OPTIONS = (
@@ -74,8 +82,17 @@ OPTIONS = (
 """What a task may be given besides its function."""
 
 
-def _rebuild(function: Callable[..., Any], options: dict[str, Any]) -> Task[..., Any]:
-    return Task(function, **options)
+def _rebuild(
+    function: Callable[..., Any], options: dict[str, Any], key: str = ""
+) -> Task[..., Any]:
+    rebuilt: Task[..., Any] = Task(function, **options)
+    return known_by(key, rebuilt) if key else rebuilt
+
+
+def known_by(key: str, task: Task[P, T]) -> Task[P, T]:
+    """The task, which history knows by a key of its own."""
+    task.key = key
+    return task
 
 
 def importable(task: Task[..., Any]) -> tuple[str, str] | None:

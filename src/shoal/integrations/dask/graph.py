@@ -3,7 +3,8 @@
 1. Only tasks are run by workers: an alias is what it stands for, data are constants of who takes
    them, and what merely puts a result together is left to the client.
 2. A task's name is its key's prefix, and inputs stand in the order in which the task's arguments
-   name them, so that history finds the same computation again, whatever its hashes.
+   name them, so that history finds the same computation of the same program again, whatever its
+   hashes.
 3. Tasks in a row become one, unless somebody wants an output in between.
 4. No recursion over the graph: only into the arguments of one task.
 """
@@ -32,7 +33,7 @@ from dask.utils import key_split
 from shoal.errors import UsageError
 from shoal.integrations.dask.steps import apply, follow
 from shoal.types import Resources
-from shoal.workflow import Output, Task
+from shoal.workflow import Output, Task, known_by, program
 
 Key = Hashable
 Nodes = Mapping[Key, Any]
@@ -83,6 +84,7 @@ class Conversion:
         self._annotations = annotations or {}
         self._orders: dict[int, list[Key]] = {}
         self._tasks: dict[tuple[Any, ...], Task[..., Any]] = {}
+        self._program = program()
         self._outputs: dict[Key, Output[Any]] = {}
         self._wanted = {key: self._resolved(key, None) for key in wanted}
         self._inputs: dict[Key, list[Key]] = {}
@@ -247,6 +249,7 @@ class Conversion:
         if task is None:
             resources, retries = demands.resources, demands.retries
             task = Task(function, name=name, resources=resources, retries=retries)
+            task = known_by(f"{self._program}:{name}", task)
             self._tasks[kind] = task
         return task
 
