@@ -11,7 +11,7 @@ import pytest
 
 from shoal import Session
 from shoal.connecting import gateway_access, token_file
-from shoal.errors import SettingsError, TokenRefused
+from shoal.errors import GatewayUnavailable, SettingsError, TokenRefused
 from shoal.platform.http import HttpPlatform
 from shoal.platform.invoker import Invoker
 from shoal.platform.server import GatewayServer
@@ -117,27 +117,18 @@ def test_a_renewed_token_of_another_url_is_not_used(
     assert heard == ["Bearer old"]
 
 
-def test_a_server_announces_itself_before_it_answers() -> None:
-    """A client that connects meanwhile waits, and finds the token in the file."""
-    answered: list[bool] = []
-    announced = threading.Event()
-
-    def ask(url: str) -> None:
-        with pytest.raises(TokenRefused):
-            HttpPlatform(url, "token").status()
-        answered.append(announced.is_set())
+def test_a_server_announces_itself_before_anybody_can_connect() -> None:
+    announced: list[str] = []
 
     def announce(url: str) -> None:
-        asking = threading.Thread(target=ask, args=(url,))
-        asking.start()
-        asking.join(0.2)
-        announced.set()
-        asked.append(asking)
+        with pytest.raises(GatewayUnavailable, match="can't be reached"):
+            HttpPlatform(url, "token").status()
+        announced.append(url)
 
-    asked: list[threading.Thread] = []
     invoker = Invoker(lambda _: None)
     server = GatewayServer(None, "another", invoker=invoker, announce=announce)
-    asked[0].join()
+    assert announced == [server.url]
+    with pytest.raises(TokenRefused):
+        HttpPlatform(server.url, "token").status()
     server.close()
     invoker.close()
-    assert answered == [True]

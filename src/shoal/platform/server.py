@@ -64,7 +64,7 @@ class GatewayServer:
             port: The port to listen on; 0: any.
             tls: To serve HTTPS with.
             invoker: The fan-out invoker; default: the gateway's own.
-            announce: Is told the URL before anybody is answered.
+            announce: Is told the URL before anybody can connect.
         """
         self._gateway = gateway
         self._invoker = invoker
@@ -73,21 +73,25 @@ class GatewayServer:
         self._door: Door | None = None
         self._open = 0
         self._counting = threading.Lock()
+        self._socket = socket.socket()
         try:
             if not 0 <= port <= _LAST_PORT:
                 raise OSError(0, f"ports go from 0 to {_LAST_PORT}")
-            self._socket = socket.create_server((host, port), backlog=_BACKLOG)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((host, port))
+            self.port: int = self._socket.getsockname()[1]
+            self.url = f"http{'s' if tls else ''}://{host}:{self.port}"
+            if gateway is not None:
+                gateway.address = (self.url, self._token.text)
+            if announce is not None:
+                announce(self.url)
+            self._socket.listen(_BACKLOG)
         except OSError as error:
+            self._socket.close()
             raise GatewayUnavailable(
                 f"The gateway can't listen on {host}:{port}: {error.strerror}. Choose another "
                 "address or port."
             ) from error
-        self.port: int = self._socket.getsockname()[1]
-        self.url = f"http{'s' if tls else ''}://{host}:{self.port}"
-        if gateway is not None:
-            gateway.address = (self.url, self._token.text)
-        if announce is not None:
-            announce(self.url)
         self._closed = threading.Event()
         self._socket.setblocking(False)
         self._wake, self._waker = socket.socketpair()
