@@ -4,10 +4,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from shoal import UniformPlanner, task
-from shoal.execution.costs import Costs
-from shoal.execution.plan import Plan, Prewarm
-from shoal.planning.base import Conditions
+from shoal import Conditions, Costs, Plan, Prewarm, UniformPlanner, task
 
 
 class WarmEverything:

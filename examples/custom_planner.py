@@ -1,9 +1,6 @@
 """A planner of your own: every task name has a worker to itself, and more memory if it needs it."""
 
-from shoal import Resources, Workflow, task
-from shoal.execution.plan import Placement, Plan
-from shoal.planning.base import Conditions
-from shoal.types import WorkerId
+from shoal import Conditions, Placement, Plan, Resources, WorkerId, Workflow, task
 
 
 @task

@@ -24,8 +24,11 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from shoal.engine import compute, plan, submit
+    from shoal.execution.costs import Costs
+    from shoal.execution.plan import Placement, Plan, Prewarm
     from shoal.integrations.executor import ShoalExecutor
     from shoal.planning.auto import AutoPlanner
+    from shoal.planning.base import Conditions, Optimization, Planner
     from shoal.planning.nonuniform import NonUniformPlanner
     from shoal.planning.optimizations import (
         PreLoadOptimization,
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
     from shoal.session import Session
     from shoal.settings import Settings, options
     from shoal.streams import Farm, Pipeline
-    from shoal.types import SLA, Percentile, Resources
+    from shoal.types import SLA, Percentile, Resources, TaskId, WorkerId
     from shoal.workflow import Output, Task, Workflow, task
 
     DAGTask = task
@@ -49,15 +52,22 @@ __version__ = "0.1.0"
 __all__ = [
     "SLA",
     "AutoPlanner",
+    "Conditions",
+    "Costs",
     "DAGTask",
     "Farm",
     "NonUniformPlanner",
+    "Optimization",
     "Output",
     "Percentile",
     "Pipeline",
+    "Placement",
+    "Plan",
+    "Planner",
     "PreLoadOptimization",
     "PreWarmOptimization",
     "Preview",
+    "Prewarm",
     "Resources",
     "Run",
     "Session",
@@ -65,7 +75,9 @@ __all__ = [
     "ShoalExecutor",
     "Task",
     "TaskDupOptimization",
+    "TaskId",
     "UniformPlanner",
+    "WorkerId",
     "Workflow",
     "WukongPlanner",
     "compute",
@@ -77,8 +89,11 @@ __all__ = [
 
 _WHERE = {
     "engine": ("compute", "plan", "submit"),
+    "execution.costs": ("Costs",),
+    "execution.plan": ("Placement", "Plan", "Prewarm"),
     "integrations.executor": ("ShoalExecutor",),
     "planning.auto": ("AutoPlanner",),
+    "planning.base": ("Conditions", "Optimization", "Planner"),
     "planning.nonuniform": ("NonUniformPlanner",),
     "planning.optimizations": (
         "PreLoadOptimization",
@@ -92,7 +107,7 @@ _WHERE = {
     "session": ("Session",),
     "settings": ("Settings", "options"),
     "streams": ("Farm", "Pipeline"),
-    "types": ("SLA", "Percentile", "Resources"),
+    "types": ("SLA", "Percentile", "Resources", "TaskId", "WorkerId"),
     "workflow": ("Output", "Task", "Workflow", "task"),
 }
 """Names are loaded when they are first used: a worker needs few of them, and starts sooner."""
