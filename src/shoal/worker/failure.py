@@ -9,11 +9,15 @@ from typing import Any
 
 from shoal.errors import OutOfMemory, ShoalError, TaskError
 from shoal.originals import as_original, plain_kind
-from shoal.storage.codec import Blob, decode, encode
+from shoal.storage.codec import Blob, blob_nbytes, decode, encode
 from shoal.storage.keys import signed_failure
 from shoal.types import TaskId, WorkerId
 from shoal.worker.package import Unpacked
 
+_LONGEST = 10_000
+"""Characters of an exception's text, or of a traceback, that are shown."""
+_HEAVIEST = 64 * 2**20
+"""Bytes of an exception that travels; of a heavier one only its text does."""
 _OWN_FRAMES = ("shoal/worker/", "shoal/platform/", "shoal/integrations/")
 
 
@@ -48,7 +52,15 @@ def reason_of(error: BaseException) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001 - the user's __str__ may raise anything
         text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return cut(f"{type(error).__name__}: {text}") if text else type(error).__name__
+
+
+def cut(text: str) -> str:
+    """A text's beginning and end, if it is too long to be shown."""
+    if len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]} … [{len(text):,} characters in all] … {text[-half:]}"
 
 
 def _arguments(task: TaskId, unpacked: Unpacked) -> str:
@@ -77,7 +89,7 @@ def traceback_of(error: BaseException) -> str:
     lines = traceback.TracebackException.from_exception(error)
     kept = [f for f in lines.stack if not any(own in f.filename for own in _OWN_FRAMES)]
     lines.stack = traceback.StackSummary.from_list(kept)
-    return "".join(lines.format())
+    return cut("".join(lines.format()))
 
 
 def _pickled(error: BaseException, task: str, key: bytes) -> Blob:
@@ -85,6 +97,8 @@ def _pickled(error: BaseException, task: str, key: bytes) -> Blob:
     name = signed_failure(task)
     try:
         blob = encode(error, key, name)
+        if blob_nbytes(blob) > _HEAVIEST:
+            return encode(RuntimeError(reason_of(error)), key, name)
         decode(b"".join(blob), key, name)
     except Exception:  # noqa: BLE001 - an exception may pickle, and yet not unpickle
         return encode(RuntimeError(reason_of(error)), key, name)
