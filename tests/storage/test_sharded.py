@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from observing import PATIENCE
 from shoal.errors import RunOver, ShardLost, StoreRefused, Tampered
+from shoal.storage import pieces, shards
 from shoal.storage.base import Completion, Opening
 from shoal.storage.cacheshards import ShardedCache, server_cache
 from shoal.storage.codec import Blob
@@ -104,6 +108,49 @@ def test_who_comes_after_the_end_is_told_that_and_leaves_nothing(
     store.close(run, [w0])
     with pytest.raises(RunOver):
         store.complete(run, w0, 1, Completion(OUTPUTS))
+    assert not any(each.call("KEYS", "*") for each in databases)
+
+
+@pytest.mark.parametrize("nbytes", [SMALL + 1, 3_000_000])
+def test_what_a_killed_worker_was_writing_goes_with_the_run(
+    databases: list[Connection],
+    store: ShardedStore,
+    run: RunId,
+    monkeypatch: pytest.MonkeyPatch,
+    nbytes: int,
+) -> None:
+    """It was killed after it had written outputs, and before the run had taken them."""
+    monkeypatch.setattr(pieces, "PIECE", 2**20)
+    for module in (pieces, shards):
+        monkeypatch.setattr(module, "TAKE", "return 1")
+    store.open(run, Opening([w0]))
+    store._shards.put(run, [(name, [bytes(nbytes)]) for name in NAMES[:6]])
+    assert any(each.call("KEYS", "*:shard:*") for each in databases)
+    store.close(run, [w0])
+    assert not any(each.call("KEYS", "*") for each in databases)
+
+
+def test_whoever_writes_while_a_run_is_closed_leaves_nothing(
+    databases: list[Connection], store: ShardedStore, urls: list[str]
+) -> None:
+    writer = ShardedStore(",".join(urls))
+    for number in range(20):
+        run = RunId(f"closing-{number}-{secrets.token_hex(4)}")
+        store.open(run, Opening([w0]))
+        begun = threading.Event()
+
+        def write(run: RunId = run, begun: threading.Event = begun) -> None:
+            with contextlib.suppress(ShardLost):
+                while True:
+                    writer._shards.put(run, OUTPUTS[:10])
+                    begun.set()
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert begun.wait(PATIENCE)
+        store.close(run, [w0])
+        thread.join()
+    writer.disconnect()
     assert not any(each.call("KEYS", "*") for each in databases)
 
 

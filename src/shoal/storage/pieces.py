@@ -37,6 +37,12 @@ _LIMITS = ("proto-max-bulk-len", "client-query-buffer-limit")
 _MAGIC = b"\0shoal pieces\0"
 """How a list of pieces begins; no output does."""
 
+EXPECT = """
+-- KEYS: as in TAKE. What is about to be written goes with the run, should its writer be killed.
+if redis.call('PTTL', KEYS[1]) == -2 then return 0 end
+for i = 3, #KEYS do redis.call('SADD', KEYS[2], KEYS[i]) end
+return redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1]))
+"""
 TAKE = """
 -- KEYS: what exists as long as the run does, the set of its keys, then what has been written.
 local ttl = redis.call('PTTL', KEYS[1])
@@ -44,8 +50,6 @@ for i = 3, #KEYS do
   if ttl == -2 then
     redis.call('UNLINK', KEYS[i])
   else
-    redis.call('SADD', KEYS[2], KEYS[i])
-    redis.call('PEXPIRE', KEYS[2], ttl)
     redis.call('PEXPIRE', KEYS[i], ttl)
   end
 end
@@ -147,8 +151,9 @@ class PieceClient(ServerClient):
         each = min(PIECE, self.most_nbytes())
         pieces = Pieces(blob_nbytes(blob), each, f"{beginning}{token_hex(8)}")
         for key, piece in zip(pieces, cut(blob, each), strict=True):
-            _, taken = self._call(
+            *_, taken = self._call(
                 [
+                    ["EVAL", EXPECT, 3, run_key, set_key, key],
                     ["SET", key, piece, "EX", STAGED_SECONDS],
                     ["EVAL", TAKE, 3, run_key, set_key, key],
                 ]

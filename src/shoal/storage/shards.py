@@ -22,7 +22,7 @@ from shoal.errors import ShardLost, ShardUnavailable, StoreUnavailable, Tampered
 from shoal.storage import keys
 from shoal.storage.cluster import even_tags
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
-from shoal.storage.pieces import STAGED_SECONDS, TAKE, PieceClient, pieces_in
+from shoal.storage.pieces import EXPECT, STAGED_SECONDS, TAKE, PieceClient, pieces_in
 from shoal.storage.resp import Arg
 from shoal.storage.ring import Ring
 from shoal.types import RunId
@@ -39,6 +39,20 @@ _CLOSING_SECONDS = 1.0
 _MAGIC = b"\0shoal shard\0"
 """How a reference begins; no output does."""
 
+_END = """
+-- KEYS: the run's set. ARGV: after how many milliseconds everything is deleted; 0: now.
+-- All at once: whoever writes meanwhile is either in the set or refused.
+local found = redis.call('SMEMBERS', KEYS[1])
+found[#found + 1] = KEYS[1]
+for _, key in ipairs(found) do
+  if key ~= '' and ARGV[1] == '0' then
+    redis.call('UNLINK', key)
+  elseif key ~= '' then
+    redis.call('PEXPIRE', key, ARGV[1])
+  end
+end
+return 1
+"""
 _BEGIN = "redis.call('SADD', KEYS[1], '') return redis.call('EXPIRE', KEYS[1], ARGV[1])"
 
 
@@ -78,15 +92,18 @@ class ShardServer(PieceClient):
             ShardLost: The run doesn't exist here.
         """
         commands: list[list[Arg]] = []
+        decisive: list[int] = []
         for tag, blobs in shares.items():
             held = keys.shard(tag)
             touched = (held, held, *(key for key, _ in blobs))
+            commands.append(["EVAL", EXPECT, len(touched), *touched])
             for key, blob in blobs:
                 commands.append(["SET", key, self._fitting(held, key, blob), "EX", STAGED_SECONDS])
+            decisive.append(len(commands))
             commands.append(["EVAL", TAKE, len(touched), *touched])
-        taken = [reply for reply in self._call(commands) if not isinstance(reply, bytes)]
-        for tag, is_taken in zip(shares, taken, strict=True):
-            if not is_taken:
+        replies = self._call(commands)
+        for tag, taken in zip(shares, decisive, strict=True):
+            if not replies[taken]:
                 raise self.loss(keys.shard(tag))
 
     def get(self, wanted: Sequence[str]) -> list[Buffer]:
@@ -132,15 +149,9 @@ class ShardServer(PieceClient):
 
     def expire(self, tags: Sequence[str], milliseconds: int) -> None:
         """Have everything of a run deleted after so long; 0: now."""
-        patience = _CLOSING_SECONDS
         sets = [keys.shard(tag) for tag in tags]
-        commands: list[list[Arg]] = []
-        members = self._call([["SMEMBERS", each] for each in sets], seconds=patience)
-        for each, found in zip(sets, members, strict=True):
-            for key in (each, *(str(member, "utf-8") for member in found if member)):
-                late: list[Arg] = ["PEXPIRE", key, milliseconds]
-                commands.append(late if milliseconds else ["UNLINK", key])
-        self._call(commands, seconds=patience)
+        commands: list[list[Arg]] = [["EVAL", _END, 1, each, milliseconds] for each in sets]
+        self._call(commands, seconds=_CLOSING_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
