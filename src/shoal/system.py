@@ -120,6 +120,16 @@ def alive(pid: int) -> bool:
     return True
 
 
+def ended(pid: int) -> bool:
+    """Whether a process is gone; on Linux, also if its parent has yet to take note of that."""
+    if not LINUX:
+        return not alive(pid)
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
 def temporary_folder() -> Path:
     """Where temporary files go, with a path that leaves room for sockets below it.
 

@@ -19,6 +19,7 @@ from platform_entries import TASK
 from platform_examples import Caller, gateway, served
 from shoal.errors import GatewayRefused
 from shoal.platform.gateway import LocalGateway
+from shoal.platform.housing import hidden_folder, home_of
 from shoal.platform.sandbox import PAGE, RunningTasks
 from shoal.platform.sandboxes import Sandbox
 from shoal.storage.base import Opening
@@ -217,6 +218,17 @@ def test_the_zygote_is_replaced_when_it_dies(
     assert eventually(lambda: not exists(sandbox))
     assert eventually(lambda: not Path(f"/proc/{zygote}").exists())
     assert caller.carry_out(caller.job("w1"))[-1]["worker"] == "w1"
+
+
+def test_folders_of_a_killed_zygotes_sandboxes_are_deleted_though_no_other_one_is_started(
+    caller: Caller, store: RedisStore
+) -> None:
+    caller.invoke(caller.job(part="await go", store=store.url))
+    branch = branch_of(outside(caller.await_notes("began")[0]["sandbox"]))
+    home = home_of(str(hidden_folder()), branch)
+    assert [*home.iterdir()]
+    os.kill(parent(branch), signal.SIGKILL)
+    assert eventually(lambda: not home.exists())
 
 
 def test_invocations_right_after_the_zygote_died_are_not_forgotten(

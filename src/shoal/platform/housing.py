@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from shoal.private import private_folder
 from shoal.storage.embedded import runtime_folder
-from shoal.system import alive
+from shoal.system import ended
 
 _HARMLESS = frozenset(
     ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH",
@@ -27,6 +29,8 @@ _HARMLESS = frozenset(
 _HARMLESS_BEGINNINGS = ("LC_", "PYTHON", "XDG_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_")
 _OWN = "SHOAL_"
 _SECRET_BEGINNINGS = (_OWN, "AWS_")
+_SWEEPS, _BETWEEN_SWEEPS = 20, 0.2
+"""What is left of a zygote that was killed ends within a moment, but not at once."""
 _SECRET_ENDS = ("TOKEN", "PASSWORD", "PASSWD", "SECRET", "KEY", "CREDENTIALS")
 
 
@@ -78,7 +82,7 @@ def sweep(hidden: str) -> None:
     """Delete the folders of branches that have ended."""
     root = private_folder(Path(hidden, "sandboxes"))
     for home in root.iterdir():
-        if home.name.isdigit() and not alive(int(home.name)):
+        if home.name.isdigit() and ended(int(home.name)):
             remove(home)
 
 
@@ -90,3 +94,15 @@ def remove(folder: Path) -> None:
         import subprocess
 
         subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+
+
+def sweep_soon(hidden: str) -> None:
+    """Delete the folders of branches that are about to end, in the background."""
+
+    def sweeping() -> None:
+        for _ in range(_SWEEPS):
+            time.sleep(_BETWEEN_SWEEPS)
+            with contextlib.suppress(OSError):  # somebody else may sweep, too
+                sweep(hidden)
+
+    threading.Thread(target=sweeping, name="shoal-sweeper", daemon=True).start()

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from shoal import system
-from shoal.platform.housing import Housing, hidden_folder
+from shoal.platform.housing import Housing, hidden_folder, sweep_soon
 from shoal.platform.sandbox import send_frame
 from shoal.types import Resources
 
@@ -247,10 +247,11 @@ class Zygotes:
             self._messages.append(message)
 
     def _lost_zygote(self, zygote: ZygoteProcess, slots: int) -> None:
-        """A zygote has ended; its branches end by themselves."""
+        """A zygote has ended; its branches end by themselves, and leave their folders."""
         del self._started[slots]
         self._selector.unregister(zygote.socket)
         zygote.discard()
+        sweep_soon(str(hidden_folder()))
 
     def _lost(self, key: Key) -> None:
         self.release(key)
