@@ -115,11 +115,11 @@ class PieceClient(ServerClient):
     """The longest value that the server takes, once somebody has asked."""
 
     def most_nbytes(self) -> int:
-        """The longest value that the server takes; it is asked once."""
+        """The longest value that the server takes; it is asked once, and of a cluster one node."""
 
         def attempt() -> int:
             with self._connected() as connection:
-                return min(_limit(node) for node in connection.nodes)
+                return _limit(connection.node(""))
 
         if self._most is None:
             self._most = self._persist(attempt)
