@@ -14,7 +14,6 @@ from shoal.notices import Notices, Room
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.inprocess import InProcessPlatform
 from shoal.platform.server import GatewayServer
-from shoal.session import WORKER_ENTRY
 from shoal.settings import SANDBOXES, Settings
 from shoal.types import MB_PER_CPU
 
@@ -110,9 +109,9 @@ def test_cpus_that_the_machine_does_not_have_are_told_of_once(
     assert embedded.compute(one(), memory_mb=2 * cores * MB_PER_CPU) == [1]
     assert caplog.messages == []
     for planner in ("auto", "auto", "wukong"):
-        assert embedded.compute(one(), cpus=cores + 62, planner=planner) == [1]
+        assert embedded.compute(one(), cpus=cores + 1, planner=planner) == [1]
     assert caplog.messages == [
-        f"cpus={cores + 62} is asked for, but the machine that workers run on has {cores}: a "
+        f"cpus={cores + 1} is asked for, but the machine that workers run on has {cores}: a "
         "worker gets no more than that."
     ]
 
@@ -134,12 +133,12 @@ def test_setting_that_leaves_no_room_is_told_of(caplog: pytest.LogCaptureFixture
 def test_remote_gateway_that_has_no_room_is_told_of_at_the_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with gateway(tmp_path, capacity=2, entry=WORKER_ENTRY) as local:
+    with gateway(tmp_path, capacity=2) as local:
         server = GatewayServer(local, "token")
         try:
             with Session(platform=server.url, token="token", workers=5) as session:
-                assert session.compute(one()) == [1]
-                assert session.compute(one()) == [1]
+                session.plan(one())
+                session.plan(one())
         finally:
             server.close()
     assert caplog.messages == [

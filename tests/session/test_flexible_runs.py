@@ -127,7 +127,7 @@ def test_no_more_workers_are_at_work_than_settings_say(session: Session, workers
     output = add(*[rest(first) for _ in range(12)], *[rest() for _ in range(4)])
     run = session.submit(output, planner="wukong", workers=workers)
     assert ended(session, run) == 16
-    assert at_work(run) == workers
+    assert at_work(run) <= workers
 
 
 def test_who_waits_for_a_place_takes_no_time_to_start(session: Session) -> None:
