@@ -1,4 +1,4 @@
-"""The fault laboratory, in short: workers are killed and paused, links are cut and slow."""
+"""The fault laboratory, in short."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.real
 CHAOS = Path(__file__).parents[2] / "benchmarks" / "chaos.py"
 
 
-def test_results_are_right_and_nothing_is_left_whatever_happens_to_workers() -> None:
-    faults = "kill,pause,drop,throttle"
+@pytest.mark.parametrize("faults", ["kill,pause,drop,throttle", "gateway,damage"])
+def test_results_are_right_and_nothing_is_left_whatever_happens(faults: str) -> None:
     options = ["--minutes", "0.15", "--seed", "7", "--clients", "2", "--faults", faults]
     done = subprocess.run(
         [sys.executable, str(CHAOS), *options], capture_output=True, text=True, timeout=100
