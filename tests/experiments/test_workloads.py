@@ -72,7 +72,8 @@ def test_workers_find_the_same_numbers_under_any_planner(planner: str) -> None:
         *svd2(120, 40),
         svc(100, 4, sample=200),
     )
-    with shoal.options(planner=planner, progress=False):
+    # Each of many sandboxes would have to load all packages where none survives a fork.
+    with shoal.options(planner=planner, progress=False, sandboxes=4):
         found = dask.compute(*collections, scheduler=get)
     for value, expected in zip(found, computed(*collections), strict=True):
         np.testing.assert_allclose(value, expected)
