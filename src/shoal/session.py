@@ -12,6 +12,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -97,7 +98,7 @@ class Session:
         self.settings = resolve(given)
         self._id = secrets.token_hex(8)
         self._process = os.getpid()
-        self._closers: list[Callable[[], None]] = []
+        self._of_platform, self._of_store = ExitStack(), ExitStack()
         self._closed = False
         self._afterwards = Afterwards(self.settings.idle_seconds, self._delete_retired)
         self._history: History | None = None
@@ -127,7 +128,7 @@ class Session:
         settings = self.settings
         remote = remote_platform(settings)
         if remote is not None:
-            self._closers.append(remote.close)
+            self._of_platform.callback(remote.close)
             remote.active(RunId(self._id))
             return remote
         gateway = LocalGateway(
@@ -139,9 +140,9 @@ class Session:
             function_seconds=settings.function_seconds,
             housing=Housing(settings.isolation, False, variable_names(settings.pass_variables)),
         )
-        self._closers.append(gateway.close)
+        self._of_platform.callback(gateway.close)
         server = GatewayServer(gateway, new_token())
-        self._closers.append(server.close)
+        self._of_platform.callback(server.close)
         return gateway
 
     def _make_store(self) -> Store:
@@ -150,11 +151,11 @@ class Session:
         if url is None:
             file = settings.data_folder() / "store" if settings.durable else None
             embedded = EmbeddedServer(file, settings.store_memory_mb)
-            self._closers.append(embedded.close)
+            self._of_store.callback(embedded.close)
             url, revive = embedded.url, embedded.revive
         url = with_patience(url, settings.reconnect_seconds)
         store = open_store(url, settings.latency, revive=revive)
-        self._closers.append(store.disconnect)
+        self._of_store.callback(store.disconnect)
         if not self._lasting and isinstance(store, RedisStore):
             self._keeping = Keeping(settings.data_folder(), store)
         if settings.durable and not store.durable:
@@ -555,9 +556,8 @@ class Session:
         self._close_all()
 
     def _close_all(self) -> None:
-        for closer in reversed(self._closers):
-            closer()
-        self._closers.clear()
+        with self._of_store, self._of_platform:  # which tends runs in the store
+            pass
         if self._history is not None:
             self._history.close()
 

@@ -14,6 +14,8 @@ import pytest
 from observing import PATIENCE, eventually
 from shoal import Session, task
 from shoal.errors import NoThread, TaskError, WorkerDied
+from shoal.platform.gateway import LocalGateway
+from shoal.storage.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.real
 
@@ -121,3 +123,17 @@ def test_a_run_has_ended_also_if_cleaning_up_fails(
     monkeypatch.setattr("shoal.run.Run._clean_up", fail)
     monkeypatch.setattr("threading.excepthook", lambda _: None)
     assert session.submit(add(1)).result(PATIENCE) == 1
+
+
+def test_a_session_ends_its_gateway_before_the_server_that_runs_are_tended_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    def noting(close: Callable[[Any], None]) -> Callable[[Any], None]:
+        return lambda self: (closed.append(type(self).__name__), close(self))[1]
+
+    for kind in (LocalGateway, EmbeddedServer):
+        monkeypatch.setattr(kind, "close", noting(kind.close))
+    Session(folder=str(tmp_path), workers=1).close()
+    assert closed == ["LocalGateway", "EmbeddedServer"]
