@@ -8,6 +8,7 @@ knows of a sandbox that can't begin another.
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import mmap
@@ -122,6 +123,20 @@ def serve(control: int, page: int, entry: Entry, home: str) -> int:
     raise AssertionError
 
 
+class _Printing(io.FileIO):
+    """A pipe to the gateway.
+
+    A gateway that is killed takes its sandboxes with it, but a moment later. Were printing an error
+    then, a task would fail for good that is only to be started again.
+    """
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
 _streams: list[TextIO] = []
 """Standard output and error as the job before was given them."""
 
@@ -132,7 +147,12 @@ def _open_streams() -> None:
         if _streams == [sys.stdout, sys.stderr] and not any(s.closed for s in _streams):
             return
     _streams[:] = [
-        os.fdopen(number, "w", buffering=1, errors="replace", closefd=False) for number in (1, 2)
+        io.TextIOWrapper(
+            io.BufferedWriter(_Printing(number, "w", closefd=False)),
+            errors="replace",
+            line_buffering=True,
+        )
+        for number in (1, 2)
     ]
     sys.stdout, sys.stderr = _streams
 
