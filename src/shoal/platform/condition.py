@@ -77,6 +77,6 @@ _LOOKS: dict[str, Callable[[], Any]] = {
     "limits": lambda: [resource.getrlimit(limit) for limit in _LIMITS],
     "socket timeout": socket.getdefaulttimeout,
     "garbage collector": lambda: (gc.isenabled(), gc.get_threshold()),
-    "temporary folder": lambda: tempfile.tempdir,
+    "temporary folder": lambda: (tempfile.tempdir, os.path.isdir(os.environ.get("TMPDIR", ""))),
 }
 """What must stay as it is, and how to look at it."""

@@ -67,7 +67,7 @@ class Isolation:
         self.hidden = hidden
         self.reason = problem(hidden) if wanted else "it is switched off"
         """Why sandboxes aren't kept apart; empty if they are."""
-        self._groups = [point for _, point, _ in group_mounts()]
+        self._groups = [] if self.reason else [point for _, point, _ in group_mounts()]
         """Where control groups are mounted, which a sandbox must not leave."""
         self._processes = -1
         """In a branch: the namespace of its processes, as a file."""
