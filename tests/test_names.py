@@ -16,7 +16,11 @@ def test_each_name_can_be_imported(name: str) -> None:
 
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse(Path(shoal.__file__).read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If))
+    block = next(
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
     seen = {alias.name for node in ast.walk(block) if isinstance(node, ast.ImportFrom)
             for alias in node.names}  # fmt: skip
     assert seen | {"DAGTask"} == set(shoal.__all__)

@@ -247,7 +247,7 @@ def test_hits_teach_history_no_times_but_sizes(embedded: Session, log: str) -> N
     assert run.preview.learnt
     samples = undistilled(filed(run, "done").samples).samples
     (sample,) = [sample for sample in samples if sample.kind == "execute"]
-    assert sample.name == "after"
+    assert sample.name == after.key
     assert sample.nbytes >= 10_000, "the size of an input that the cache gave"
     assert filed(run, "done").record.predicted is None, "it was predicted to be executed"
 

@@ -7,9 +7,9 @@ from io import BytesIO
 import pytest
 
 from shoal.errors import Tampered
-from shoal.storage.archive import DUMPED, LARGE, SHARED, Piece, read_pieces, write_pieces
+from shoal.storage.archive import DUMPED, SHARED, STRING, Piece, read_pieces, write_pieces
 
-PIECES = [Piece(DUMPED, "state", b"\0\1"), Piece(LARGE, "ä#0", b""), Piece(SHARED, "f", b"x" * 99)]
+PIECES = [Piece(DUMPED, "state", b"\0\1"), Piece(STRING, "ä#0", b""), Piece(SHARED, "f", b"x" * 99)]
 
 
 def written() -> bytes:
