@@ -25,13 +25,6 @@ LEASE = 1.0
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[StandingGateway]:
-    gateway = StandingGateway(tmp_path)
-    yield gateway
-    gateway.end()
-
-
-@pytest.fixture
 def server() -> Iterator[str]:
     """A store that outlives its clients."""
     server = EmbeddedServer()

@@ -25,13 +25,6 @@ LEASE = 0.5
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[StandingGateway]:
-    gateway = StandingGateway(tmp_path)
-    yield gateway
-    gateway.end()
-
-
-@pytest.fixture
 def settings(gateway: StandingGateway, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Of a session whose store outlives the gateway."""
     server = EmbeddedServer()
