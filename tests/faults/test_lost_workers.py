@@ -106,7 +106,9 @@ def test_what_is_killed_again_and_again_is_named(session: Session) -> None:
 
 @task(resources=Resources(memory_mb=256, cpus=1))
 def allocate(megabytes: int) -> int:
-    return len(b"x" * (megabytes * 1024 * 1024))
+    held = b"x" * (megabytes * 1024 * 1024)
+    time.sleep(0.3)  # where memory is watched, nobody may look before
+    return len(held)
 
 
 @pytest.mark.skipif(limits.detect().kind == "rlimit", reason="memory isn't limited as a whole")
