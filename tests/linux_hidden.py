@@ -12,6 +12,7 @@ import resource
 import socket
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,6 +46,7 @@ def install() -> None:
     for name in _MISSING:
         if hasattr(os, name):
             delattr(os, name)
+    tempfile._O_TMPFILE_WORKS = False  # type: ignore[attr-defined]
     for name in ("stat", "lstat", "readlink", "access", "statvfs"):
         _guard(name)
     socket.socketpair = _small_pair

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from platform_examples import gateway
-from shoal import Farm, Session, ShoalExecutor, task
+from shoal import Farm, Session, ShoalExecutor, system, task
 from shoal.notices import Notices, Room
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.inprocess import InProcessPlatform
@@ -104,7 +103,7 @@ def test_goals_that_may_be_met_are_not_told_of(
 def test_cpus_that_the_machine_does_not_have_are_told_of_once(
     embedded: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cores = len(os.sched_getaffinity(0))
+    cores = system.cores()
     assert embedded.compute(one(), cpus=cores) == [1]
     assert embedded.compute(one(), memory_mb=2 * cores * MB_PER_CPU) == [1]
     assert caplog.messages == []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dropping_proxy import DroppingProxy, at_random
-from observing import PATIENCE, eventually, exists
+from observing import PATIENCE, eventually
 from shoal.cli.main import main
 from shoal.errors import RunCancelled, RunLost, ShardLost, ShardUnavailable, StoreUnavailable
 from shoal.run import Run
@@ -160,10 +160,6 @@ def executed(folder: Path) -> dict[int, int]:
     }
 
 
-def workers_of(folder: Path) -> list[int]:
-    return [int(path.read_text()) for path in folder.glob("begun-*")]
-
-
 def test_outputs_spread_and_coordination_stays_together(forgetful: Three, tmp_path: Path) -> None:
     with Session(store=forgetful.url, workers=2, folder=str(tmp_path)) as session:
         run = half_done(session, tmp_path)
@@ -215,7 +211,6 @@ def test_shard_that_comes_back_empty_ends_the_run_with_that_and_the_rest_is_kept
 ) -> None:
     with Session(store=forgetful.url, workers=2, folder=str(tmp_path)) as session:
         run = half_done(session, tmp_path)
-        pids = workers_of(tmp_path)
         killed = forgetful.other(run)
         killed.kill()
         killed.start()
@@ -225,7 +220,7 @@ def test_shard_that_comes_back_empty_ends_the_run_with_that_and_the_rest_is_kept
             run.result(PATIENCE)
         assert "appendonly yes" in str(lost.value)
         assert f"compute(resume={run.id!r})" in "".join(lost.value.__notes__)
-        assert not any(exists(pid) for pid in pids)
+        assert not session.platform.active(run.id)
         assert session.compute(*gated(tmp_path), resume=run.id) == [RIGHT, RIGHT]
         assert len(executed(tmp_path)) == PARTS
         assert 1 in executed(tmp_path).values()  # what other shards have wasn't made again
@@ -255,14 +250,13 @@ def test_shard_that_stays_away_ends_the_run_and_says_which(
     settings = {"workers": 2, "folder": str(tmp_path), "reconnect_seconds": 0.5}
     with Session(store=forgetful.url, **settings) as session:
         run = half_done(session, tmp_path)
-        pids = workers_of(tmp_path)
         killed = forgetful.other(run)
         killed.kill()
         open_gate(tmp_path)
         said = rf"127.0.0.1:{killed.port} has not answered for \d\.\d s.*is 0\.5"
         with pytest.raises(ShardUnavailable, match=said):
             run.result(PATIENCE)
-        assert not any(exists(pid) for pid in pids)
+        assert not session.platform.active(run.id)
         killed.start()
         killed.reached().disconnect()
         assert session.compute(*gated(tmp_path), resume=run.id) == [RIGHT, RIGHT]
