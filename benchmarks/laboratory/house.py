@@ -28,7 +28,6 @@ from shoal.errors import ShoalError
 from shoal.platform import isolation
 from shoal.platform.housing import hidden_folder
 from shoal.platform.http import HttpPlatform
-from shoal.private import write_private
 from shoal.storage.embedded import server_binary
 from shoal.storage.resp import Connection, parse_url
 
@@ -146,7 +145,7 @@ class GatewayProcess(Housed):
         self.url = f"http://127.0.0.1:{self.port}"
         self.linked: int | None = None
         """The port of a link to it."""
-        self._hidden = folder / "run" / f"shoal-{os.getuid()}" / "hidden"
+        self.tokens = folder / "run" / f"shoal-{os.getuid()}" / "hidden"
         self.log = folder / "gateway.log"
         self._environment = environment
         super().__init__()
@@ -167,32 +166,15 @@ class GatewayProcess(Housed):
 
     def _answers(self) -> bool:
         try:
-            self.vouch_for_link()
             self.status()
         except (ShoalError, OSError):  # no token is written yet
             return False
         return True
 
-    def _token(self) -> Path:
-        """The file that it leaves its token in, for all of its user's clients or for its port's."""
-        own = self._hidden / f"gateway-{self.port}.token"
-        return own if own.exists() else self._hidden / "gateway.token"
-
-    def vouch_for_link(self) -> None:
-        """Leave its token for clients that reach it through the link, too."""
-        token = self._token()
-        if self.linked is None or token.name == "gateway.token":
-            return
-        left = token.read_text().replace(f":{self.port}", f":{self.linked}")
-        link = token.with_name(f"gateway-{self.linked}.token")
-        if not link.exists() or link.read_text() != left:
-            fresh = link.with_suffix(".fresh")
-            write_private(fresh, [left.encode()])
-            fresh.replace(link)
-
     def status(self) -> dict[str, Any]:
         """What it is doing."""
-        platform = HttpPlatform(self.url, self._token().read_text().split()[0])
+        token = (self.tokens / f"gateway-{self.port}.token").read_text().split()[0]
+        platform = HttpPlatform(self.url, token)
         try:
             return platform.status()
         finally:
@@ -206,7 +188,7 @@ class GatewayProcess(Housed):
     def end(self) -> int:
         """End it as a user would; its exit code."""
         self.process.terminate()
-        (self._hidden / f"gateway-{self.linked}.token").unlink(missing_ok=True)
+        (self.tokens / f"gateway-{self.linked}.token").unlink(missing_ok=True)
         return self.process.wait(END_SECONDS)
 
 
@@ -232,7 +214,7 @@ class LinksProcess:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "laboratory.links"),
-                *(f"{path}>{store.socket}", f"{port}>{gateway.port}"),
+                *(f"{path}>{store.socket}", f"{port}>{gateway.port}>{gateway.tokens}"),
             ],
             cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
@@ -243,7 +225,6 @@ class LinksProcess:
         if not self.process.stdout.readline():
             raise RuntimeError("the links don't start")
         gateway.linked = port
-        gateway.vouch_for_link()
 
     def limit(self, link: int, rate: int) -> None:
         """Let only so many bytes a second pass a link; 0: all."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 EXPLAINS = {
     "StoreRefused": "memory",
     "GatewayUnavailable": "gateway",
-    "TokenRefused": "gateway",  # which is at its link a moment after it is at the gateway
     "StoreUnavailable": "restart",
 }
 """Which fault may end a run with which error; one that is under way only the first."""

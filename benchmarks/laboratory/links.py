@@ -1,7 +1,8 @@
 """Links: proxies in front of a store and a gateway that let through little for a while.
 
 Runs as a process of its own. Its arguments say where each link listens and where it leads: the path
-of a unix socket, or a port on loopback. A line of its input gives a link's number and how many
+of a unix socket, or a port on loopback; one that leads to a gateway also names the folder of token
+files, for a token belongs to one port. A line of its input gives a link's number and how many
 bytes a second may pass it in each direction, all connections together; 0: as many as there are.
 When its input ends, it ends.
 """
@@ -12,6 +13,9 @@ import asyncio
 import contextlib
 import os
 import sys
+from pathlib import Path
+
+from shoal.private import write_private
 
 _CHUNK = 1 << 16
 _DRIP = 1 << 11
@@ -21,9 +25,10 @@ _DRIP = 1 << 11
 class Link:
     """One proxy."""
 
-    def __init__(self, listening: str, target: str) -> None:
+    def __init__(self, listening: str, target: str, tokens: str = "") -> None:
         self._listening = listening
         self._target = target
+        self._tokens = tokens
         self._rate = 0
         self._free = {"to": 0.0, "from": 0.0}
         """When the bytes that are under way in a direction have passed."""
@@ -38,10 +43,24 @@ class Link:
 
     async def listen(self) -> None:
         """Begin to pass on connections."""
+        if self._tokens:
+            self._vouch()
         if self._listening.isdigit():
             await asyncio.start_server(self._serve, "127.0.0.1", int(self._listening))
         else:
             await asyncio.start_unix_server(self._serve, self._listening)
+
+    def _vouch(self) -> None:
+        """Leave the gateway's token, which is there before it answers, for this link, too."""
+        own = Path(self._tokens, f"gateway-{self._target}.token")
+        link = own.with_name(f"gateway-{self._listening}.token")
+        fresh = link.with_suffix(".fresh")
+        with contextlib.suppress(OSError):  # it is being ended
+            left = own.read_text().replace(f":{self._target}", f":{self._listening}")
+            if not link.exists() or link.read_text() != left:
+                fresh.unlink(missing_ok=True)
+                write_private(fresh, [left.encode()])
+                fresh.replace(link)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         streams = [writer]
@@ -52,6 +71,8 @@ class Link:
                 opened = asyncio.open_unix_connection(self._target)
             behind, there = await opened
             streams.append(there)
+            if self._tokens:
+                self._vouch()
             ways = [self._pass_on("to", reader, there), self._pass_on("from", behind, writer)]
             tasks = [asyncio.ensure_future(way) for way in ways]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

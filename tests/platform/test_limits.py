@@ -166,13 +166,14 @@ def test_a_sandbox_can_not_leave_its_groups(machine: Limits, caller: Caller) -> 
 
 def test_watched_sandbox_that_exceeds_its_limit_leaves_a_note_and_ends(tmp_path: Path) -> None:
     watched = Limits("watched", tmp_path, tmp_path)
+    limit = 256 + system.peak_nbytes() // 2**20  # which a child begins with
     for name, megabytes in (("small", 8), ("large", 600)):
         pid = os.fork()
         if pid == 0:
             os.setsid()
-            watched.enter(name, Resources(512, 1.0))
+            watched.enter(name, Resources(limit, 1.0))
             held = b"x" * (megabytes * 2**20)
-            time.sleep(PATIENCE if megabytes > 512 else 0.2)
+            time.sleep(PATIENCE if megabytes > 256 else 0.2)
             os._exit(len(held) % 2)
         assert os.waitpid(pid, 0)[1] == (signal.SIGKILL if name == "large" else 0)
     assert watched.ran_out_of_memory("large")
