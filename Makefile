@@ -1,16 +1,17 @@
-# Two commands do all the set-up: `make demo` and `make test`.
+# `make demo` and `make test` set up everything they need; `make help` lists the other targets.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 ROUNDS := 10
+SEARCHED := tests/faults/test_simulated_faults.py tests/contract/test_store_differential.py
 PORTABLE := tests/test_portable.py tests/contract/test_platform.py tests/faults/test_lost_workers.py \
 	tests/platform/test_limits.py tests/platform/test_zygote.py tests/session/test_compute.py \
 	tests/storage/test_embedded.py
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests portable quick search bench planning predictions load chaos quality factors farm fuzz executors conformance-joblib conformance-dask clean
+.PHONY: help demo test lint types layers tests portable quick search bench planning predictions load chaos quality factors farm fuzz executors engines engines-bwrap engines-slurm engines-docker engines-packages conformance-joblib conformance-dask coverage docs release clean
 
-help:  ## what there is
+help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
 
 $(BIN)/python:
@@ -36,14 +37,18 @@ $(VENV)/.quality: $(BIN)/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[quality]'
 	@touch $@
 
+$(VENV)/.release: $(BIN)/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[release]'
+	@touch $@
+
 $(VENV)/.conformance: $(BIN)/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[conformance]'
 	@touch $@
 
-demo: $(VENV)/.user  ## set up, and run a workflow worth looking at
+demo: $(VENV)/.user  ## set up, then run a sample workflow and show its Gantt chart
 	$(BIN)/shoal demo
 
-test: lint types layers tests  ## set up, and pass all checks and tests
+test: lint types layers docs tests  ## set up, then run every check and test
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -61,52 +66,92 @@ tests: $(VENV)/.dev
 	$(BIN)/pytest --numprocesses 3 --dist loadfile
 	SHOAL_PORTABLE=1 $(BIN)/pytest --numprocesses 3 --dist loadfile $(PORTABLE)
 
-portable: $(VENV)/.dev  ## the tests with servers and processes, without what only Linux has
-	SHOAL_PORTABLE=1 $(BIN)/pytest -m real --numprocesses 3 --dist loadfile
+portable: $(VENV)/.dev  ## run the tests with real servers and processes, with Linux-only features hidden
+	SHOAL_PORTABLE=1 $(BIN)/pytest -m "real and not engine" --numprocesses 3 --dist loadfile
 
-quick: $(VENV)/.dev  ## only the tests that need no server and no processes
-	$(BIN)/pytest -m "not real"
+quick: $(VENV)/.dev  ## run the fast tests: no servers or processes, a tenth of the generated cases
+	$(BIN)/pytest -m "not real and not slow and not engine" --hypothesis-profile quick
 
-search: $(VENV)/.dev  ## look for simulated runs that losses break, until one is found or ROUNDS are over
+search: $(VENV)/.dev  ## search for faults that break a run and for store scripts that differ from the model, ROUNDS times
 	for round in $$(seq $(ROUNDS)); do \
-	  $(BIN)/pytest --quiet --hypothesis-profile search tests/faults/test_simulated_faults.py || exit 1; \
+	  $(BIN)/pytest --quiet --hypothesis-profile search $(SEARCHED) || exit 1; \
 	done
 
-bench: $(VENV)/.bench  ## Shoal, Dask and Ray side by side
+bench: $(VENV)/.bench  ## compare Shoal with Dask and Ray
 	$(BIN)/python benchmarks/compare.py $(ARGS)
 
-planning: $(VENV)/.dev  ## how long planning takes
+planning: $(VENV)/.dev  ## measure how long planning takes
 	$(BIN)/python benchmarks/planning.py $(ARGS)
 
-predictions: $(VENV)/.dev  ## how good predictions are, on real runs
+predictions: $(VENV)/.dev  ## measure how accurate predictions are for real runs
 	$(BIN)/python benchmarks/predictions.py $(ARGS)
 
-load: $(VENV)/.dev  ## many clients on one gateway, and one run of 100,000 tasks
+load: $(VENV)/.dev  ## measure many clients on one gateway, and one run of 100,000 tasks
 	$(BIN)/python benchmarks/load.py $(ARGS)
 
-chaos: $(VENV)/.dev  ## runs that are hurt in every way: by killed processes, slow links, tasks that do damage
+chaos: $(VENV)/.dev  ## run workflows and farms while faults are injected: killed processes, slow links, harmful tasks
 	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
-quality: $(VENV)/.quality  ## plans of Shoal's and of published schedulers, simulated side by side
+quality: $(VENV)/.quality  ## compare simulated plans of Shoal's planners with those of published schedulers
 	$(BIN)/python benchmarks/plan_quality.py $(ARGS)
 
-factors: $(VENV)/.dev  ## what each step from a central scheduler to Shoal's workers is worth
+factors: $(VENV)/.dev  ## measure what each step from a central scheduler to Shoal's workers gains
 	$(BIN)/python benchmarks/factors.py $(ARGS)
 
-farm: $(VENV)/.bench  ## a farm of two workers beside RQ, Celery and Dask
+farm: $(VENV)/.bench  ## compare a farm of two workers with RQ, Celery and Dask
 	$(BIN)/python benchmarks/farm.py $(ARGS)
 
-fuzz: $(VENV)/.fuzz  ## arbitrary input for the gateway and for everything that parses
+fuzz: $(VENV)/.fuzz  ## send arbitrary input to the gateway and to every parser
 	$(BIN)/python tests/fuzz/fuzzing.py $(ARGS)
 
-executors: $(VENV)/.bench  ## ShoalExecutor and other executors side by side
+executors: $(VENV)/.bench  ## compare ShoalExecutor with other executors
 	$(BIN)/python benchmarks/executor.py $(ARGS)
 
-conformance-joblib: $(VENV)/.dev  ## joblib's own tests of its backends, on Shoal
+engines: $(VENV)/.dev engines-bwrap engines-slurm engines-docker engines-packages  ## run workers on other machines and on every engine that can be started here
+	$(BIN)/pytest -m engine -rs $(ARGS)
+
+engines-bwrap:
+	@command -v bwrap >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install --yes --quiet bubblewrap
+
+engines-slurm:
+	@command -v slurmctld munged >/dev/null || [ "$$(id -u)" != 0 ] || \
+	  apt-get install --yes --no-install-recommends slurm-wlm munge
+
+engines-docker:
+	@command -v dockerd podman >/dev/null || [ "$$(id -u)" != 0 ] || \
+	  apt-get install --yes --no-install-recommends docker.io podman runc
+
+engines-packages: $(VENV)/.dev
+	-$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[lambda,ray]' \
+		awslambdaric aws-sam-cli 'moto[server]' cfn-lint functions-framework
+	-command -v npm >/dev/null && npm install --silent --legacy-peer-deps --prefix out/serverless \
+		osls serverless-offline@13.10.1
+
+conformance-joblib: $(VENV)/.dev  ## run joblib's own tests of its backends on Shoal
 	$(BIN)/python tests/conformance/joblib_conformance.py $(ARGS)
 
-conformance-dask: $(VENV)/.conformance  ## Dask's own tests on Shoal
+conformance-dask: $(VENV)/.conformance  ## run Dask's own tests on Shoal
 	$(BIN)/python tests/conformance/dask_conformance.py $(ARGS)
 
-clean:  ## remove what the commands above made
+coverage: export PYTHON_COVERAGE_FOLDER = $(CURDIR)
+coverage: $(VENV)/.dev  ## measure branch coverage in every process that the tests start
+	rm -rf out/coverage && mkdir -p out/coverage
+	-PYTHONPATH=$(CURDIR)/tests/covered PYTHON_COVERAGE_CONFIG=$(CURDIR)/pyproject.toml \
+		$(BIN)/pytest --numprocesses 3 --dist loadfile
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage report
+
+docs: $(VENV)/.dev  ## build the documentation site in out/site; fails on a broken link
+	$(BIN)/python docs/commands_page.py docs/reference/commands.md
+	$(BIN)/zensical build --strict
+
+release: $(VENV)/.release  ## build and check the packages of a release in out/dist; uploads nothing
+	grep -q "^## $$($(BIN)/python -c 'import shoal; print(shoal.__version__)') (20" CHANGELOG.md || \
+		{ echo "CHANGELOG.md has no dated section for this version"; exit 1; }
+	rm -rf out/dist
+	$(BIN)/python -m build --outdir out/dist
+	$(BIN)/twine check --strict out/dist/*
+	$(PYTHON) -m venv out/dist/try && out/dist/try/bin/pip install --quiet out/dist/*.whl
+	cd out/dist && try/bin/shoal demo && rm -rf try
+
+clean:  ## remove the environment and everything that the targets created
 	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""Parsers of the benchmarks' arguments; what is wrong is told in a line."""
+"""Parse the benchmarks' arguments, with one-line errors."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
-    """The parser of a list of names, each once."""
+    """Return a parser of a list of distinct names."""
 
     def parse(text: str) -> list[str]:
         names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
@@ -20,7 +20,7 @@ def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
+    """Parse an integer of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
@@ -28,7 +28,7 @@ def positive(text: str) -> int:
 
 
 def new_file(text: str) -> Path:
-    """A path that can be written; better told before the benchmark than after."""
+    """Parse a path, and check before the benchmark that it can be written."""
     path = Path(text)
     if not path.absolute().parent.is_dir():
         raise argparse.ArgumentTypeError(f"no folder {path.parent}")

@@ -1,16 +1,17 @@
-"""Chaos: random workflows and farms on a real gateway and store while all of them are hurt.
+"""Run random workflows and farms on a real gateway and store while faults are injected.
 
 For `--minutes`, `--clients` clients run random workflows, with every planner, and farms, one after
-the other, on one `shoal gateway` and one durable Valkey server, while sandboxes are killed and
-paused, zygotes, clients, the gateway and the store are killed (the last two are started again),
-connections to the store are cut, its memory is full for a second, and links to store and gateway
-are slow for a while. Some runs damage the processes of their workers. Some are detached: their
-client leaves, and attaches later. One more client runs on the embedded default. Told every 30 s are
-runs, faults, right results, root-caused errors, hangs and leftovers; the exit code is 1 unless all
-is clean. The seed decides workflows and faults, but not when a process is where: a second time may
-go another way.
+the other, on one `shoal gateway` and one durable Valkey server. Meanwhile sandboxes are killed and
+paused; zygotes, clients, the gateway and the store are killed (the last two are restarted);
+connections to the store are cut; its memory is exhausted for a second; and links to store and
+gateway are slow for a while. Some runs damage their workers' processes. Some are detached: their
+client leaves, and attaches later. One more client runs on the embedded default.
 
-Everything is started in a temporary folder and ended with the experiment.
+Every 30 s it prints runs, faults, right results, explained errors, hangs and leftovers. The exit
+code is 1 unless all is clean. The seed determines workflows and faults, but not timing, so two runs
+with the same seed may differ.
+
+Everything runs in a temporary folder and is stopped with the experiment.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from processes import adopt_orphans, end_all
 TELLING = 30.0
 """Seconds between two reports."""
 PHASE = 60.0
-"""Seconds of faults until everything has to settle."""
+"""Seconds of faults in each phase, after which everything must settle."""
 
 
 def say(text: str) -> None:
@@ -45,12 +46,21 @@ def tell(experiment: Experiment, begun: float, ended: threading.Event) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="for how long (10)")
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="of the chance")
-    parser.add_argument("--clients", type=positive, default=3, help="runs at a time (3)")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="duration in minutes (default: 10)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(10**6), help="seed of workflows and faults"
+    )
+    parser.add_argument(
+        "--clients", type=positive, default=3, help="concurrent clients (default: 3)"
+    )
     kinds = [*WEIGHTS, DAMAGE]
     parser.add_argument(
-        "--faults", type=names_of(kinds), default=kinds, help="comma-separated kinds (all)"
+        "--faults",
+        type=names_of(kinds),
+        default=kinds,
+        help="kinds of faults, comma-separated (default: all)",
     )
     options = parser.parse_args()
     adopt_orphans()
@@ -64,7 +74,7 @@ def main() -> None:
 
 
 def conducted(options: argparse.Namespace, folder: Path) -> bool:
-    """Do the experiment; whether all was clean."""
+    """Run the experiment, and return whether all was clean."""
     experiment = Experiment(folder, options.seed, options.faults, options.clients, say)
     begun, ended = time.monotonic(), threading.Event()
     threading.Thread(target=tell, args=(experiment, begun, ended), daemon=True).start()

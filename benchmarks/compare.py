@@ -20,7 +20,7 @@ from types import FrameType
 from typing import NoReturn
 
 from arguments import names_of, new_file, positive
-from engines import ENGINES, missing_packages
+from contenders import ENGINES, missing_packages
 from processes import adopt_orphans, end_all
 from remote import Remote, RunFailedError
 from report import Series, find_setting, save, table
@@ -34,11 +34,11 @@ except ModuleNotFoundError as missing:
     raise SystemExit(2) from missing
 
 Say = Callable[[str], None]
-"""Tells the user of progress."""
+"""Prints progress."""
 
 
 def measure(workload: str, remotes: Sequence[Remote], repeats: int, say: Say) -> dict[str, Series]:
-    """Let the engines run a workload in turns; one that fails has no further turn."""
+    """Run a workload on the engines in turn; one that fails is dropped."""
     series = {remote.engine: Series() for remote in remotes}
     for turn in range(1 - WORKLOADS[workload].warm_ups, repeats + 1):
         for remote in remotes:
@@ -81,12 +81,12 @@ def compare(
 
 
 def _slots(workload: str) -> int:
-    """The slots of the engine that a workload needs; 0 if it starts its own."""
+    """Return the slots that a workload needs; 0 if it starts its own engine."""
     return 0 if WORKLOADS[workload].fresh else WORKLOADS[workload].slots
 
 
 def installed(engines: Sequence[str]) -> list[str]:
-    """The engines that can be started; says which can't and why."""
+    """Return the engines that can be started; print which can't and why."""
     found = []
     for engine in engines:
         missing = missing_packages(engine)
@@ -100,7 +100,7 @@ def installed(engines: Sequence[str]) -> list[str]:
 
 @contextmanager
 def no_process_left() -> Iterator[None]:
-    """End everything that was started, however the block ends."""
+    """Stop everything that was started, however the block ends."""
 
     def leave(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
@@ -116,7 +116,7 @@ def no_process_left() -> Iterator[None]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Parse the command line."""
     width = max(map(len, WORKLOADS))
     texts = [f"  {name:{width}}  {workload.text}" for name, workload in WORKLOADS.items()]
     made = argparse.ArgumentParser(
@@ -128,15 +128,21 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--engines", type=names_of(engines), default=engines, metavar="A,B", help=",".join(engines))
     add("--workloads", type=names_of(workloads), default=workloads, metavar="A,B", help="see below")
-    add("--repeats", type=positive, default=5, metavar="N", help="runs that count (default 5)")
-    add("--limit", type=float, default=120.0, metavar="S", help="seconds a run may take (120)")
+    add("--repeats", type=positive, default=5, metavar="N", help="measured runs (default: 5)")
+    add(
+        "--limit",
+        type=float,
+        default=120.0,
+        metavar="S",
+        help="timeout of a run in seconds (default: 120)",
+    )
     add(
         "--json",
         type=new_file,
         metavar="FILE",
-        help="write everything measured, each run included",
+        help="write all measurements to this file, including each run",
     )
-    add("--quiet", action="store_true", help="print the table only, no progress")
+    add("--quiet", action="store_true", help="print only the table, no progress")
     return made
 
 

@@ -1,7 +1,7 @@
-"""Collections of Dask's on Shoal and on Dask's own schedulers, side by side.
+"""Compare Dask collections on Shoal and on Dask's own schedulers.
 
-Schedulers take turns, so that what else happens on the machine hits all of them; each has been
-used once before, and each has two workers or threads. `distributed` takes part if it is installed.
+Schedulers take turns, so that other load affects all of them equally; each has been
+used once before, and each has two workers or threads. `distributed` is included if installed.
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""Measure ShoalExecutor beside the process pools of Python, loky and Dask, two workers each.
+"""Compare ShoalExecutor with the process pools of Python, loky and Dask, with two workers each.
 
 The first use of an executor doesn't count. After that the executors take turns, so that noise hits
-all of them; the table has medians. Those that aren't installed are left out.
+all of them; the table has medians. Executors that aren't installed are skipped.
 
 Use an otherwise idle machine: the load before the start is printed with the figures.
 """
@@ -23,38 +23,38 @@ WORKERS = 2
 
 
 def same(value: object) -> object:
-    """A no-op."""
+    """Do nothing."""
     return value
 
 
 def total(array: np.ndarray) -> float:
-    """What takes little and is sent much."""
+    """Do little with a large argument."""
     return float(array.sum())
 
 
 def lone(executor: Executor) -> None:
-    """A no-op, and its result."""
+    """Measure a no-op and its result."""
     assert executor.submit(same, 1).result() == 1
 
 
 def thousand(executor: Executor) -> None:
-    """1,000 no-ops, submitted one by one."""
+    """Measure 1,000 no-ops, submitted one by one."""
     futures = [executor.submit(same, number) for number in range(1000)]
     assert [future.result() for future in futures] == list(range(1000))
 
 
 def mapped(executor: Executor) -> None:
-    """`map` of 1,000 no-ops with chunksize=50, where there is such a thing."""
+    """Measure `map` of 1,000 no-ops with chunksize=50, where supported."""
     assert list(executor.map(same, range(1000), chunksize=50)) == list(range(1000))
 
 
 def sleeping(executor: Executor) -> None:
-    """100 calls of 10 ms: 0.5 s at best."""
+    """Measure 100 calls of 10 ms: 0.5 s at best."""
     list(executor.map(time.sleep, [0.01] * 100))
 
 
 def arrays(executor: Executor) -> None:
-    """20 calls that are sent the same 8 MB array."""
+    """Measure 20 calls with the same 8 MB array."""
     array = np.ones(1_000_000)
     assert [future.result() for future in [executor.submit(total, array) for _ in range(20)]] == [
         1e6
@@ -72,7 +72,7 @@ WORKLOADS: dict[str, Callable[[Executor], None]] = {
 
 @contextmanager
 def dask() -> Iterator[Executor]:
-    """The executor of Dask's client."""
+    """Create the executor of a Dask client."""
     from distributed import Client
 
     with Client(n_workers=WORKERS, threads_per_worker=1, dashboard_address=None) as client:
@@ -81,7 +81,7 @@ def dask() -> Iterator[Executor]:
 
 @contextmanager
 def loky() -> Iterator[Executor]:
-    """The process pool that joblib uses."""
+    """Create the process pool that joblib uses."""
     from joblib.externals.loky import ProcessPoolExecutor as Loky
 
     with Loky(WORKERS) as executor:
@@ -107,7 +107,7 @@ def _started(stack: ExitStack) -> dict[str, Executor]:
 
 
 def main() -> None:
-    """Measure, and print a table in Markdown."""
+    """Run the benchmark and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=positive, default=7)
     repeats = parser.parse_args().repeats

@@ -1,11 +1,11 @@
-"""What each step from a central scheduler to decentralised workers is worth (WUKONG's Fig. 12).
+"""Measure what each step from a central scheduler to decentralised workers gains (WUKONG, Fig. 12).
 
 Tree reductions and a wide fan-out run under the centralised designs and under flexible workers, to
-which one technique after the other is added. All take turns on the same store and on gateways of
-the same size, with every round trip delayed; everything is warm, and each run begins when nobody is
-at work for the one before any more. A time is that from handing the workflow over to having its
-result, planning included, cleaning up not. Medians are printed, and whether decentralised workers
-beat each centralised design.
+which the techniques are added one by one. All take turns on the same store and on gateways of the
+same size, with every round trip delayed. Everything is warm, and each run starts when no worker of
+the previous one is busy. A time covers planning and execution, from submitting the workflow to its
+result, but not the cleanup. The output has medians, and whether decentralised workers beat each
+centralised design.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from shoal.platform.gateway import LocalGateway
 from shoal.workflow import Output
 
 REST_SECONDS = 30.0
-"""After which sandboxes that are still busy are an error."""
+"""Seconds after which busy sandboxes are an error."""
 BIG = 256 * 1024
-"""Bytes from which an output counts as big: that of the fan-out does, those of the trees don't."""
+"""The size of a big output: that of the fan-out is big, those of the trees aren't."""
 NONE: dict[str, Any] = {
     "large_fan_out": None,
     "fan_out_clustering": False,
@@ -54,11 +54,11 @@ DECENTRALISED = {
 
 Build = Callable[[], Output[Any]]
 Compute = Callable[[Output[Any]], tuple[list[Any], float]]
-"""The values, and when they were there."""
+"""Runs a workflow; returns the values and when they arrived."""
 
 
 def workloads(options: argparse.Namespace) -> dict[str, Build]:
-    """The workflows, by name."""
+    """Return the workflows by name."""
     return {
         "TR, 0 ms": partial(tree_reduction, options.numbers),
         "TR, 100 ms": partial(tree_reduction, options.numbers, seconds=0.1),
@@ -67,7 +67,7 @@ def workloads(options: argparse.Namespace) -> dict[str, Build]:
 
 
 def engines(session: Session, central: CentralScheduler) -> dict[str, Compute]:
-    """What runs them: each design, then each technique added to those before."""
+    """Return the engines: each design, then the techniques, added one at a time."""
 
     def centrally(design: Design, output: Output[Any]) -> tuple[list[Any], float]:
         values = central.compute(output, design=design)
@@ -76,7 +76,8 @@ def engines(session: Session, central: CentralScheduler) -> dict[str, Compute]:
     def by_workers(planner: WukongPlanner, output: Output[Any]) -> tuple[list[Any], float]:
         run = session.submit(output, planner=planner)
         values = run.values()
-        return values, run.started + run.makespan
+        ago = run.clock.now() - run.started - run.makespan
+        return values, RealClock().now() - ago
 
     found: dict[str, Compute] = {design.name: partial(centrally, design) for design in DESIGNS}
     for name, techniques in DECENTRALISED.items():
@@ -85,7 +86,7 @@ def engines(session: Session, central: CentralScheduler) -> dict[str, Compute]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Seconds of every run, by workload and engine."""
+    """Measure every run, by workload and engine."""
     found: dict[str, dict[str, list[float]]] = {}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -116,7 +117,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
 
 
 def rest(session: Session, central: CentralScheduler) -> None:
-    """Wait until nobody is at work any more: what one run leaves to do isn't the next one's."""
+    """Wait until no sandbox is busy, so that a run doesn't affect the next one."""
     session.settle()
     deadline = time.monotonic() + REST_SECONDS
     own = session.platform
@@ -128,7 +129,7 @@ def rest(session: Session, central: CentralScheduler) -> None:
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:
-    """A row for each engine: the median seconds, and how many times as fast as the first."""
+    """Return a row for each engine: the median seconds and the speed-up over the first."""
     lines = [f"{'':28}" + "".join(f"{workload:>20}" for workload in found)]
     for name in next(iter(found.values())):
         cells = []
@@ -140,7 +141,7 @@ def table(found: dict[str, dict[str, list[float]]]) -> str:
 
 
 def beaten(found: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Where decentralised workers are no faster than a centralised design."""
+    """Return where decentralised workers are no faster than a centralised design."""
     return [
         f"{workload}: decentralised {median(seconds['decentralised']):.3f} s, "
         f"{design.name} {median(seconds[design.name]):.3f} s"
@@ -154,18 +155,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--numbers", type=positive, default=256, help="added up by TR (256)")
-    parser.add_argument("--width", type=positive, default=100, help="of the fan-out (100)")
-    parser.add_argument("--latency", type=float, default=10.0, help="of a round trip, in ms (10)")
+    parser.add_argument(
+        "--numbers", type=positive, default=256, help="numbers added by TR (default: 256)"
+    )
+    parser.add_argument(
+        "--width", type=positive, default=100, help="width of the fan-out (default: 100)"
+    )
+    parser.add_argument(
+        "--latency", type=float, default=10.0, help="latency of a round trip in ms (default: 10)"
+    )
     parser.add_argument(
         "--sandboxes",
         type=positive,
         default=128,
         help="of each gateway (128: one for each leaf of TR, so that no design waits for one)",
     )
-    parser.add_argument("--repeats", type=positive, default=5, help="runs that are measured (5)")
-    parser.add_argument("--warm-ups", type=int, default=1, help="runs that don't count (1)")
-    parser.add_argument("--json", type=new_file, metavar="FILE", help="write every single time")
+    parser.add_argument("--repeats", type=positive, default=5, help="measured runs (default: 5)")
+    parser.add_argument("--warm-ups", type=int, default=1, help="warm-up runs (default: 1)")
+    parser.add_argument(
+        "--json", type=new_file, metavar="FILE", help="write all times to this file"
+    )
     options = parser.parse_args()
     found = measure(options)
     print(machine.described())

@@ -1,4 +1,4 @@
-"""Measure a farm of two workers beside RQ, Celery and Dask: no-op tasks a second, and latency.
+"""Compare a farm of two workers with RQ, Celery and Dask: no-op tasks per second, and latency.
 
 Every engine has a process of its own, one after the other, and takes several turns; the first
 doesn't count. In a turn, many tasks go in at once and all results are taken, then single tasks go
@@ -23,11 +23,11 @@ from stream_engines import ENGINES
 from shoal.experiments import machine
 
 _LIMIT = 600
-"""Seconds that an engine may take."""
+"""The timeout of an engine in seconds."""
 
 
 def main() -> None:
-    """Measure, print a table, write a file if told to."""
+    """Run the benchmark, print a table, and write a file if requested."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--engines", type=names_of([*ENGINES]), default=[*ENGINES])
     parser.add_argument("--tasks", type=positive, default=5000, help="in a turn")

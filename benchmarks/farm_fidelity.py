@@ -1,13 +1,13 @@
 """Compare the service of a deployed farm with that of the simulated one, task for task.
 
-The farm paper's described stream is worked off by real workers on the local gateway that sleep for
-each task's processing time. Time is compressed: arrivals, processing times, deadlines, the control
-step and the window of the observations are all divided by the same factor, and an autoscaler is
-shown times and rates as they would be without it. What the platform adds (the start of a worker,
-its leaving, the overhead of a task) is measured on the deployed farm first; the simulator is given
-that, multiplied by the factor.
+Real workers on the local gateway process the farm paper's described stream: they sleep for each
+task's processing time. Time is compressed: arrivals, processing times, deadlines, the control step
+and the observation window are divided by the same factor, and an autoscaler sees times and rates as
+they would be without it. The platform's overheads (the start and exit of a worker, and the overhead
+of a task) are measured on the deployed farm first; the simulator uses them, multiplied by the
+factor.
 
-The machine should be idle: what else runs on it makes tasks late that the simulator has on time.
+The machine should be idle: other load makes tasks late that are on time in the simulator.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from shoal.farm import (
     SquareRootStaffing,
     Workload,
 )
-from shoal.farm.control import ACTIONS, STEP, STEPS, run_episode
+from shoal.farm.episode import ACTIONS, STEP, STEPS, run_episode
 from shoal.farm.model import Autoscaler, nearest
 from shoal.farm.workloads import paper_described
 
@@ -44,7 +44,7 @@ _NAP = 0.1
 
 
 def measured(factor: float) -> Overheads:
-    """What the platform adds, as the simulator takes it."""
+    """Measure the platform's overheads for the simulator."""
     small = Resources(memory_mb=128)
     with Farm(
         time.sleep, workers=(1, 32), start=WORKERS, autoscaler=None, resources=small
@@ -69,7 +69,7 @@ def measured(factor: float) -> Overheads:
 
 
 def _busy_seconds(deployed: Farm, tasks: int) -> float:
-    """How long a worker is busy with a task, if all of them always are."""
+    """Measure how long a worker is busy with a task, if all are always busy."""
     began = time.perf_counter()
     for _ in deployed.map([_NAP] * tasks, ordered=False):
         continue
@@ -77,7 +77,7 @@ def _busy_seconds(deployed: Farm, tasks: int) -> float:
 
 
 def _until(deployed: Farm, change: int) -> float:
-    """How long a change takes."""
+    """Measure how long a scaling action takes."""
     wanted, began = deployed.model.workers + change, time.perf_counter()
     deployed.scale_by(change)
     while deployed.model.workers != wanted and time.perf_counter() < began + 30:
@@ -86,7 +86,7 @@ def _until(deployed: Farm, change: int) -> float:
 
 
 def real_service(workload: Workload, autoscaler: Autoscaler, factor: float) -> tuple[float, float]:
-    """The fraction of tasks on time, and the mean number of workers."""
+    """Return the fraction of tasks on time, and the mean number of workers."""
     autoscaler.reset()
     with SleepingFarm(workload, workers=WORKERS, limits=LIMITS, step=STEP, factor=factor) as farm:
         seen = farm.advance(0.0)
@@ -101,7 +101,7 @@ def real_service(workload: Workload, autoscaler: Autoscaler, factor: float) -> t
 
 
 def main() -> None:
-    """Measure, compare, print a table."""
+    """Run the benchmark and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--autoscalers", type=names_of([*AUTOSCALERS]), default=[*AUTOSCALERS])
     parser.add_argument("--factor", type=float, default=4.0, help="by which time is compressed")

@@ -1,4 +1,4 @@
-"""What the workers of all engines do in `farm.py`, importable by each of them."""
+"""Define the task of `farm.py`, importable by all engines."""
 
 import os
 from typing import Any
@@ -9,7 +9,7 @@ def nothing(value: int) -> int:
 
 
 def celery_app() -> Any:
-    """Celery's application, at the server that the environment names."""
+    """The Celery application, on the server that the environment names."""
     from celery import Celery
 
     server = os.environ["FARM_SERVER"].replace("unix://", "redis+socket://")

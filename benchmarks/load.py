@@ -1,14 +1,14 @@
-"""Load: many clients on one stand-alone gateway, and one very large run on the embedded default.
+"""Measure many clients on one standalone gateway, and one very large run on the embedded default.
 
-1. `--clients` clients, threads of `--processes` processes, each with a session of its own, submit
+1. `--clients` clients, threads of `--processes` processes, each with its own session, submit
    workflows of 10 tasks one after the other to one `shoal gateway`, with one Valkey server, for
-   `--seconds`. Told are runs a second, how long a run took, what went wrong, and the memory of the
-   gateway every minute. A client never waits on purpose: the machine is saturated, and a run's time
-   is mostly that of the others before it.
-2. One run of `--tasks` tasks, with the peak memory of each process. Of sandboxes, which are forked,
-   that includes what they share with their zygote.
+   `--seconds`. The output has runs per second, the duration of runs, errors, and the gateway's
+   memory every minute. Clients never pause, so the machine is saturated, and a run mostly waits for
+   others.
+2. One run of `--tasks` tasks, with the peak memory of each process. The memory of sandboxes, which
+   are forked, includes what they share with their zygote.
 
-Everything is started in a temporary folder and ended with the benchmark.
+Everything runs in a temporary folder and is stopped with the benchmark.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from shoal.storage.embedded import server_binary
 
 TOKEN = secrets.token_urlsafe(32)
 TASKS = 10
-"""Of each small workflow."""
+"""The number of tasks in each small workflow."""
 START_SECONDS = 60
 GRACE = 120
-"""Seconds that clients have to end after the time is over."""
+"""How many seconds clients have to stop when the time is over."""
 FLAT = 0.05
-"""The gateway's memory counts as flat if it grows by no more in the second half."""
+"""The largest growth in the second half with which the gateway's memory counts as flat."""
 TELLING = 180
-"""Seconds: in a shorter time, a leak and the gateway's warming up look the same."""
+"""The shortest duration, in seconds, in which a leak differs from the gateway's warm-up."""
 
 
 def submit_until(end: float, seconds: list[float], errors: Counter[str]) -> None:
-    """One client: runs workflows until the time has come."""
+    """Run workflows as one client until the time is over."""
     expected = TASKS * (TASKS + 1) // 2
     with Session(progress=False) as session:
         while time.time() < end:
@@ -67,7 +67,7 @@ def submit_until(end: float, seconds: list[float], errors: Counter[str]) -> None
 
 
 def be_clients(count: int, end: float) -> None:
-    """A process of clients: prints how long each run took, and what went wrong."""
+    """Run a process of clients; print the duration and the error of each run."""
     seconds: list[float] = []
     errors: Counter[str] = Counter()
 
@@ -86,7 +86,7 @@ def be_clients(count: int, end: float) -> None:
 
 
 def be_large(tasks: int) -> None:
-    """The client of one large run: prints how long things took."""
+    """Run the client of one large run; print how long each step took."""
     begin = time.perf_counter()
     output = tree_reduction(tasks + 1)
     built = time.perf_counter() - begin
@@ -100,7 +100,7 @@ def be_large(tasks: int) -> None:
 
 @contextmanager
 def served(folder: Path) -> Iterator[int]:
-    """A store and a gateway, which the environment then names; the gateway's process id."""
+    """Start a store and a gateway, set the environment, and yield the gateway's process id."""
     socket = folder / "valkey.sock"
     os.environ["SHOAL_TOKEN"] = TOKEN
     command = [str(server_binary()), "--port", "0", "--unixsocket", str(socket), "--save", ""]
@@ -128,7 +128,7 @@ def served(folder: Path) -> Iterator[int]:
 
 
 def memory_mb(pid: int, what: str = "VmRSS") -> float:
-    """A process's memory; 0 if it is gone."""
+    """Return a process's memory; 0 if it has exited."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -137,7 +137,7 @@ def memory_mb(pid: int, what: str = "VmRSS") -> float:
 
 
 def load(options: argparse.Namespace, folder: Path) -> bool:
-    """Many clients on one gateway; whether all went well."""
+    """Run many clients on one gateway, and return whether all succeeded."""
     seconds: list[float] = []
     errors: Counter[str] = Counter()
     with served(folder) as gateway:
@@ -170,7 +170,7 @@ def _role(*arguments: str) -> subprocess.Popen[str]:
 
 
 def _watched_memory(gateway: int, end: float) -> list[float]:
-    """The gateway's memory, looked at every second; printed every minute."""
+    """Samples the gateway's memory every second, and prints it every minute."""
     found: list[float] = []
     begin = time.time()
     while time.time() < end:
@@ -214,7 +214,7 @@ def _tell_load(
 
 
 def large(options: argparse.Namespace) -> bool:
-    """One large run; whether its result was right."""
+    """Run one large workflow, and return whether its result was right."""
     client = _role("--as-large", str(options.tasks))
     peaks: dict[int, tuple[str, float]] = {}
     while client.poll() is None:
@@ -238,7 +238,7 @@ def large(options: argparse.Namespace) -> bool:
 
 
 def _part_of(pid: int, client: int, known: dict[int, tuple[str, float]]) -> str:
-    """What a process is to a run."""
+    """Return the role of a process in a run."""
     if pid == client:
         return "client"
     try:
@@ -254,11 +254,19 @@ def _part_of(pid: int, client: int, known: dict[int, tuple[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=positive, default=300, help="how long (300)")
-    parser.add_argument("--clients", type=positive, default=64, help="how many (64)")
-    parser.add_argument("--processes", type=positive, default=4, help="of clients (4)")
-    parser.add_argument("--tasks", type=positive, default=100_000, help="of the large run (100000)")
-    parser.add_argument("--only", choices=["load", "large"], help="one of the two parts")
+    parser.add_argument(
+        "--seconds", type=positive, default=300, help="duration in seconds (default: 300)"
+    )
+    parser.add_argument(
+        "--clients", type=positive, default=64, help="number of clients (default: 64)"
+    )
+    parser.add_argument(
+        "--processes", type=positive, default=4, help="number of client processes (default: 4)"
+    )
+    parser.add_argument(
+        "--tasks", type=positive, default=100_000, help="tasks of the large run (default: 100000)"
+    )
+    parser.add_argument("--only", choices=["load", "large"], help="run only this part")
     for role in ("--as-clients", "--as-large"):
         parser.add_argument(role, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
@@ -272,7 +280,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> bool:
-    """Both parts, or one."""
+    """Run both parts, or one."""
     adopt_orphans()
     for variable in [name for name in os.environ if name.startswith("SHOAL_")]:
         del os.environ[variable]

@@ -7,7 +7,7 @@ with the figures that it was planned with; starts and messages cost nothing. The
 longest path with free transfers, or all work shared evenly, whichever is more. GB-seconds are
 billed from a worker's start until it leaves; saga's workers stay until their last task.
 
-A scheduler that takes longer than the limit isn't asked again for that recipe.
+A scheduler that exceeds the limit is skipped for the rest of that recipe.
 """
 
 import argparse
@@ -32,11 +32,11 @@ except ModuleNotFoundError as missing:
 SEED = 1
 
 Say = Callable[[str], None]
-"""Tells the user of progress."""
+"""Prints progress."""
 
 
 def contestants(names: Sequence[str]) -> list[Contestant]:
-    """Shoal's planners, and those of saga's schedulers that are named."""
+    """Return Shoal's planners and the named schedulers of saga."""
     ours = [Contestant(name, make, ours=True) for name, make in OURS.items()]
     return ours + [Contestant(name, _planner_of(name)) for name in SCHEDULERS if name in names]
 
@@ -53,7 +53,7 @@ def compare(
     terms: Terms,
     say: Say,
 ) -> list[Case]:
-    """A recipe at every size and ratio; without edges there is but one ratio, 0."""
+    """Score a recipe at every size and ratio; without edges there is only the ratio 0."""
     cases = []
     everyone = contestants(schedulers)
     barred: dict[str, str] = {}
@@ -68,7 +68,7 @@ def compare(
 def compare_small(
     number: int, ccrs: Sequence[float], everyone: Sequence[Contestant], terms: Terms, say: Say
 ) -> list[SmallCase]:
-    """Small shapes at every ratio."""
+    """Score small shapes at every ratio."""
     cases = []
     for shape, workers in small_shapes(number, SEED):
         for ccr in ccrs:
@@ -104,7 +104,7 @@ def _ratios(text: str) -> list[float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Parse the command line."""
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -131,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def fix_hashes() -> None:
-    """Start over with fixed hashes: saga and wfcommons iterate over sets of names."""
+    """Restart with fixed hashes, because saga and wfcommons iterate over sets of names."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -1,4 +1,4 @@
-"""How long planning takes: loading history, simulating, and each planner.
+"""Measure how long planning takes: loading history, simulation and each planner.
 
 Workflows are layered random graphs of 100 to 100,000 tasks, and tree reductions. History holds the
 simulated runs of each, so that predictions are looked up as they would be; executions take 10 to
@@ -27,7 +27,7 @@ from shoal.execution.simulator import simulate
 from shoal.experiments import machine
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
-from shoal.metadata.samples import distilled
+from shoal.metadata.samples import encode_samples
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.planning.base import Conditions, Planner
 from shoal.planning.spread import SpreadPlanner
@@ -37,7 +37,7 @@ from shoal.workflow import Workflow
 WORKERS = 8
 RESOURCES = Resources(2048)
 RUNS = 5
-"""Of history."""
+"""The number of runs in the history."""
 TARGETS = {
     ("tree 1023", "simulate"): ("tasks/s", 30_000),
     ("layered 10000", "uniform"): ("s", 2.0),
@@ -56,7 +56,7 @@ STEPS = [_step(f"step{i}") for i in range(10)]
 
 
 def layered(tasks: int, seed: int = 1) -> Workflow:
-    """Layers of random width; each task takes one to three outputs of the layer before."""
+    """Build layers of random width; each task takes one to three outputs of the previous layer."""
     rng = random.Random(seed)
     before: list[Any] = []
     made: dict[int, Any] = {}
@@ -74,7 +74,7 @@ def layered(tasks: int, seed: int = 1) -> Workflow:
 
 
 def tree(leaves: int) -> Workflow:
-    """Pairwise joins of so many numbers."""
+    """Build a tree of pairwise joins."""
     level: list[Any] = [STEPS[0](n, n) for n in range(leaves // 2)]
     while len(level) > 1:
         level = [STEPS[0](level[i], level[i + 1]) for i in range(0, len(level), 2)]
@@ -82,7 +82,7 @@ def tree(leaves: int) -> Workflow:
 
 
 class Drawn(Costs):
-    """What the past runs cost."""
+    """The costs of past runs."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -90,33 +90,33 @@ class Drawn(Costs):
     def startup(
         self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
     ) -> float:
-        """A local sandbox's."""
+        """Return the start-up time of a local sandbox."""
         return 0.002 if warm else 0.03
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
-        """A gigabyte a second."""
+        """Return the transfer time at 1 GB/s."""
         return 0.0005 + nbytes / 1e9
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-        """10 to 100 ms."""
+        """Return 10 to 100 ms."""
         return self._rng.uniform(0.01, 0.1)
 
     def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
-        """Small, or 1 MB."""
+        """Return a small size or 1 MB."""
         return self._rng.choice((100, 1_000_000))
 
     def coordination(self) -> float:
-        """A local server's."""
+        """Return the latency of a local server."""
         return 0.0005
 
 
 def remember(history: SqliteHistory, name: str, workflow: Workflow) -> None:
-    """File simulated runs of a workflow."""
+    """Record simulated runs of a workflow."""
     conditions = Conditions(DefaultCosts(), WORKERS, RESOURCES)
     plan = SpreadPlanner().plan(workflow, conditions)
     for number in range(RUNS):
         timeline = simulate(plan, Drawn(number))
-        block = distilled(workflow, plan.workers, timeline, {})
+        block = encode_samples(workflow, plan.workers, timeline, {})
         record = RunRecord(RunId(f"{name}-{number}"), name, workflow.fingerprint(), "spread",
                            len(workflow), WORKERS, float(number), timeline.makespan, "done",
                            str(RESOURCES))  # fmt: skip
@@ -125,13 +125,13 @@ def remember(history: SqliteHistory, name: str, workflow: Workflow) -> None:
 
 @dataclass
 class Bench:
-    """Measures and prints, a line for each figure."""
+    """Measures and prints figures, one per line."""
 
     repeats: int
     figures: dict[str, dict[str, float]]
 
     def time(self, case: str, what: str, act: Callable[[], Any], repeats: int | None = None) -> Any:
-        """The median time of something, and what it gave."""
+        """Return the median time of a function, and its result."""
         seconds, result = [], None
         for _ in range(repeats or self.repeats):
             begin = perf_counter()
@@ -142,7 +142,7 @@ class Bench:
 
 
 def measure(bench: Bench, history: SqliteHistory, case: str, workflow: Workflow) -> None:
-    """Everything about one workflow."""
+    """Measure everything about one workflow."""
     tasks = len(workflow)
     remember(history, case, workflow)
     repeats = 1 if tasks > 10_000 else None
@@ -174,7 +174,7 @@ def measure(bench: Bench, history: SqliteHistory, case: str, workflow: Workflow)
 
 
 def table(figures: dict[str, dict[str, float]], sizes: dict[str, tuple[int, int]]) -> str:
-    """The figures, a row for each workflow."""
+    """Return a table with a row for each workflow."""
     columns = ["load history", "spread", "simulate", "with parking", "uniform", "nonuniform",
                "auto"]  # fmt: skip
     lines = [
@@ -205,9 +205,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--most", type=int, default=100_000, help="tasks at most (100000)")
-    parser.add_argument("--repeats", type=int, default=5, help="of each figure (5)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument(
+        "--most", type=int, default=100_000, help="the most tasks (default: 100000)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="repeats of each measurement (default: 5)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()
     bench = Bench(options.repeats, {})
     sizes = {}

@@ -1,11 +1,11 @@
-"""How good predictions are: real runs of the papers' workflows against what was predicted of them.
+"""Measure how accurate predictions are for real runs of the papers' workflows.
 
-Each workflow is run a few times, so that there is history, and then measured: before each run its
-makespan is predicted, after it the executions (those over 10 ms), starts and transfers are
-compared with what was predicted at the median. All workflows take turns. How much
-executions deviate from their own medians tells how well they could be predicted on this machine
-at all. The simulator is also fed with each run's own costs, to see whether it gives the run's
-makespan again. With --cold, sandboxes are removed after each run.
+Each workflow runs a few times to build up history, and is then measured: its makespan is predicted
+before each run, and the executions (those over 10 ms), starts and transfers are compared with their
+median predictions after it. All workflows take turns. How much executions deviate from their own
+medians shows how well they could be predicted on this machine at all. The simulator also gets each
+run's own costs, to see whether it reproduces the run's makespan. With --cold, sandboxes are removed
+after each run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ERRORS = ("execute", "noise", "start", "transfer")
 
 
 def workflows() -> dict[str, Callable[[], Output[Any]]]:
-    """The papers' workflows, large enough for tasks over 10 ms where they compute at all."""
+    """Return the papers' workflows, large enough for tasks over 10 ms where they compute."""
     text = generate_text(750_000)
     return {
         "text analysis": lambda: text_analysis(text),
@@ -49,14 +49,14 @@ def workflows() -> dict[str, Callable[[], Output[Any]]]:
 
 
 def replayed(run: Any) -> float:
-    """The simulated makespan, from the run's own costs, over the recorded one."""
+    """Return the makespan simulated with the run's own costs, relative to the recorded one."""
     preview = run.preview
     costs = RecordedCosts(run.workflow, run.plan.workers, run.timeline, preview.constants)
     return simulate(run.plan, costs, preview.conditions.pool()).makespan / float(run.makespan)
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Every figure of every run, by workflow."""
+    """Measure every run, by workflow."""
     found: dict[str, dict[str, list[float]]] = {}
     executions: dict[tuple[str, str | None], list[float]] = {}
     idle: dict[str, Any] = {"idle_seconds": 0.1} if options.cold else {}
@@ -81,7 +81,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
                     figures.setdefault("recorded", []).append(record.makespan)
                     figures.setdefault("predicted", []).append(record.predicted or 0.0)
                     if len(run.timeline.placements) == len(run.workflow):
-                        # else a worker was lost, and what it had done with it
+                        # otherwise a worker was lost with its spans
                         figures.setdefault("replay", []).append(replayed(run))
                     for span in run.timeline.of_kind("execute"):
                         executions.setdefault((name, span.task), []).append(span.seconds)
@@ -97,7 +97,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
 
 
 def summed_up(figures: dict[str, list[float]]) -> dict[str, float]:
-    """A workflow's errors, each at the median."""
+    """Return a workflow's median errors."""
     errors = {kind: median(figures[kind]) for kind in ERRORS if kind in figures}
     recorded, predicted = figures["recorded"], figures["predicted"]
     errors["makespan"] = median(predicted) / median(recorded) - 1
@@ -106,7 +106,7 @@ def summed_up(figures: dict[str, list[float]]) -> dict[str, float]:
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:
-    """A row for each workflow, and what misses its target."""
+    """Return a row for each workflow, and the missed targets."""
     lines = [
         f"{'workflow':22} {'recorded':>9} {'predicted':>9} {'off by':>7} {'median':>7} "
         f"{'kept':>5} {'execute':>8} {'noise':>6} {'start':>7} {'transfer':>9} {'replay':>7}"
@@ -146,12 +146,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--history", type=int, default=5, help="runs before the first measured (5)")
-    parser.add_argument("--repeats", type=int, default=10, help="runs that are measured (10)")
-    parser.add_argument("--workers", type=int, default=2, help="at once (2)")
+    parser.add_argument(
+        "--history", type=int, default=5, help="runs before the measured ones (default: 5)"
+    )
+    parser.add_argument("--repeats", type=int, default=10, help="measured runs (default: 10)")
+    parser.add_argument("--workers", type=int, default=2, help="number of workers (default: 2)")
     parser.add_argument("--sla", type=float, metavar="P", help="predict this percentile")
-    parser.add_argument("--cold", action="store_true", help="let every run start cold")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument("--cold", action="store_true", help="remove sandboxes after each run")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()
     found = measure(options)
     print(machine.described())

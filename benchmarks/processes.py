@@ -1,4 +1,4 @@
-"""Ending every process that an engine started, whatever became of its parent."""
+"""Kill every process that an engine started, even if its parent has exited."""
 
 import contextlib
 import ctypes
@@ -19,12 +19,12 @@ def adopt_orphans() -> None:
 
 
 def children(pid: int) -> set[int]:
-    """The living processes that a process has started itself, or adopted."""
+    """Return the living children of a process, including adopted ones."""
     return {child for child, parent in _living() if parent == pid}
 
 
 def descendants(pid: int) -> set[int]:
-    """The living processes below one; those that ended but weren't waited for are left out."""
+    """Return the living descendants of a process, without zombies."""
     children: dict[int, list[int]] = {}
     for child, parent in _living():
         children.setdefault(parent, []).append(child)
@@ -38,7 +38,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def end_descendants(pid: int) -> None:
-    """Kill all processes below one, those that appear meanwhile too."""
+    """Kill all descendants of a process, including those that appear meanwhile."""
     for _ in range(200):
         found = descendants(pid)
         if not found:
@@ -49,7 +49,7 @@ def end_descendants(pid: int) -> None:
 
 
 def end_all() -> None:
-    """Kill all processes below this one and wait for them; the last thing that it does."""
+    """Kill all descendants of this process and wait for them, as its last action."""
     end_descendants(os.getpid())
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -57,7 +57,7 @@ def end_all() -> None:
 
 
 def end_tree(pid: int) -> None:
-    """Kill a process and all below it; first it is stopped, so that it can't start others."""
+    """Kill a process and its descendants; it is stopped first, so that it can't start others."""
     _send(pid, signal.SIGSTOP)
     end_descendants(pid)
     _send(pid, signal.SIGKILL)
@@ -69,7 +69,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _living() -> list[tuple[int, int]]:
-    """Each living process with its parent."""
+    """Return the parent of each living process."""
     rows = _from_proc() if Path("/proc/self/stat").exists() else _from_ps()
     return [(pid, parent) for pid, parent, state in rows if not state.startswith("Z")]
 

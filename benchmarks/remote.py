@@ -1,6 +1,6 @@
-"""The benchmark's end of an engine's process, see `serve.py`.
+"""Control an engine's process from the benchmark; see `serve.py`.
 
-An engine that hangs or dies is ended with all that it started; the next run starts it anew.
+An engine that hangs or dies is killed with all its descendants; the next run restarts it.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from processes import end_tree
 
 HERE = Path(__file__).parent
 LOG = "log"
-"""The file in an engine's folder with all that it prints."""
+"""The file in an engine's folder with its output."""
 
 PATIENCE = 20.0
-"""Seconds an idle engine has to stop, more than it grants itself."""
+"""How many seconds an idle engine has to stop, more than it grants itself."""
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -30,11 +30,11 @@ ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH")))),
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-"""What all engines get: one core a worker, and the workloads importable wherever tasks run."""
+"""The environment of all engines: one core per worker, and importable workloads."""
 
 
 class RunFailedError(Exception):
-    """A run gave no time: the engine raised, gave a wrong result, hung or died."""
+    """A run has no valid time: the engine failed, returned a wrong result, hung or died."""
 
     def __init__(self, engine: str, workload: str, reason: str) -> None:
         super().__init__(engine, workload, reason)
@@ -65,7 +65,7 @@ class Remote:
         self._end()
 
     def run(self, workload: str) -> float:
-        """Run a workload once and give the seconds it took.
+        """Run a workload once and return the seconds it took.
 
         Raises:
             RunFailedError: There is no valid time.
@@ -121,7 +121,7 @@ class Remote:
         return f"its process ended: {last[:200] or 'without a message'}"
 
     def _stop(self) -> None:
-        """Let the engine end by itself."""
+        """Let the engine exit by itself."""
         if self._process and self._process.stdin:
             self._process.stdin.close()
             try:
@@ -130,7 +130,7 @@ class Remote:
                 end_tree(self._process.pid)
 
     def _end(self) -> None:
-        """Make sure that nothing of the engine is left."""
+        """Make sure that no process of the engine is left."""
         if self._process:
             if self._process.poll() is None:
                 end_tree(self._process.pid)
@@ -154,11 +154,11 @@ def _own_places(folder: Path) -> dict[str, str]:
 
 
 def _read_line(process: "subprocess.Popen[str]", limit: float) -> str:
-    """Wait for a reply, no longer than the process lives.
+    """Wait for a reply while the process lives.
 
     Raises:
-        TimeoutError: It lives, but is silent.
-        EOFError: It has ended.
+        TimeoutError: The process lives but doesn't reply.
+        EOFError: The process has exited.
     """
     assert process.stdout is not None
     deadline = time.monotonic() + limit

@@ -1,4 +1,4 @@
-"""`RecordedCosts`: a run's own costs, so that the simulator can be held against the run."""
+"""Define `RecordedCosts`, a run's own costs, to compare the simulator with the run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from statistics import median
 from shoal.execution.costs import Costs, Direction
 from shoal.execution.timeline import RUNS, STARTS, Timeline
 from shoal.metadata.predictions import DefaultCosts
-from shoal.metadata.samples import FIRST, distilled, undistilled
+from shoal.metadata.samples import FIRST, decode_samples, encode_samples
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 
 class RecordedCosts(Costs):
-    """What each thing cost in one recorded run; starts and transfers in the order recorded."""
+    """The costs of one recorded run; starts and transfers are in the order recorded."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class RecordedCosts(Costs):
         executions = timeline.of_kind(*RUNS)
         self._seconds = {span.task: span.seconds for span in executions}
         self._nbytes = {span.task: span.nbytes for span in executions}
-        samples = undistilled(distilled(workflow, workers, timeline, constants)).samples
+        samples = decode_samples(encode_samples(workflow, workers, timeline, constants)).samples
         self._starts: dict[tuple[str, bool], deque[float]] = {}
         self._moves: dict[tuple[str, int], deque[float]] = {}
         self._rates: dict[str, list[float]] = {}
@@ -57,14 +57,14 @@ class RecordedCosts(Costs):
     def startup(
         self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
     ) -> float:
-        """The next one."""
+        """Return the next start."""
         starts = self._starts.get(("warm start" if warm else "cold start", first))
         if not starts:
             return self._defaults.startup(resources, warm=warm)
         return starts.popleft() if len(starts) > 1 else starts[0]
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
-        """The next one of that size; else what one took in the middle."""
+        """Return the next transfer of that size, else the median."""
         moves = self._moves.get((direction, nbytes))
         if moves:
             return moves.popleft() if len(moves) > 1 else moves[0]
@@ -80,7 +80,7 @@ class RecordedCosts(Costs):
         return self._nbytes[task]
 
     def coordination(self) -> float:
-        """What a message took in the middle."""
+        """Return the median message time."""
         return self._other("deliver", self._defaults.coordination())
 
     def hand_in(self, nbytes: int, resources: Resources) -> float:

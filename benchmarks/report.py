@@ -1,4 +1,4 @@
-"""What was measured and on what machine, as a table and as JSON."""
+"""Report measurements and the machine, as a table and as JSON."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engines import ENGINES
+from contenders import ENGINES
 from targets import TARGETS
 
 from shoal.experiments.machine import version_of
@@ -24,13 +24,13 @@ class Series:
     """The runs of one workload on one engine."""
 
     warm_up: float | None = None
-    """Seconds of the first run, which doesn't count."""
+    """The seconds of the first run, which doesn't count."""
 
     times: list[float] = field(default_factory=list)
-    """Seconds of the others."""
+    """The seconds of the other runs."""
 
     failure: str | None = None
-    """Why there is no time, or no more."""
+    """Why there is no further time."""
 
     @property
     def median(self) -> float | None:
@@ -49,7 +49,7 @@ Results = Mapping[str, Mapping[str, Series]]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where, when and with what the benchmark ran."""
+    """The machine, time and software of a benchmark."""
 
     date: str
     cpu: str
@@ -57,12 +57,12 @@ class Setting:
     memory_gb: float
     kernel: str
     load: float
-    """Average over the minute before the start; other work makes the figures worthless."""
+    """The average over the minute before the start; other load makes the figures worthless."""
     python: str
     versions: dict[str, str]
     repeats: int
     options: dict[str, str]
-    """Variables that change how a peer works."""
+    """Environment variables that affect a peer."""
 
     def __str__(self) -> str:
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
@@ -76,7 +76,7 @@ class Setting:
 
 
 def find_setting(engines: Sequence[str], repeats: int) -> Setting:
-    """Look at this machine and what is installed."""
+    """Describe this machine and the installed packages."""
     packages = [package for engine in engines for package in ENGINES[engine].packages]
     return Setting(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -93,7 +93,7 @@ def find_setting(engines: Sequence[str], repeats: int) -> Setting:
 
 
 def table(results: Results, engines: Sequence[str]) -> str:
-    """One row a workload, then a line for each failure."""
+    """Return a table with a row per workload, then a line for each failure."""
     peers = [peer for peer in PEERS if peer in engines and "shoal" in engines]
     head = ["workload", *(cell for engine in engines for cell in (engine, "best"))]
     head += [*(f"{peer}/shoal" for peer in peers), "target", ""]
@@ -135,7 +135,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def ratio_of(series: Mapping[str, Series], peer: str) -> float | None:
-    """A peer's median over Shoal's, if both have one."""
+    """Return a peer's median divided by Shoal's, if both have one."""
     medians = _medians(series)
     return medians[peer] / medians["shoal"] if {peer, "shoal"} <= medians.keys() else None
 
@@ -158,7 +158,7 @@ def _medians(series: Mapping[str, Series]) -> dict[str, float]:
 
 
 def save(path: Path, setting: Setting, results: Results) -> None:
-    """Write everything that was measured, each single run included."""
+    """Write all measurements, including each run."""
     rows = {workload: _record(workload, series) for workload, series in results.items()}
     path.write_text(json.dumps({"setting": asdict(setting), "workloads": rows}, indent=2) + "\n")
 

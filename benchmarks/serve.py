@@ -1,9 +1,9 @@
-"""The process in which one engine lives: `python serve.py ENGINE SLOTS`, or 0 slots for `first`.
+"""Run one engine in this process: `python serve.py ENGINE SLOTS`, or 0 slots for `first`.
 
 It reads the name of a workload from each line of its input and answers with a line of JSON, the
-seconds that one run took or why it failed. When the input ends, it ends, and with it every process
-that the engine started, also in the middle of a run: so nothing survives the benchmark, even if
-that is killed.
+seconds that one run took or why it failed. When the input ends, it exits and kills every process
+that the engine started, even during a run. So nothing survives the benchmark, even if that is
+killed.
 """
 
 import gc
@@ -18,27 +18,27 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
 
-from engines import ENGINES, Engine
+from contenders import ENGINES, Engine
 from processes import adopt_orphans, end_all, end_descendants
 from workloads import WORKLOADS
 
 FIRST = Path(__file__).parent / "first"
 GRACE = 10.0
-"""Seconds an engine has to stop by itself."""
+"""How many seconds an engine has to stop by itself."""
 
 Run = Callable[[str], float]
-"""Runs a workload and gives its seconds."""
+"""Runs a workload and returns its seconds."""
 
 
 class WrongResultError(Exception):
-    """An engine's result isn't that of the workload."""
+    """An engine returned a wrong result."""
 
     def __init__(self, workload: str, value: object) -> None:
         super().__init__(f"gave {value!r} instead of {WORKLOADS[workload].expected!r}")
 
 
 def time_warm(engine: Engine, workload: str) -> float:
-    """Build a workload's tasks and run them, with the garbage of earlier runs out of the way."""
+    """Build a workload's tasks and run them, after collecting garbage."""
     build = WORKLOADS[workload].build
     gc.collect()
     start = time.perf_counter()
@@ -67,7 +67,7 @@ def _check(workload: str, value: object) -> None:
 
 
 def _own_streams() -> tuple[IO[str], IO[str]]:
-    """Take input and output away from the engine, which may read and print."""
+    """Redirect input and output, because the engine may read and print."""
     requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -76,7 +76,7 @@ def _own_streams() -> tuple[IO[str], IO[str]]:
 
 
 def _listen(requests: IO[str], queue: "SimpleQueue[str | None]") -> None:
-    """Pass requests on; after the last, leave the engine some time and end everything."""
+    """Forward requests; after the last, give the engine some time and kill everything."""
     for line in requests:
         queue.put(line.strip())
     queue.put(None)

@@ -1,4 +1,4 @@
-"""Shoal's farm and its peers behind one interface: two workers, tasks in, results out.
+"""Wrap Shoal's farm and its peers behind one interface, with two workers each.
 
 Each is used as its own documentation advises for speed: RQ without a process for each job and with
 many jobs enqueued at once, Celery without gossip and with its native join, Dask with
@@ -24,25 +24,25 @@ class StreamEngine(ABC):
     """A running engine with two workers."""
 
     packages: ClassVar[tuple[str, ...]]
-    """What must be installed to start it."""
+    """The packages that it needs."""
 
     def __init__(self) -> None:
         self.stack = ExitStack()
 
     @abstractmethod
     def many(self, values: Sequence[int]) -> list[int]:
-        """The results of many tasks, in any order."""
+        """Return the results of many tasks, in any order."""
 
     @abstractmethod
     def one(self, value: int) -> int:
-        """The result of one task."""
+        """Return the result of one task."""
 
     def close(self) -> None:
         """Stop the engine."""
         self.stack.close()
 
     def serve(self, *command: str, **variables: str) -> None:
-        """Start a process that ends with the engine."""
+        """Start a process that is stopped with the engine."""
         environment = {**os.environ, "PYTHONPATH": str(_HERE), **variables}
         process = subprocess.Popen(
             [sys.executable, "-m", *command], env=environment, stdout=subprocess.DEVNULL,
@@ -52,7 +52,7 @@ class StreamEngine(ABC):
         self.stack.callback(process.terminate)
 
     def server(self) -> str:
-        """The URL of a server of its own."""
+        """Start a server of its own and return its URL."""
         from shoal.storage.embedded import EmbeddedServer
 
         server = EmbeddedServer()
@@ -61,7 +61,7 @@ class StreamEngine(ABC):
 
 
 class ShoalFarm(StreamEngine):
-    """A farm on everything embedded."""
+    """A farm on the embedded store and gateway."""
 
     packages = ("shoal",)
 
@@ -72,7 +72,7 @@ class ShoalFarm(StreamEngine):
         self._farm = self.stack.enter_context(Farm(nothing, workers=WORKERS))
 
     def many(self, values: Sequence[int]) -> list[int]:
-        """As they are completed."""
+        """Return results as they are completed."""
         return list(self._farm.map(values, ordered=False))
 
     def one(self, value: int) -> int:
@@ -98,7 +98,7 @@ class Rq(StreamEngine):
                        "--quiet", "farm")  # fmt: skip
 
     def many(self, values: Sequence[int]) -> list[int]:
-        """All enqueued at once."""
+        """Enqueue all tasks at once."""
         prepared = [self._queue.prepare_data(nothing, (value,)) for value in values]
         return [self._value(job) for job in self._queue.enqueue_many(prepared)]
 
@@ -126,7 +126,7 @@ class CeleryFarm(StreamEngine):
                    FARM_SERVER=url, FARM_CELERY="1", C_FORCE_ROOT="1")  # fmt: skip
 
     def many(self, values: Sequence[int]) -> list[int]:
-        """A set of results, joined natively."""
+        """Join a set of results natively."""
         from celery.result import ResultSet
 
         found: list[int] = ResultSet([self._nothing.delay(v) for v in values]).join_native(300)
@@ -151,7 +151,7 @@ class DaskFutures(StreamEngine):
         self._client = self.stack.enter_context(Client(self.stack.enter_context(cluster)))
 
     def many(self, values: Sequence[int]) -> list[int]:
-        """As they are completed."""
+        """Return results as they are completed."""
         from distributed import as_completed
 
         futures = self._client.map(nothing, values, pure=False)

@@ -1,10 +1,10 @@
-"""What Shoal is meant to reach on each workload, as ratios of medians."""
+"""Define Shoal's targets for each workload, as ratios of medians."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 Medians = Mapping[str, float]
-"""Seconds by engine; an engine without a time is left out."""
+"""Seconds by engine, without engines that have no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Target:
     conditions: tuple[Callable[[Medians], bool], ...]
 
     def met(self, medians: Medians) -> bool | None:
-        """Whether all hold; None if none is broken but one lacks an engine's time."""
+        """Return whether all conditions hold; None if one can't be judged and none is broken."""
         answers = [_answer(condition, medians) for condition in self.conditions]
         return False if False in answers else None if None in answers else True
 
@@ -28,7 +28,7 @@ def _answer(condition: Callable[[Medians], bool], medians: Medians) -> bool | No
 
 
 def faster(dask: float, ray: float) -> Target:
-    """Shoal is so many times as fast as each peer."""
+    """Require Shoal to be so many times as fast as each peer."""
     return Target(
         f"dask >= {dask:g}, ray >= {ray:g}",
         (
@@ -39,7 +39,7 @@ def faster(dask: float, ray: float) -> Target:
 
 
 def within(factor: float, ideal: float) -> Target:
-    """Shoal needs at most a factor more than the time without any overhead."""
+    """Require Shoal to take at most a factor of the time without overhead."""
     return Target(
         f"<= {factor:g} x {ideal:.2f} s", (lambda medians: medians["shoal"] <= factor * ideal,)
     )

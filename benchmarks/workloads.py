@@ -1,4 +1,4 @@
-"""The workloads on which Shoal is measured side by side with its peers.
+"""Define the workloads on which Shoal is compared with its peers.
 
 A workload is built through `call(function, *arguments)`, which an engine supplies and which makes
 one task; it gives the task whose value is the result. The functions of the tasks are importable
@@ -23,68 +23,68 @@ Block = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A graph to build, and the result it must give."""
+    """A graph to build, and its expected result."""
 
     text: str
-    """What it does, in a line."""
+    """A one-line description."""
 
     build: Callable[[Call], Any]
-    """Makes the tasks and gives the one whose value is the result."""
+    """Creates the tasks and returns the one whose value is the result."""
 
     expected: float | None
-    """The right result."""
+    """The expected result."""
 
     slots: int = 2
-    """Concurrent tasks allowed: one a core unless the tasks only sleep."""
+    """The number of concurrent tasks: one per core unless tasks only sleep."""
 
     fresh: bool = False
     """Whether each run starts its own interpreter, instead of a warm engine."""
 
     @property
     def warm_ups(self) -> int:
-        """Runs that don't count; with many slots Ray starts its processes over several runs."""
+        """Warm-up runs; with many slots Ray starts its processes over several runs."""
         return 1 if self.slots == 2 else 3
 
     def accepts(self, value: object) -> bool:
-        """Whether a result is right, up to the rounding of another order of summation."""
+        """Return whether a result is right, up to rounding."""
         if isinstance(self.expected, float) and isinstance(value, float):
             return math.isclose(value, self.expected, rel_tol=1e-9)
         return value == self.expected
 
 
 def one() -> int:
-    """The smallest task."""
+    """Do nothing."""
     return 1
 
 
 def inc(x: int) -> int:
-    """The next number."""
+    """Return the next number."""
     return x + 1
 
 
 def add(a: int, b: int, delay: float = 0.0) -> int:
-    """The sum of two numbers, after a while."""
+    """Add two numbers after a delay."""
     if delay:
         time.sleep(delay)
     return a + b
 
 
 def noop(*_: object) -> None:
-    """Nothing, whatever it is given."""
+    """Return nothing, whatever the arguments."""
 
 
 def make(n: int, seed: int) -> Block:
-    """A random block of n x n numbers."""
+    """Return a random block of n x n numbers."""
     return np.random.default_rng(seed).standard_normal((n, n))
 
 
 def matmul(a: Block, b: Block) -> Block:
-    """The product of two blocks."""
+    """Multiply two blocks."""
     return a @ b
 
 
 def add_blocks(*blocks: Block) -> Block:
-    """The sum of blocks."""
+    """Add blocks."""
     out = blocks[0].copy()
     for block in blocks[1:]:
         out += block
@@ -92,17 +92,17 @@ def add_blocks(*blocks: Block) -> Block:
 
 
 def squared_norm(*blocks: Block) -> float:
-    """The sum of the squares of all numbers in all blocks."""
+    """Return the sum of the squares of all numbers in all blocks."""
     return float(sum(float((block**2).sum()) for block in blocks))
 
 
 def array(mb: int, i: int) -> Block:
-    """An array of `mb` MiB filled with one number."""
+    """Return an array of `mb` MiB filled with one number."""
     return np.full(mb * 1024 * 1024 // 8, float(i))
 
 
 def total(*arrays: Block) -> float:
-    """The sum of all numbers in all arrays."""
+    """Return the sum of all numbers in all arrays."""
     return float(sum(a.sum() for a in arrays))
 
 
@@ -115,12 +115,12 @@ def tree(call: Call, n: int, delay: float) -> Any:
 
 
 def fan(call: Call, n: int) -> Any:
-    """Make n tasks without inputs and one that needs them all."""
+    """Create n tasks without inputs and one that takes all their outputs."""
     return call(noop, *[call(noop, i) for i in range(n)])
 
 
 def chain(call: Call, n: int) -> Any:
-    """Make n tasks, each of which needs the one before."""
+    """Create a chain of n tasks."""
     return reduce(lambda last, _: call(inc, last), range(n), 0)
 
 
@@ -137,7 +137,7 @@ def gemm(call: Call, n: int, block: int) -> Any:
 
 
 def gather(call: Call, n: int, mb: int) -> Any:
-    """Make n arrays of `mb` MiB and bring them together in one task."""
+    """Create n arrays of `mb` MiB and combine them in one task."""
     return call(total, *[call(array, mb, i) for i in range(n)])
 
 

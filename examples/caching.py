@@ -1,4 +1,4 @@
-"""Outputs that are kept across runs: what was computed once isn't computed again."""
+"""Cache task outputs across runs, so that nothing is computed twice."""
 
 import tempfile
 
@@ -7,13 +7,13 @@ from shoal import Session, task
 
 @task(cache=True)
 def prime_count(begin: int, end: int) -> int:
-    """Takes a moment, and gives the same for the same numbers."""
+    """Count the primes in a range."""
     return sum(all(n % d for d in range(2, int(n**0.5) + 1)) for n in range(max(begin, 2), end))
 
 
-@task(cache="v1")  # another version, and it is computed anew
+@task(cache="v1")  # change the version to invalidate the cache
 def total(*counts: int) -> int:
-    """Adds up."""
+    """Add up all counts."""
     return sum(counts)
 
 

@@ -1,4 +1,4 @@
-"""An optimization of your own: the first task warms a sandbox for every worker that comes later."""
+"""Write an optimization: the first task pre-warms a sandbox for every later worker."""
 
 import time
 from collections import Counter
@@ -8,10 +8,10 @@ from shoal import Conditions, Costs, Plan, Prewarm, UniformPlanner, task
 
 
 class WarmEverything:
-    """Rewrites a plan: a warm-up for each worker that doesn't start with the run."""
+    """Pre-warms a sandbox for each worker that doesn't start with the run."""
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
-        """What planners call; without a method `force` also what a task that insists on it gets."""
+        """Return the plan with pre-warms; planners call this method."""
         upstream = plan.workflow.upstream
         first = next(name for name, sources in upstream.items() if not sources)
         early = {plan.placements[name].worker for name, sources in upstream.items() if not sources}
@@ -23,21 +23,21 @@ class WarmEverything:
 
 @task
 def split(parts: int) -> list[int]:
-    """Takes long enough for a sandbox to start meanwhile."""
+    """Sleep long enough for a sandbox to start in the meantime."""
     time.sleep(0.5)
     return list(range(parts))
 
 
 @task
 def work(numbers: list[int], part: int) -> int:
-    """One of many."""
+    """Process one part."""
     time.sleep(0.05)
     return numbers[part] ** 2
 
 
 @task
 def total(*numbers: int) -> int:
-    """Needs all of them."""
+    """Add up all results."""
     return sum(numbers)
 
 

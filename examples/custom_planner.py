@@ -1,34 +1,34 @@
-"""A planner of your own: every task name has a worker to itself, and more memory if it needs it."""
+"""Write a planner: all tasks of a name share a worker, with more memory if they need it."""
 
 from shoal import Conditions, Placement, Plan, Resources, WorkerId, Workflow, task
 
 
 @task
 def load(part: int) -> list[int]:
-    """A part of the input."""
+    """Load a part of the input."""
     return list(range(part * 100, part * 100 + 100))
 
 
 @task(resources=Resources(memory_mb=3000))
 def square(numbers: list[int]) -> int:
-    """Asks for more memory than the others."""
+    """Add up the squares; requests more memory than the other tasks."""
     return sum(n * n for n in numbers)
 
 
 @task
 def total(*sums: int) -> int:
-    """Needs all of them."""
+    """Add up all sums."""
     return sum(sums)
 
 
 class PlannerByName:
-    """Puts all tasks of a name on one worker, which is called like them."""
+    """Places all tasks of a name on one worker with that name."""
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """All that a planner has to do: a placement for each task."""
+        """Place each task, which is all that a planner has to do."""
         placements = {}
         for name, call in workflow.calls.items():
-            resources = call.task.resources or conditions.resources
+            resources = workflow.resources(name) or conditions.resources
             placements[name] = Placement(WorkerId(f"worker-{call.task.name}"), resources)
         return Plan(workflow, placements, planner="by-name")
 

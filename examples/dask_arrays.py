@@ -1,4 +1,4 @@
-"""Dask's arrays and tables on Shoal's workers; needs `pip install 'shoal[dask]'`."""
+"""Run Dask arrays and data frames on Shoal's workers; needs `pip install 'shoal[dask]'`."""
 
 import dask
 import dask.array as da
@@ -6,7 +6,7 @@ import dask.dataframe as dd
 import pandas as pd
 
 import shoal
-import shoal.dask  # makes "shoal" a scheduler's name
+import shoal.dask  # registers the scheduler "shoal"
 
 if __name__ == "__main__":
     x = da.arange(1_000_000, chunks=100_000)

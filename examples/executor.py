@@ -1,4 +1,4 @@
-"""Functions that are submitted one by one, as to any executor of concurrent.futures."""
+"""Submit functions to Shoal as to any executor of concurrent.futures."""
 
 from concurrent.futures import as_completed
 
@@ -6,12 +6,12 @@ from shoal import ShoalExecutor
 
 
 def is_prime(number: int) -> bool:
-    """By trial division."""
+    """Test a number by trial division."""
     return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))
 
 
 def digits(text: str) -> int:
-    """Fails if the text isn't a number."""
+    """Count the digits of a number; fails for other text."""
     return len(str(int(text)))
 
 

@@ -1,22 +1,22 @@
-"""A farm of real image work: a stream of images under deadlines, on workers that come and go."""
+"""Process a stream of images with deadlines in a farm that scales its workers."""
 
 from time import perf_counter
 
 from shoal import Farm, Resources, Session
 from shoal.experiments.image_farm import make_image, process_image
 from shoal.farm import Deadline, LeastLaxity, SquareRootStaffing
-from shoal.farm.calibration import ServiceModel
+from shoal.farm.service_model import ServiceModel
 
 SIZES = (512, 512, 1024, 512, 2048, 512, 1024, 512)
 
 
 def measured(session: Session) -> ServiceModel:
-    """How long an image takes by its size; `shoal farm calibrate` does it more carefully."""
+    """Measure how long images take by size; `shoal farm calibrate` does so more carefully."""
     with Farm(process_image, workers=1, session=session) as farm:
         samples = []
         for size in (512, 1024):
             image, seconds = make_image(size), []
-            for _ in range(3):  # the first may have to load what the others find loaded
+            for _ in range(3):  # the first one also imports packages
                 began = perf_counter()
                 farm.submit(image).result()
                 seconds.append(perf_counter() - began)

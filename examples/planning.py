@@ -1,4 +1,4 @@
-"""From a guess to a plan: history, previews, planners, goals, and a look back."""
+"""Plan with history: previews, planners, goals and a report after the run."""
 
 import time
 
@@ -8,26 +8,26 @@ from shoal import NonUniformPlanner, Percentile, Resources, task
 
 @task
 def read(part: int) -> bytes:
-    """A part of the input, half a megabyte of it."""
+    """Return half a megabyte of input."""
     time.sleep(0.02)
     return bytes([part]) * 500_000
 
 
 @task
 def clean(data: bytes) -> bytes:
-    """The later parts take longer."""
+    """Clean a part; later parts take longer."""
     time.sleep(0.02 + 0.02 * data[0])
     return data[::2]
 
 
 @task
 def merge(*parts: bytes) -> int:
-    """Needs all of them."""
+    """Add up the sizes of all parts."""
     return sum(map(len, parts))
 
 
 def pipeline(parts: int = 8) -> shoal.Output[int]:
-    """Nothing runs yet."""
+    """Build the workflow; nothing runs yet."""
     return merge(*[clean(read(part)) for part in range(parts)])
 
 

@@ -1,17 +1,17 @@
-"""The smallest workflow: squares, summed up."""
+"""Run a minimal workflow: add up some squares."""
 
 from shoal import task
 
 
 @task
 def square(x: int) -> int:
-    """One task for each number."""
+    """Square one number."""
     return x * x
 
 
 @task
 def total(*numbers: int) -> int:
-    """Takes the outputs of all of them."""
+    """Add up the outputs of all other tasks."""
     return sum(numbers)
 
 

@@ -1,4 +1,4 @@
-"""A run that failed goes on where it was, once the code is mended.
+"""Resume a failed run after fixing the code.
 
 Run it: `python examples/resuming.py`
 """
@@ -10,13 +10,13 @@ from shoal.errors import TaskError
 
 @task
 def measure(sample: int) -> float:
-    """Takes long in real life: it should not be done twice."""
+    """Measure a sample, which would take long in real life and should not happen twice."""
     print(f"measuring sample {sample}")
     return sample * 1.5
 
 
 def report(divisor: int) -> shoal.Output[float]:
-    """The workflow: measurements, and an average that divides by what it is given."""
+    """Build the workflow: measurements, and an average that divides by `divisor`."""
 
     @task
     def average(*values: float) -> float:
@@ -35,4 +35,4 @@ if __name__ == "__main__":
         resumed = session.submit(report(divisor=4), resume=run.id)
         print("average:", resumed.result())
         executed = {span.task for span in resumed.timeline.of_kind("execute")}
-        print("executed by the second try:", ", ".join(sorted(executed)))
+        print("executed by the resumed run:", ", ".join(sorted(executed)))

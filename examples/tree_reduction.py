@@ -1,4 +1,4 @@
-"""A thousand numbers, added up by a tree of tiny tasks; then a look at what ran where."""
+"""Add up a thousand numbers with a tree of tiny tasks, and show which worker ran what."""
 
 from shoal import Output, task
 from shoal.execution.gantt import gantt_text
@@ -6,12 +6,12 @@ from shoal.execution.gantt import gantt_text
 
 @task
 def add(a: int, b: int) -> int:
-    """A task so small that any scheduler in its way would cost more than it does."""
+    """Add two numbers: far less work than scheduling the task centrally would be."""
     return a + b
 
 
 def tree(numbers: list[int]) -> Output[int]:
-    """The sum of the numbers, whose count is a power of two."""
+    """Build the sum of the numbers, whose count must be a power of two."""
     layer: list[Output[int]] = [add(a, b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)]
     while len(layer) > 1:
         layer = [add(a, b) for a, b in zip(layer[::2], layer[1::2], strict=True)]

@@ -1,4 +1,4 @@
-"""What all tests share: folders of their own, a session, and a last look for what is left over."""
+"""Fixtures for all tests: private folders, a session, and a check for leftover processes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ if not system.LINUX:
 settings.register_profile(
     "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("quick", settings.get_profile("same"), max_examples=10)
 settings.register_profile("search", settings.get_profile("same"), derandomize=False)
-settings.load_profile("same")  # every time the same cases; `make search` looks for others
+settings.load_profile("same")  # the same cases every time; `make search` generates others
 
 
 @pytest.fixture(scope="session", autouse=True)
 def private_folder() -> Iterator[Path]:
-    """Where history, logs, sockets and locks of all tests go; no process may be left in it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background
+    """The folder of all history, logs, sockets and locks; no process may be left in it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background jobs
     folder = Path(tempfile.mkdtemp(prefix="shoal-"))
     with pytest.MonkeyPatch.context() as patch:
         for variable in [name for name in os.environ if name.startswith("SHOAL_")]:
@@ -47,8 +48,10 @@ def private_folder() -> Iterator[Path]:
         for variable, name in (("XDG_DATA_HOME", "data"), ("XDG_RUNTIME_DIR", "run")):
             (folder / name).mkdir(mode=0o700)
             patch.setenv(variable, str(folder / name))
-        # What other tests have imported would slow down every first start.
+        # Preloading what other tests imported would slow down every first start.
         patch.setattr("shoal.session._PRELOADABLE", ("numpy",))
+        if "PYTHON_COVERAGE_CONFIG" in os.environ:  # in `make coverage`
+            patch.setattr("shoal.client.backends.WORKER_ENTRY", "covered_entry:handle")
         yield folder
         default_engine.close()
     eventually(lambda: not processes_mentioning(str(folder)))
@@ -62,14 +65,14 @@ def private_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def session(private_folder: Path) -> Iterator[Session]:
-    """A session on everything embedded, shared by the tests that need no other."""
+    """A session with embedded store and gateway, shared by all tests that need no other."""
     with Session(workers=2) as session:
         yield session
 
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for 127.0.0.1 that signs itself; its key is beside it."""
+    """A self-signed certificate for 127.0.0.1, with its key beside it."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("there is no openssl to make a certificate with")

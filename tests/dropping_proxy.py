@@ -1,4 +1,4 @@
-"""A proxy in front of a real server that drops connections, or slows them down."""
+"""A proxy in front of a real server that drops connections or slows them down."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable
 
 Drops = Callable[[str, bytes], int | None]
-"""Given which way some bytes go, `to` or `from` the server: after how many of them the connection
-is dropped; None: they are passed on, and the connection holds."""
+"""Takes the direction of some bytes, `to` or `from` the server. Returns after how many of them the
+connection is dropped, or None to forward all of them."""
 
 
 class DroppingProxy:
-    """Passes on what goes between clients and a server on loopback, until it drops it."""
+    """Forwards traffic between clients and a server on loopback, until it drops it."""
 
     def __init__(self, port: int, drops: Drops = lambda way, data: None, *, narrow: bool = False):
-        """Stand in front of the server at a port; `narrow`: what isn't passed on waits outside."""
+        """Listen in front of the server at a port; `narrow` makes buffers small."""
         self.drops = drops
         self.dropped = 0
         """How many connections have been dropped."""
@@ -79,7 +79,7 @@ class DroppingProxy:
             each.close()
 
     def drop_all(self) -> None:
-        """Drop every connection there is."""
+        """Drop every connection."""
         with self._lock:
             pairs = list(self._pairs)
         self.dropped += len(pairs)
@@ -87,7 +87,7 @@ class DroppingProxy:
             self._drop(pair)
 
     def close(self) -> None:
-        """Drop everything, and let nobody in any more."""
+        """Drop every connection, and accept no more."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -97,7 +97,7 @@ class DroppingProxy:
 
 
 def at_speed(bytes_per_second: float) -> Drops:
-    """Drops nothing, but passes on so much of each connection's, each way."""
+    """Forward so many bytes per second on each connection and in each direction."""
 
     def drops(way: str, data: bytes) -> int | None:
         time.sleep(len(data) / bytes_per_second)
@@ -107,7 +107,7 @@ def at_speed(bytes_per_second: float) -> Drops:
 
 
 def at_random(seed: int, share: float, ways: tuple[str, ...] = ("to", "from")) -> Drops:
-    """Drops a share of what is passed on, at any byte of it: the last one never arrives."""
+    """Drop a share of the forwarded buffers at a random byte, so that their end never arrives."""
     chance = random.Random(seed)
 
     def drops(way: str, data: bytes) -> int | None:

@@ -1,4 +1,4 @@
-"""A workflow's value and shape, found without any of the machinery that runs workflows."""
+"""A workflow's value and shape, computed without any of the machinery that runs workflows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.workflow import Output, Ref, Workflow
 
 
 def evaluated(output: Output[Any]) -> Any:
-    """The output's value: every task called in order, here."""
+    """Return the output's value by calling every task in order, here."""
     workflow = Workflow.of(output)
     values: dict[TaskId, Any] = {}
     for task, call in workflow.calls.items():
@@ -34,7 +34,7 @@ def resolved(value: Any, values: dict[TaskId, Any]) -> Any:
 
 
 def levels(workflow: Workflow) -> dict[TaskId, int]:
-    """Each task's longest path from a root."""
+    """Return the length of each task's longest path from a root."""
     level: dict[TaskId, int] = {}
     for task, sources in workflow.upstream.items():
         level[task] = 1 + max((level[source] for source in sources), default=-1)
@@ -42,7 +42,7 @@ def levels(workflow: Workflow) -> dict[TaskId, int]:
 
 
 def shape(workflow: Workflow) -> Counter[tuple[int, str]]:
-    """How many tasks of each name each level has."""
+    """Return how many tasks of each name each level has."""
     return Counter(
         (level, workflow.calls[task].task.name) for task, level in levels(workflow).items()
     )

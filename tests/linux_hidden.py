@@ -1,8 +1,8 @@
-"""Makes a process on Linux as poor as one on macOS, and tells when Shoal uses what macOS lacks.
+"""Hides Linux-only features from a process, and reports when Shoal uses one.
 
-`SHOAL_PORTABLE=1` asks Shoal to do without; this checks that it does, in every process of the
-tests: what is missing on macOS is removed, and Shoal's own code that opens, looks at or calls
-something of Linux alone fails and is noted. Tests, and packages, may look wherever they like.
+`SHOAL_PORTABLE=1` makes Shoal do without these features. This module checks that it does, in every
+process of the tests: it removes what is missing on macOS, and Shoal's own code that opens, inspects
+or calls something that only Linux has fails and is recorded. Tests and packages aren't restricted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 NOTES = "PYTHON_LINUX_ONLY"
-"""The variable that names the file for notes; sandboxes get those that begin like this."""
+"""The variable with the name of the file for notes; sandboxes get variables with its prefix."""
 _SHOAL = str(Path(__file__).parents[1] / "src" / "shoal")
 _STANDARD = (sysconfig.get_path("stdlib"), "<frozen ", __file__)
 _PLACES = ("/proc", "/sys", "/dev/shm")
@@ -38,11 +38,11 @@ _SMALL_BUFFER = 8192
 
 
 class LinuxOnly(RuntimeError):
-    """Shoal used something that other systems don't have."""
+    """Shoal used a feature that only Linux has."""
 
 
 def install() -> None:
-    """Begin to hide."""
+    """Start hiding Linux-only features."""
     for name in _MISSING:
         if hasattr(os, name):
             delattr(os, name)
@@ -95,7 +95,7 @@ def _refuse(what: str) -> None:
 
 
 def _nearest() -> FrameType | None:
-    """The innermost code that isn't Python's own."""
+    """Return the innermost code outside the standard library."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -110,7 +110,7 @@ _shut = socket.socket.shutdown
 
 
 def _small_pair(*args: Any, **options: Any) -> tuple[socket.socket, socket.socket]:
-    """A pair that holds as little as one of macOS does by default."""
+    """Create a socket pair with buffers as small as the default on macOS."""
     pair = _socketpair(*args, **options)
     for end in pair:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SMALL_BUFFER)
@@ -119,7 +119,7 @@ def _small_pair(*args: Any, **options: Any) -> tuple[socket.socket, socket.socke
 
 
 def _shutdown(self: socket.socket, how: int) -> None:
-    """Where macOS doesn't wake who accepts connections, Shoal may not rely on it."""
+    """Refuse to shut down a listening socket, which wakes no thread on macOS."""
     if self.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         _refuse("shutdown of a socket that accepts")
     _shut(self, how)

@@ -1,30 +1,26 @@
-"""Bounded waiting, and looking at the processes of this machine."""
+"""Bounded waiting, and inspection of this machine's processes."""
 
 from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
-T = TypeVar("T")
+from shoal.testing.waiting import PATIENCE, eventually
 
-PATIENCE = 30.0
-"""Seconds after which something that should happen at once counts as not happening."""
-
-
-def eventually(look: Callable[[], T], seconds: float = PATIENCE) -> T:
-    """What `look` finds as soon as that is true; what it found last if it never is."""
-    deadline = time.monotonic() + seconds
-    while not (found := look()) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    return found
+__all__ = [
+    "PATIENCE",
+    "branch_of",
+    "eventually",
+    "exists",
+    "outside",
+    "parent",
+    "processes_mentioning",
+]
 
 
 def processes_mentioning(text: str) -> dict[int, str]:
-    """Command lines of the other processes that have a text there or in their environment."""
+    """Return the command lines of other processes with a text there or in their environment."""
     found: dict[int, str] = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
@@ -40,7 +36,7 @@ def processes_mentioning(text: str) -> dict[int, str]:
 
 
 def exists(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be reaped doesn't."""
+    """Return whether a process runs; a zombie doesn't."""
     try:
         return _stat(pid)[0] != "Z"
     except OSError:
@@ -48,7 +44,7 @@ def exists(pid: int) -> bool:
 
 
 def outside(pid: int) -> int:
-    """The number that a process has here which has another one in a sandbox's namespace."""
+    """Return the process id outside of a process with a given id inside a sandbox's namespace."""
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             found = re.search(r"^NSpid:\t(\d+)\t(?:\d+\t)*(\d+)$", status.read_text(), re.MULTILINE)
@@ -60,12 +56,12 @@ def outside(pid: int) -> int:
 
 
 def parent(pid: int) -> int:
-    """The process that started another."""
+    """Return the parent of a process."""
     return int(_stat(pid)[1])
 
 
 def branch_of(sandbox: int) -> int:
-    """The zygote that a sandbox was forked from, by way of its guard if it has one."""
+    """Return the zygote that a sandbox was forked from, through its guard if it has one."""
     above = parent(sandbox)
     numbers = _numbers(above)
     guarded = numbers[-1] == 1 and len(numbers) == len(_numbers(sandbox))
@@ -73,7 +69,7 @@ def branch_of(sandbox: int) -> int:
 
 
 def _numbers(pid: int) -> list[int]:
-    """What a process is called, here and in each namespace that it is in."""
+    """Return a process's ids, here and in each of its namespaces."""
     status = Path(f"/proc/{pid}/status").read_text()
     return [int(number) for number in status.partition("\nNSpid:")[2].splitlines()[0].split()]
 

@@ -1,6 +1,6 @@
-"""What sandboxes do in tests of platforms: what a job's part says, noted in a file.
+"""The workers' entry point in tests of platforms: it does what the part says, and notes it.
 
-A zygote imports this module, so it has to be light.
+A zygote imports this module, so it must import little.
 """
 
 from __future__ import annotations
@@ -11,84 +11,35 @@ import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Job = dict[str, Any]
+from shoal.testing.platform_entry import ACTIONS, TASK, await_file, perform, read_notes
 
-TASK = 7
-"""The number of the task that every worker says it is running."""
-_LONGEST = 60.0
+__all__ = ["TASK", "act", "nothing", "read_notes"]
 
 
-def act(job: Job, running: Any) -> bool:
+_WRITTEN = ("token", "served")
+"""What of a message an action of that name writes to a file."""
+
+
+def act(job: Any, running: Any) -> bool:
     """Do what the part says, a word and its argument."""
-    invocation = job["invocation"]
-    folder = Path(invocation["folder"])
-    word, _, argument = (invocation["part"] or "pass").partition(" ")
-    note(job, "began")
-    running.set(0, TASK)
-    if word == "token":
-        (folder / argument).write_text(job["token"])
-        word = "pass"
-    reusable = _ACTIONS[word](folder, argument)
-    running.clear(0)
-    note(job, "ended")
-    return reusable is not False
+
+    def write(word: str) -> Callable[[Path, str], None]:
+        def written(folder: Path, name: str) -> None:
+            (folder / name).write_text(str(getattr(job, word)))
+
+        return written
+
+    return perform(job, running, {**_ACTIONS, **{word: write(word) for word in _WRITTEN}})
 
 
-def nothing(job: Job, running: Any) -> bool:
-    """Be done at once."""
+def nothing(job: Any, running: Any) -> bool:
+    """Return at once."""
     return True
-
-
-def note(job: Job, event: str, **facts: Any) -> None:
-    """Append a line to the notes, in one write."""
-    invocation = job["invocation"]
-    line = {
-        "event": event,
-        "run": invocation["run"],
-        "worker": invocation["worker"],
-        "sandbox": threading.get_native_id(),
-        "start": job["start"],
-        **facts,
-    }
-    descriptor = os.open(
-        Path(invocation["folder"]) / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-    )
-    try:
-        os.write(descriptor, json.dumps(line).encode() + b"\n")
-    finally:
-        os.close(descriptor)
-
-
-def read_notes(folder: Path, event: str = "") -> list[dict[str, Any]]:
-    """What has been noted so far."""
-    path = folder / "notes"
-    lines = path.read_text().splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines]
-    return [line for line in found if event in ("", line["event"])]
-
-
-def _await(folder: Path, name: str) -> None:
-    deadline = time.monotonic() + _LONGEST
-    while not (folder / name).exists() and time.monotonic() < deadline:
-        time.sleep(0.002)
-
-
-def _print(folder: Path, text: str) -> None:
-    print(text)
-    print(text.upper(), file=sys.stderr)
-
-
-def _fail(folder: Path, text: str) -> None:
-    raise RuntimeError(text)
-
-
-def _spoil(folder: Path, text: str) -> bool:
-    return False
 
 
 def _exit(folder: Path, code: str) -> None:
@@ -101,14 +52,14 @@ def _close_streams(folder: Path, text: str) -> None:
 
 
 def _flood(folder: Path, count: str) -> None:
-    """Print lines, and then much without an end of line."""
+    """Print lines, then a lot of text without a newline."""
     for number in range(int(count)):
         print(f"line {number}")
     sys.stdout.write("x" * 1_000_000)
 
 
 def _sockets() -> list[int]:
-    """The descriptors of this process's sockets: that to the gateway is among them."""
+    """Return the descriptors of this process's sockets, which include the one to the gateway."""
     numbers = (int(name) for name in os.listdir("/proc/self/fd"))
     return [n for n in numbers if stat.S_ISSOCK(_mode(n))]
 
@@ -121,22 +72,22 @@ def _mode(descriptor: int) -> int:
 
 
 def _say(folder: Path, text: str) -> None:
-    """Send bytes, in hexadecimal, to the gateway; and stay for a while if there is more to say."""
+    """Send bytes, given in hexadecimal, to the gateway; then wait for a file if one is named."""
     data, _, then = text.partition(" ")
     for descriptor in _sockets():
         os.write(descriptor, bytes.fromhex(data))
     if then:
-        _await(folder, then)
+        await_file(folder, then)
 
 
 def _hang_up(folder: Path, name: str) -> None:
     for descriptor in _sockets():
         os.close(descriptor)
-    _await(folder, name)
+    await_file(folder, name)
 
 
 def _dig(folder: Path, depth: str) -> None:
-    """Make folders in folders in the sandbox's own."""
+    """Create deeply nested folders in the sandbox's folder."""
     import tempfile
 
     os.chdir(tempfile.gettempdir())
@@ -146,7 +97,7 @@ def _dig(folder: Path, depth: str) -> None:
 
 
 def _do(folder: Path, code: str) -> None:
-    """Run a program in this process, as a task may."""
+    """Execute code in this process, as a task may."""
     exec(code, {})
 
 
@@ -159,7 +110,7 @@ def _raise_children(folder: Path, seconds: str) -> None:
 
 
 def _draw(folder: Path, name: str) -> None:
-    """Write down random numbers from both well-known sources."""
+    """Note random numbers from `random` and numpy."""
     import random
 
     import numpy
@@ -180,7 +131,7 @@ def _show_limits(folder: Path, name: str) -> None:
 
 
 def _leave_groups(folder: Path, name: str) -> None:
-    """Try to move to the groups at the top, wherever they are mounted; write down which worked."""
+    """Try to move to the top control groups, wherever they are mounted; note which worked."""
     found = []
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, point, kind, *_ = line.split()
@@ -194,7 +145,7 @@ def _leave_groups(folder: Path, name: str) -> None:
 
 
 def _look(folder: Path, name: str) -> None:
-    """Write down what a sandbox finds around it, and leave a temporary file."""
+    """Note what a sandbox finds around it, and create a temporary file."""
     import tempfile
 
     temporary = tempfile.gettempdir()
@@ -208,7 +159,7 @@ def _look(folder: Path, name: str) -> None:
         "processes": [int(entry) for entry in os.listdir("/proc") if entry.isdigit()],
         "temporary": temporary,
         "hidden": os.listdir(hidden),
-        "homes": os.listdir(hidden / "sandboxes"),
+        "folders": os.listdir(hidden / "sandboxes"),
         "beside": os.listdir(Path(temporary).parent),
         "writable": os.access(temporary, os.W_OK),
         "others_writable": os.access(Path(temporary).parent, os.W_OK),
@@ -217,7 +168,7 @@ def _look(folder: Path, name: str) -> None:
 
 
 def _spy(folder: Path, name: str) -> None:
-    """Try to find, signal and read what the sandbox named in a file has."""
+    """Try to find, signal and read the sandbox that a file names."""
     other = json.loads((folder / name).read_text())
     found: dict[str, Any] = {"files": os.path.exists(other["temporary"])}
     for way, reach in (("kill", os.kill), ("killpg", os.killpg)):
@@ -234,11 +185,11 @@ def _spy(folder: Path, name: str) -> None:
 def _look_and_stay(folder: Path, name: str) -> None:
     _look(folder, f"{name}.unfinished")
     (folder / f"{name}.unfinished").rename(folder / name)
-    _await(folder, "go")
+    await_file(folder, "go")
 
 
 def _signal(folder: Path, pid: str) -> None:
-    """Send every deadly signal to a process."""
+    """Send every fatal signal to a process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
         os.kill(int(pid), number)
 
@@ -252,30 +203,22 @@ def _hold(memory: bytearray) -> None:
         memory[position] = 1
 
 
-def _pass(folder: Path, text: str) -> None:
-    """Nothing."""
-
-
 _ACTIONS = {
-    "await": _await,
+    **ACTIONS,
     "close": _close_streams,
     "dig": _dig,
     "do": _do,
     "draw": _draw,
     "exit": _exit,
-    "fail": _fail,
     "flood": _flood,
     "grow": _grow,
     "hang-up": _hang_up,
     "leave": _leave_groups,
     "limits": _show_limits,
     "look": _look,
-    "pass": _pass,
-    "print": _print,
     "raise": _raise_children,
     "say": _say,
     "signal": _signal,
-    "spoil": _spoil,
     "spy": _spy,
     "stay": _look_and_stay,
 }

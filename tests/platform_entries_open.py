@@ -1,4 +1,4 @@
-"""The same entries in a zygote that may not make namespaces."""
+"""The same entry points in a zygote that may not create namespaces."""
 
 from platform_entries import act
 from shoal.platform import namespaces

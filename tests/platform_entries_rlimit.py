@@ -1,11 +1,9 @@
-"""The same entries in a zygote that may not make control groups."""
-
-from pathlib import Path
+"""The same entry points in a zygote that may not create control groups."""
 
 from platform_entries import act
 from shoal.platform import limits
-from shoal.platform.limits import Limits
+from shoal.platform.limits import SandboxLimits
 
 __all__ = ["act"]
 
-limits.detect = lambda notes: Limits("rlimit", Path(), Path(), "not permitted here")
+limits.detect = lambda notes: SandboxLimits("rlimit", notes, notes, "not permitted here")

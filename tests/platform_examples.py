@@ -1,76 +1,59 @@
-"""Invocations for tests of platforms, and what became of them."""
+"""Invocations for tests of platforms, and the notes of their workers."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from observing import eventually
-from platform_entries import read_notes
-from shoal.platform.base import Invocation, Platform
 from shoal.platform.gateway import LocalGateway
-from shoal.platform.housing import Housing
 from shoal.platform.http import HttpPlatform
+from shoal.platform.invocation import (
+    Invocation,
+    StartRequest,
+    WarmUpRequest,
+    to_json,
+)
 from shoal.platform.logs import RunLogs
+from shoal.platform.sandbox_env import SandboxEnv
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token
-from shoal.types import RunId, WorkerId
+from shoal.testing.platform_examples import Caller, by_context, invocation
+
+__all__ = ["Caller", "by_context", "invocation"]
 
 ENTRY = "platform_entries:act"
-HOUSING = Housing(variables=("OF_TEST",))
+SANDBOX_ENV = SandboxEnv(variables=("OF_TEST",))
 
 
-@dataclass
-class Caller:
-    """Somebody who invokes workers on a platform, and reads what they noted."""
+def changed(job: Invocation, **facts: Any) -> Invocation:
+    """Return an invocation with changed fields of its context or its start."""
+    found: dict[str, Any] = {}
+    for part in (job.start, job.context, job.context.code, job.context.settings):
+        found |= {name: getattr(part, name) for name in part.__struct_fields__}
+    del found["code"], found["settings"]
+    return invocation(**(found | facts))
 
-    platform: Platform
-    folder: Path
 
-    def job(self, worker: str = "w0", part: str = "pass", **facts: Any) -> Invocation:
-        """An invocation whose worker does what the part says."""
-        given: dict[str, Any] = {
-            "run": RunId("run-1"),
-            "epoch": 1,
-            "memory_mb": 256,
-            "cpus": 1.0,
-            "store": "unix:///nowhere",
-            "key": "00",
-            "session": "s1",
-            "folder": str(self.folder),
-        }
-        return Invocation(worker=WorkerId(worker), part=part, **(given | facts))
+def start_request(*jobs: Invocation) -> dict[str, Any]:
+    """Return the body of a request that starts workers of one run."""
+    starts = tuple(job.start for job in jobs)
+    found: dict[str, Any] = json.loads(
+        to_json(StartRequest(context=jobs[0].context, starts=starts))
+    )
+    return found
 
-    def invoke(self, *jobs: Invocation) -> None:
-        """Have workers started."""
-        self.platform.invoke(jobs)
 
-    def carry_out(self, *jobs: Invocation) -> list[dict[str, Any]]:
-        """Have workers started and wait until nothing of their runs is at work; all notes."""
-        self.invoke(*jobs)
-        self.await_quiet(*{job.run for job in jobs})
-        return self.notes()
-
-    def await_quiet(self, *runs: RunId) -> None:
-        """Wait until nothing of these runs is at work."""
-        for run in runs or (RunId("run-1"),):
-            assert eventually(lambda run=run: not self.platform.active(run))  # type: ignore[misc]
-
-    def notes(self, event: str = "") -> list[dict[str, Any]]:
-        """What workers have noted so far."""
-        return read_notes(self.folder, event)
-
-    def await_notes(self, event: str, count: int = 1) -> list[dict[str, Any]]:
-        """Wait until so many workers have noted an event."""
-        assert eventually(lambda: len(self.notes(event)) >= count), self.notes()
-        return self.notes(event)
-
-    def let_go(self, name: str = "go") -> None:
-        """Let workers whose part is `await NAME` end."""
-        (self.folder / name).touch()
+def warm_up_request(job: Invocation, count: Any = 1) -> dict[str, Any]:
+    """Return the body of a request that warms up sandboxes for workers like this one."""
+    start = job.start
+    request = WarmUpRequest(
+        context=job.context, memory_mb=start.memory_mb, cpus=start.cpus, count=count
+    )
+    found: dict[str, Any] = json.loads(to_json(request))
+    return found
 
 
 @contextlib.contextmanager
@@ -80,16 +63,16 @@ def gateway(
     capacity: int = 4,
     idle_seconds: float = 60.0,
     entry: str = ENTRY,
-    housing: Housing = HOUSING,
+    sandbox_env: SandboxEnv = SANDBOX_ENV,
     latency: float = 0.0,
 ) -> Iterator[LocalGateway]:
-    """A gateway that ends with the test."""
+    """Run a gateway until the end of the block."""
     made = LocalGateway(
         entry,
         RunLogs(folder / "logs"),
         capacity=capacity,
         idle_seconds=idle_seconds,
-        housing=housing,
+        sandbox_env=sandbox_env,
         latency=latency,
     )
     try:
@@ -100,7 +83,7 @@ def gateway(
 
 @contextlib.contextmanager
 def served(gateway: LocalGateway) -> Iterator[HttpPlatform]:
-    """A gateway as it is seen over HTTP."""
+    """Serve a gateway over HTTP and yield its client."""
     token = new_token()
     server = GatewayServer(gateway, token)
     platform = HttpPlatform(server.url, token)

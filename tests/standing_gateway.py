@@ -1,10 +1,11 @@
-"""`shoal gateway` as a process of its own, which can be killed and started again at its port."""
+"""`shoal gateway` as a separate process, which can be killed and restarted on its port."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +15,14 @@ from store_servers import free_port
 
 @dataclass
 class StandingGateway:
-    """A gateway with a new token each time; its sandboxes are recognised by a folder."""
+    """A gateway with a new token at each start; a folder identifies its sandboxes."""
 
     folder: Path
     port: int = 0
+    command: Sequence[str] = (sys.executable,)
+    """What runs Python."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What it has in its environment besides."""
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -29,22 +34,22 @@ class StandingGateway:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it, the first time or again."""
-        program = [sys.executable, "-m", "shoal.cli.main", "gateway", "--port", str(self.port)]
+        """Start or restart it."""
+        program = [*self.command, "-m", "shoal.cli.main", "gateway", "--port", str(self.port)]
         passed = {"OF_TEST": str(self.folder), "SHOAL_PASS_VARIABLES": "OF_TEST"}
         self.process = subprocess.Popen(
-            program, env=dict(os.environ) | passed, stdout=subprocess.PIPE
+            program, env={**os.environ, **passed, **self.variables}, stdout=subprocess.PIPE
         )
         assert self.process.stdout is not None
         assert b"listening" in self.process.stdout.readline()
 
     def kill(self) -> None:
-        """Kill it, and see that its sandboxes are gone with it."""
+        """Kill it, and check that its sandboxes are gone."""
         self.process.kill()
         self.process.communicate()
         assert eventually(lambda: not processes_mentioning(str(self.folder)))
 
     def end(self) -> None:
-        """End it as its user does."""
+        """Stop it as a user would."""
         self.process.terminate()
         self.process.communicate(timeout=PATIENCE)

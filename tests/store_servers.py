@@ -1,4 +1,4 @@
-"""Servers for the tests of stores, over TCP: with a password, in a cluster, or to be killed."""
+"""TCP servers for tests: with a password, in a cluster, or to be killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from observing import eventually
+from observing import PATIENCE, eventually
 from shoal import system
 from shoal.errors import StoreUnavailable
 from shoal.storage import keeper
@@ -25,7 +25,7 @@ PASSWORD = "open sesame"
 
 
 def free_port() -> int:
-    """A port that nobody else is given: neither another process of the tests, nor a client."""
+    """Return a port that no other test process or client gets."""
     while True:
         port = next(_ports)
         try:
@@ -38,12 +38,12 @@ def free_port() -> int:
 _AT_ONCE, _FIRST, _SHARE = 4, 12_000, 4_000
 _number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _AT_ONCE
 _ports = itertools.cycle(range(_FIRST + _number * _SHARE, _FIRST + (_number + 1) * _SHARE))
-"""This process's share of the ports below those that systems give to clients."""
+"""This process's share of the ports below those that systems assign to clients."""
 
 
 @contextmanager
 def tcp_server(*options: str) -> Iterator[int]:
-    """The port of a server on loopback that ends with the block, also if that is killed."""
+    """Run a server on loopback until the block or its process ends, and yield its port."""
     port = free_port()
     command = [str(server_binary()), "--port", str(port), "--bind", "127.0.0.1", "--dir", "/"]
     command += ["--requirepass", PASSWORD, "--save", "", "--appendonly", "no", *options]
@@ -62,7 +62,7 @@ def tcp_server(*options: str) -> Iterator[int]:
 
 @contextmanager
 def cluster_server(folder: Path, *more: str, count: int = 3) -> Iterator[list[int]]:
-    """The ports of a cluster's nodes, which share all slots evenly, and have some more options."""
+    """Run a cluster whose nodes share all slots evenly, and yield their ports."""
     with ExitStack() as stack:
         ports: list[int] = []
         for number in range(count):
@@ -73,7 +73,7 @@ def cluster_server(folder: Path, *more: str, count: int = 3) -> Iterator[list[in
 
 
 def form_cluster(urls: list[str]) -> None:
-    """Give nodes their slots, and have them know each other."""
+    """Assign slots to the nodes, and introduce them to each other."""
     with ExitStack() as stack:
         nodes = [stack.enter_context(closing(Connection(parse_url(url)))) for url in urls]
         _form(nodes)
@@ -99,12 +99,12 @@ def _form(nodes: list[Connection]) -> None:
 
 
 def url_of(port: int, db: int = 0) -> str:
-    """How to reach a server that `tcp_server` started."""
+    """Return the URL of a server that `tcp_server` started."""
     return f"redis://:{PASSWORD.replace(' ', '%20')}@127.0.0.1:{port}/{db}"
 
 
 def reachable(url: str) -> bool:
-    """Whether a server answers."""
+    """Return whether a server answers."""
     try:
         Connection(parse_url(url)).close()
     except StoreUnavailable:
@@ -112,14 +112,21 @@ def reachable(url: str) -> bool:
     return True
 
 
+def waiting_clients(url: str) -> int:
+    """Return how many clients are blocked until a message arrives."""
+    with closing(Connection(parse_url(url))) as connection:
+        clients = bytes(connection.call("CLIENT", "LIST")).decode().splitlines()
+    return sum("b" in client.partition(" flags=")[2].partition(" ")[0] for client in clients)
+
+
 def cluster_options(config: Path) -> list[str]:
-    """What makes a server a node of a cluster that has yet to be formed."""
+    """Return the options that make a server a node of a new cluster."""
     named = ["--cluster-config-file", str(config), "--cluster-port", str(free_port())]
     return ["--cluster-enabled", "yes", *named]
 
 
 class Server:
-    """A server that can be killed and started again."""
+    """A server that can be killed and restarted."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.port = free_port()
@@ -140,6 +147,12 @@ class Server:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def refuse_a_client(self) -> None:
+        """Occupy the killed server's port until a client has tried to reach it in vain."""
+        with socket.create_server(("127.0.0.1", self.port)) as instead:
+            instead.settimeout(PATIENCE)
+            instead.accept()[0].close()
 
     def reached(self, query: str = "") -> RedisStore:
         return eventually(lambda: self._reached(query))  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""The clocks: one that sleeps, and one that jumps."""
+"""The real clock, and the virtual clock, which jumps."""
 
 import time
 from itertools import pairwise
@@ -19,7 +19,7 @@ def test_real_clock_counts_from_the_epoch() -> None:
     assert abs(RealClock().now() - time.time()) < A_DAY
 
 
-def test_real_clock_does_not_follow_a_change_of_the_wall_time(
+def test_the_real_clock_ignores_changes_of_the_wall_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = RealClock()
@@ -29,13 +29,13 @@ def test_real_clock_does_not_follow_a_change_of_the_wall_time(
     assert clock.now() >= before
 
 
-def test_virtual_clock_starts_at_0_and_stays_there_with_nothing_due() -> None:
+def test_the_virtual_clock_starts_at_0_and_stays_there_with_nothing_due() -> None:
     clock = VirtualClock()
     clock.run()
     assert clock.now() == 0.0
 
 
-def test_virtual_clock_jumps_to_what_is_due_in_the_order_of_time() -> None:
+def test_the_virtual_clock_jumps_to_callbacks_in_time_order() -> None:
     clock = VirtualClock()
     seen: list[float] = []
     for when in (5.0, 1.0, 3.5):
@@ -45,7 +45,7 @@ def test_virtual_clock_jumps_to_what_is_due_in_the_order_of_time() -> None:
     assert clock.now() == 5.0
 
 
-def test_ties_keep_the_order_in_which_they_were_asked_for() -> None:
+def test_ties_keep_the_order_of_their_requests() -> None:
     clock = VirtualClock()
     seen: list[int] = []
     for number in range(20):
@@ -54,7 +54,7 @@ def test_ties_keep_the_order_in_which_they_were_asked_for() -> None:
     assert seen == list(range(20))
 
 
-def test_a_callback_can_ask_for_more() -> None:
+def test_a_callback_can_schedule_another() -> None:
     clock = VirtualClock()
     seen: list[float] = []
 
@@ -68,7 +68,7 @@ def test_a_callback_can_ask_for_more() -> None:
     assert seen == [1.0, 1.5, 2.0, 2.5]
 
 
-def test_what_was_due_in_the_past_comes_now_after_what_is_due_already() -> None:
+def test_an_overdue_callback_runs_now_after_those_already_due() -> None:
     clock = VirtualClock()
     seen: list[tuple[str, float]] = []
 
@@ -81,7 +81,7 @@ def test_what_was_due_in_the_past_comes_now_after_what_is_due_already() -> None:
     assert seen == [("due", 2.0), ("late", 2.0)]
 
 
-def test_virtual_clock_goes_on_after_a_callback_that_failed() -> None:
+def test_the_virtual_clock_continues_after_a_failed_callback() -> None:
     clock = VirtualClock()
     seen: list[float] = []
 

@@ -1,4 +1,4 @@
-"""The exceptions: one tree, as the docstring draws it; each survives pickling."""
+"""The exceptions form the tree in the docstring, and each survives pickling."""
 
 import copy
 import inspect
@@ -17,6 +17,8 @@ SAMPLES = [
     errors.WorkflowError("a cycle"),
     errors.PlanError("each task has one placement", "'a#0' has none"),
     errors.NotPicklable("argument 0 of 'clean'", "a lock"),
+    errors.CodeTooLarge(70 * 2**20, 64 * 2**20, [("project/data", 60 * 2**20)]),
+    errors.RunGoesOn("r1"),
     errors.UnknownRun("r1"),
     errors.NothingKept("r1"),
     errors.TaskError("clean#3", "w2", "ValueError: no", arguments="('a',)", not_run=["b#0"]),
@@ -32,6 +34,7 @@ SAMPLES = [
     errors.GatewayUnavailable("nobody there"),
     errors.GatewayRefused("no such function"),
     errors.GatewayBusy("too many requests"),
+    errors.EnvironmentMismatch("Python 3.12 on the workers, 3.11 here"),
     errors.TokenRefused("http://127.0.0.1:8470", fixed=True),
     errors.StoreError("broken"),
     errors.StoreUnavailable("nobody there"),
@@ -40,10 +43,12 @@ SAMPLES = [
     errors.ShardLost("restarted without its data"),
     errors.StoreRefused("full"),
     errors.Tampered("a wrong signature"),
+    errors.CodeLost("the archive is missing"),
     errors.RunOver("ended"),
     errors.RunLost("r1"),
     errors.HistoryError("/data/history-2.sqlite", "disk I/O error"),
     errors.HistoryLocked("/data/history-2.sqlite", "database is locked"),
+    errors.HistoryTooNew("/data/history-2.sqlite", "a newer Shoal wrote it"),
     errors.HistoryDamaged("the store at host:6379", "no JSON", "nightly"),
     errors.NoThread("r1", "can't start new thread"),
     errors.UnsupportedSystem(),
@@ -70,7 +75,7 @@ def test_every_exception_is_in_the_tree_drawn_in_the_docstring() -> None:
             drawn[name] = path[depth - 1] if depth else "Exception"
     assert drawn == {name: found.__bases__[0].__name__ for name, found in CLASSES.items()}
     others = [base for found in CLASSES.values() for base in found.__bases__[1:]]
-    assert others == [ImportError]  # what `import shoal` raises is caught as such
+    assert others == [ImportError]  # `import shoal` raises it, so it is an ImportError
 
 
 def test_there_is_a_sample_of_every_exception() -> None:
@@ -88,7 +93,7 @@ def test_an_exception_survives_pickling(error: ShoalError, protocol: int) -> Non
 
 
 @pytest.mark.parametrize("error", MADE_FROM_FACTS, ids=lambda error: type(error).__name__)
-def test_an_exception_keeps_the_facts_that_it_was_made_from(error: ShoalError) -> None:
+def test_an_exception_keeps_its_arguments_as_attributes(error: ShoalError) -> None:
     assert set(inspect.signature(type(error)).parameters) == set(vars(error))
 
 
@@ -98,14 +103,14 @@ def test_notes_survive_pickling_too() -> None:
     assert pickle.loads(pickle.dumps(error)).__notes__ == ["the run was removed"]
 
 
-def test_a_copy_does_not_share_its_facts() -> None:
+def test_a_copy_does_not_share_its_attributes() -> None:
     error = errors.UnknownRun("r1")
     copied = copy.copy(error)
     copied.run = "r2"
     assert error.run == "r1"
 
 
-def test_an_exception_of_a_user_s_subclass_survives_pickling() -> None:
+def test_an_exception_of_a_users_subclass_survives_pickling() -> None:
     found = pickle.loads(pickle.dumps(Own(1, b=2)))
     assert (found.a, found.b, str(found)) == (1, 2, "1 and 2")
 
@@ -132,7 +137,7 @@ def test_a_task_error_speaks_of_one_task_in_the_singular() -> None:
     )
 
 
-def test_a_task_error_ends_with_advice_arguments_and_the_worker_s_traceback() -> None:
+def test_a_task_error_ends_with_advice_arguments_and_the_workers_traceback() -> None:
     error = errors.OutOfMemory(
         "resize#3",
         "w2",
@@ -161,11 +166,11 @@ def test_a_task_error_ends_with_advice_arguments_and_the_worker_s_traceback() ->
         ("(a sentence.). One more", "(a sentence.). One more"),
     ],
 )
-def test_a_sentence_ends_once(said: str, shown: str) -> None:
+def test_a_message_ends_with_one_full_stop(said: str, shown: str) -> None:
     assert str(ShoalError(said)) == shown
 
 
-def test_an_error_that_quotes_another_ends_once() -> None:
+def test_an_error_that_quotes_another_ends_with_one_full_stop() -> None:
     inner = errors.NotPicklable("an argument", "a lock.")
     outer = errors.HistoryError("/data", str(inner))
     for error in (inner, outer, TaskError("a#0", "w0", str(outer)), TaskError("a#0", "w0", "x.\n")):
@@ -173,6 +178,6 @@ def test_an_error_that_quotes_another_ends_once() -> None:
         assert "\n." not in str(error)
 
 
-def test_a_worker_that_died_is_told_with_the_run_whose_logs_tell_more() -> None:
+def test_worker_died_names_the_run_whose_logs_say_more() -> None:
     assert "`shoal logs 1115-r1`" in str(errors.WorkerDied("a#0", "w0", "signal 9", run="1115-r1"))
     assert "`shoal logs RUN`" in str(errors.WorkerDied("a#0", "w0", "signal 9"))

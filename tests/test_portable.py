@@ -1,4 +1,4 @@
-"""The portable mode reaches every process, and so does the check that nothing of Linux is used."""
+"""The portable mode, and the check that no Linux-only feature is used, reach every process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if __name__ == "__main__":
 """
 
 
-def test_processes_do_without_what_is_hidden_and_tell_when_they_do_not(tmp_path: Path) -> None:
+def test_processes_work_without_hidden_features_and_report_their_use(tmp_path: Path) -> None:
     script, notes = tmp_path / "script.py", tmp_path / "notes"
     script.write_text(PROGRAM)
     variables = {

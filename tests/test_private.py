@@ -1,4 +1,4 @@
-"""Nobody but its user can enter the data folder or read what is in it, whatever the umask is."""
+"""Only its user can enter the data folder and read its files, with any umask."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 import shoal
 from observing import eventually
+from shoal.client.resume import read
 from shoal.errors import HistoryError, SettingsError, UsageError
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.platform.logs import RunLogs
@@ -30,9 +31,8 @@ from shoal.private import (
 from shoal.session import Session
 from shoal.settings import Settings
 from shoal.storage.cache import cache_key
-from shoal.storage.cachefolder import FolderCache
+from shoal.storage.cache_folder import FolderCache
 from shoal.types import RunId
-from shoal.unfinished import read
 
 RUN = RunId("1115-160112-98ecce")
 
@@ -42,19 +42,19 @@ def mode(path: Path) -> int:
 
 
 def modes(folder: Path) -> dict[str, str]:
-    """The modes of a folder and of all that is in it."""
+    """Return the modes of a folder and everything in it."""
     found = [folder, *folder.rglob("*")]
     return {str(path.relative_to(folder)): oct(mode(path)) for path in found}
 
 
 def closed(folder: Path) -> dict[str, str]:
-    """The modes that they should have."""
+    """Return the modes that they should have."""
     found = [folder, *folder.rglob("*")]
     return {str(path.relative_to(folder)): "0o700" if path.is_dir() else "0o600" for path in found}
 
 
 def open_all(folder: Path) -> None:
-    """Do to a folder what an earlier version, a umask or a restored backup did."""
+    """Make a folder readable, as an earlier version, a umask or a restored backup would."""
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
 
@@ -86,7 +86,7 @@ def some_key(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [some_log, some_history, some_entry, some_key])
-def test_what_is_written_is_closed_whatever_the_umask(
+def test_written_files_are_private_with_any_umask(
     tmp_path: Path, umask: int, write: Callable[[Path], None]
 ) -> None:
     write(tmp_path / "missing" / "data")
@@ -94,14 +94,14 @@ def test_what_is_written_is_closed_whatever_the_umask(
     assert len(modes(tmp_path / "missing")) > 2
 
 
-def test_a_file_that_was_open_is_closed_when_it_is_written_to(tmp_path: Path) -> None:
+def test_a_readable_file_becomes_private_when_written_to(tmp_path: Path) -> None:
     some_log(tmp_path)
     open_all(tmp_path)
     some_log(tmp_path)
     assert mode(tmp_path / "logs" / f"{RUN}.jsonl") == 0o600
 
 
-def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+def test_a_symlink_instead_of_a_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
     (tmp_path / "file").symlink_to(tmp_path / "mine")
     with pytest.raises(OSError, match="symbolic links"):
@@ -112,7 +112,9 @@ def test_a_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_what_an_earlier_version_left_open_is_closed(tmp_path: Path, named: bool) -> None:
+def test_files_that_an_earlier_version_left_readable_become_private(
+    tmp_path: Path, named: bool
+) -> None:
     folder = tmp_path / "data"
     some_log(folder)
     some_entry(folder)
@@ -127,7 +129,7 @@ def test_what_an_earlier_version_left_open_is_closed(tmp_path: Path, named: bool
     assert modes(folder) == closed(folder)
 
 
-def test_everything_in_the_default_folder_is_closed(tmp_path: Path) -> None:
+def test_everything_in_the_default_folder_becomes_private(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "file").write_text("")
     open_all(tmp_path)
@@ -135,8 +137,8 @@ def test_everything_in_the_default_folder_is_closed(tmp_path: Path) -> None:
     assert modes(tmp_path) == closed(tmp_path)
 
 
-def test_what_else_is_in_a_folder_that_the_user_names_stays_as_it_is(tmp_path: Path) -> None:
-    """Its own log folder is among it, in which Shoal's logs are closed one by one."""
+def test_other_files_in_a_folder_that_the_user_names_stay_unchanged(tmp_path: Path) -> None:
+    """These include the user's own log folder, in which only Shoal's logs become private."""
     some_log(tmp_path)
     (tmp_path / "logs" / "nginx.jsonl").write_text("")
     (tmp_path / "public").mkdir()
@@ -152,26 +154,26 @@ def test_what_else_is_in_a_folder_that_the_user_names_stays_as_it_is(tmp_path: P
     assert found["cache"] == "0o700"
 
 
-def test_a_folder_that_all_share_is_not_closed(tmp_path: Path) -> None:
+def test_a_folder_shared_by_all_users_is_left_unchanged(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     data_folder(tmp_path, named=True)
     assert mode(tmp_path) == 0o1777
 
 
-def test_only_permissions_of_others_are_taken_away(tmp_path: Path) -> None:
+def test_only_permissions_of_other_users_are_removed(tmp_path: Path) -> None:
     tmp_path.chmod(0o2775)
     data_folder(tmp_path, named=True)
     assert mode(tmp_path) == 0o2700
 
 
-def test_a_key_that_was_open_is_replaced_and_not_closed(tmp_path: Path) -> None:
+def test_a_key_that_was_readable_is_replaced(tmp_path: Path) -> None:
     known = cache_key(tmp_path)
     open_all(tmp_path)
     assert cache_key(data_folder(tmp_path, named=False)) != known
     assert modes(tmp_path) == closed(tmp_path)
 
 
-def test_an_unfinished_run_that_others_could_have_written_stays_refused(tmp_path: Path) -> None:
+def test_an_archive_that_others_could_have_written_stays_rejected(tmp_path: Path) -> None:
     write_private(private_folder(tmp_path / "unfinished") / RUN, [b"a pickle"])
     open_all(tmp_path)
     with pytest.raises(UsageError, match="could have written it"):
@@ -179,7 +181,7 @@ def test_an_unfinished_run_that_others_could_have_written_stays_refused(tmp_path
 
 
 @pytest.mark.parametrize("use", [private_folder, guarded_folder])
-def test_a_folder_of_another_user_is_refused(
+def test_a_folder_of_another_user_is_rejected(
     tmp_path: Path, use: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     somebody = os.getuid() + 1
@@ -191,8 +193,8 @@ def test_a_folder_of_another_user_is_refused(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_a_history_of_another_user_is_refused_and_not_written_to(tmp_path: Path) -> None:
-    """Whoever may write to the folder that the user names could put one there, and read it."""
+def test_a_history_of_another_user_is_rejected_and_not_written_to(tmp_path: Path) -> None:
+    """Another user who may write to that folder could put one there, and read it."""
     theirs = tmp_path / "history-2.sqlite"
     theirs.touch(mode=0o666)
     os.chown(theirs, 12345, -1)
@@ -201,7 +203,7 @@ def test_a_history_of_another_user_is_refused_and_not_written_to(tmp_path: Path)
     assert theirs.read_bytes() == b""
 
 
-def test_a_secret_is_not_read_through_a_link(tmp_path: Path) -> None:
+def test_a_secret_is_not_read_through_a_symlink(tmp_path: Path) -> None:
     write_private(tmp_path / "mine", [b"secret"])
     assert read_private(tmp_path / "mine") == b"secret"
     (tmp_path / "link").symlink_to(tmp_path / "mine")
@@ -218,7 +220,7 @@ def test_a_file_in_place_of_a_folder_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_another_user_reaches_nothing_of_a_run_that_is_under_way(
+def test_another_user_can_access_nothing_of_an_active_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     @shoal.task
@@ -257,7 +259,7 @@ def test_another_user_reaches_nothing_of_a_run_that_is_under_way(
 
 
 @pytest.mark.real
-def test_all_that_runs_leave_in_the_data_folder_is_closed(tmp_path: Path) -> None:
+def test_everything_that_runs_leave_in_the_data_folder_is_private(tmp_path: Path) -> None:
     @shoal.task(cache=True)
     def printed(number: int) -> int:
         print("number", number)

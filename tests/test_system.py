@@ -1,4 +1,4 @@
-"""What the system offers: the same questions with and without what only Linux has."""
+"""The system's features: the same tests with and without Linux-only ones."""
 
 from __future__ import annotations
 
@@ -20,18 +20,16 @@ from shoal.storage.embedded import runtime_folder
 
 @pytest.fixture(params=["as it is", "portable"])
 def anywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """On a system with what only Linux has, and on one without."""
+    """Run the test with Linux-only features and without."""
     if request.param == "portable":
         monkeypatch.setattr(system, "LINUX", False)
     system.call.cache_clear()
-    system.this_host.cache_clear()
     yield
     system.call.cache_clear()
-    system.this_host.cache_clear()
 
 
 def run(program: str, *arguments: str, **variables: str) -> str:
-    """What a program says that does without what only Linux has."""
+    """Run a program without Linux-only features, and return its output."""
     return subprocess.run(
         [sys.executable, "-c", program, *arguments],
         env={**os.environ, system.PORTABLE: "1", **variables},
@@ -43,7 +41,7 @@ def run(program: str, *arguments: str, **variables: str) -> str:
 
 
 @pytest.mark.usefixtures("anywhere")
-def test_facts_of_the_machine_are_known_everywhere() -> None:
+def test_facts_about_the_machine_are_known_on_every_system() -> None:
     assert 1 <= system.cores() <= (os.cpu_count() or 1)
     assert 2**28 < system.granted_nbytes() <= system.memory_nbytes()
     assert system.processor()
@@ -51,7 +49,7 @@ def test_facts_of_the_machine_are_known_everywhere() -> None:
 
 
 @pytest.mark.usefixtures("anywhere")
-def test_process_knows_its_open_files_and_its_user() -> None:
+def test_a_process_knows_its_open_files_and_its_user() -> None:
     before = system.open_files()
     pipe = os.pipe()
     assert system.open_files() == before + 2
@@ -61,7 +59,7 @@ def test_process_knows_its_open_files_and_its_user() -> None:
 
 
 @pytest.mark.usefixtures("anywhere")
-def test_process_is_alive_until_it_has_been_reaped() -> None:
+def test_a_process_is_alive_until_it_has_been_reaped() -> None:
     process = subprocess.Popen(["sleep", "60"])
     assert system.alive(process.pid)
     assert system.alive(1)
@@ -81,7 +79,7 @@ def test_page_is_shared_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_linux_large_files_are_in_a_folder_of_their_own(
+def test_without_linux_large_files_are_in_a_separate_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(system, "LINUX", False)
@@ -91,7 +89,7 @@ def test_without_linux_large_files_are_in_a_folder_of_their_own(
     assert folder != runtime_folder()
 
 
-def test_folder_of_sockets_is_short_where_that_for_temporary_files_is_long(
+def test_the_socket_folder_is_short_even_if_the_temporary_one_is_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(system, "LINUX", False)
@@ -100,39 +98,6 @@ def test_folder_of_sockets_is_short_where_that_for_temporary_files_is_long(
     assert runtime_folder() == Path(f"/tmp/shoal-{os.getuid()}")
     monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
     assert system.temporary_folder() == Path("/var/tmp")
-
-
-@pytest.mark.usefixtures("anywhere")
-def test_processes_of_a_machine_have_its_name_in_common() -> None:
-    ask = "from shoal.system import this_host; print(this_host())"
-    portable = {} if not system.LINUX else {system.PORTABLE: "0"}
-    assert system.this_host() == run(ask, **portable) != ""
-
-
-def test_machines_that_share_no_folder_have_different_names(tmp_path: Path) -> None:
-    ask = "from shoal.system import this_host; print(this_host())"
-    for name in ("here", "there"):
-        (tmp_path / name).mkdir()
-    here, again = (run(ask, TMPDIR=str(tmp_path / "here")) for _ in range(2))
-    assert here == again
-    assert run(ask, TMPDIR=str(tmp_path / "there")) != here
-    shared = next((tmp_path / "here").iterdir())
-    assert shared.stat().st_mode & 0o077 == 0
-    assert [path.name for path in shared.iterdir()] == [".host"]
-
-
-def test_who_can_not_tell_its_machine_shares_it_with_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(system, "LINUX", False)
-    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    names = []
-    for _ in range(2):
-        system.this_host.cache_clear()
-        names.append(system.this_host())
-    system.this_host.cache_clear()
-    assert "" not in names
-    assert names[0] != names[1]
 
 
 FAMILY = """
@@ -150,7 +115,7 @@ time.sleep(300)
 """
 
 
-def test_process_ends_with_its_parent_and_takes_its_group_along() -> None:
+def test_a_process_ends_with_its_parent_and_kills_its_group() -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", FAMILY],
         env={**os.environ, system.PORTABLE: "1"},
@@ -166,13 +131,13 @@ def test_process_ends_with_its_parent_and_takes_its_group_along() -> None:
     parent.stdout.close()
 
 
-def test_peak_of_memory_is_told_in_bytes() -> None:
+def test_peak_memory_is_in_bytes() -> None:
     hold = "from shoal.system import peak_nbytes; x = bytearray(b'x') * (200 * 2**20);"
     found = int(run(hold + "print(peak_nbytes())"))
-    assert 200 * 2**20 <= found < 200 * 2**30  # which counts what the parent had, too
+    assert 200 * 2**20 <= found < 200 * 2**30  # it includes the parent's memory
 
 
-def test_no_more_is_written_at_once_than_every_system_takes() -> None:
+def test_a_write_is_no_larger_than_every_system_accepts() -> None:
     views = [memoryview(b"x")] * 2000
     assert 0 < len(system.at_once(views)) < 1024
     page = memoryview(mmap.mmap(-1, 3 << 30))  # never touched, so it takes no memory

@@ -25,7 +25,7 @@ def test_cpus_follow_memory_unless_given() -> None:
         (Resources(memory_mb=10_000, cpus=0.1), 1),
     ],
 )
-def test_a_worker_runs_a_task_per_whole_cpu_and_at_least_one(
+def test_a_worker_runs_one_task_per_whole_cpu_but_at_least_one(
     resources: Resources, slots: int
 ) -> None:
     assert resources.slots == slots
@@ -45,13 +45,13 @@ def test_cpus_must_be_a_number_above_0(cpus: Any) -> None:
 
 @pytest.mark.parametrize("p", [0, 100, -5, 101, float("nan"), "90", None, True])
 def test_a_percentile_lies_between_1_and_100(p: Any) -> None:
-    with pytest.raises(UsageError, match=r"Percentile\(.*from 1 to below 100\.$"):
+    with pytest.raises(UsageError, match=r"Percentile\(.*at least 1 and below 100\.$"):
         Percentile(p)
     assert Percentile(1).p == 1
 
 
 @pytest.mark.parametrize(("p", "meant"), [(0.95, "95"), (0.999, "99.9")])
-def test_a_share_is_no_percentile(p: float, meant: str) -> None:
+def test_a_fraction_is_no_percentile(p: float, meant: str) -> None:
     with pytest.raises(UsageError, match=rf"Percentile\({p}\).*; did you mean {meant}\?$"):
         Percentile(p)
 
@@ -63,7 +63,7 @@ def test_values_are_equal_by_content_hashable_and_survive_pickling(value: Any) -
     assert len({copied, value}) == 1
 
 
-def test_values_cannot_be_changed() -> None:
+def test_values_are_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         Resources(memory_mb=512).memory_mb = 64  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):

@@ -1,4 +1,4 @@
-"""On Windows, which Shoal doesn't run on, it says so before anything else fails."""
+"""On Windows, Shoal says that it doesn't run there, before anything else fails."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from shoal.errors import UnsupportedSystem
 
 WINDOWS = "import sys; sys.platform = 'win32'; sys.argv = [{command!r}, 'demo']; {program}"
-SENTENCE = "Shoal runs on Linux and macOS; on Windows, use it in WSL 2."
+SENTENCE = "Shoal supports Linux and macOS. On Windows, run it in WSL 2."
 
 
 @pytest.mark.parametrize("command", [r"C:\Python\Scripts\shoal.exe", r"C:\Scripts\shoal"])
-def test_command_says_on_windows_where_it_runs(command: str) -> None:
+def test_on_windows_the_command_says_which_systems_are_supported(command: str) -> None:
     program = "from shoal.cli.main import main"
     found = subprocess.run(
         [sys.executable, "-c", WINDOWS.format(command=command, program=program)],
@@ -26,7 +26,7 @@ def test_command_says_on_windows_where_it_runs(command: str) -> None:
 
 
 @pytest.mark.parametrize("program", ["import shoal", "from shoal import task", "import shoal.dask"])
-def test_import_says_on_windows_where_it_runs_before_anything_else_fails(program: str) -> None:
+def test_on_windows_the_import_fails_first_with_the_supported_systems(program: str) -> None:
     found = subprocess.run(
         [sys.executable, "-c", WINDOWS.format(command="script.py", program=program)],
         capture_output=True,
@@ -37,5 +37,5 @@ def test_import_says_on_windows_where_it_runs_before_anything_else_fails(program
     assert found.stderr.count("Error") == 0
 
 
-def test_who_can_do_without_shoal_on_windows_may() -> None:
+def test_on_windows_code_can_catch_the_import_error() -> None:
     assert issubclass(UnsupportedSystem, ImportError)

@@ -1,4 +1,4 @@
-"""The first result from Dask distributed."""
+"""Compute a first result with Dask distributed."""
 
 from dask import delayed
 from distributed import Client
@@ -6,7 +6,7 @@ from distributed import Client
 
 @delayed
 def one() -> int:
-    """The smallest task."""
+    """Return a number, as the smallest task."""
     return 1
 
 

@@ -1,11 +1,11 @@
-"""The first result from Ray."""
+"""Compute a first result with Ray."""
 
 import ray
 
 
 @ray.remote
 def one() -> int:
-    """The smallest task."""
+    """Return a number, as the smallest task."""
     return 1
 
 

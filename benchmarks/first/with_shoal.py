@@ -1,11 +1,11 @@
-"""The first result from Shoal."""
+"""Compute a first result with Shoal."""
 
 from shoal import task
 
 
 @task
 def one() -> int:
-    """The smallest task."""
+    """Return a number, as the smallest task."""
     return 1
 
 

@@ -1,1 +1,1 @@
-"""The fault laboratory: real runs on a real gateway and store, while both are hurt."""
+"""The fault laboratory: real runs on a real gateway and store while faults are injected."""

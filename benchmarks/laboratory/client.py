@@ -1,9 +1,7 @@
-"""A client of the laboratory: a process that runs what each line of its input asks for.
+"""Run a client of the laboratory: each line of its input is a workflow or a farm to run.
 
-That is a workflow, or a farm that a stream goes through.
-
-It answers with lines of JSON: the run's name once it is under way, then how it ended. When its
-input ends, it closes its session and ends.
+It answers with lines of JSON: the run's id once it has started, then how it ended. When its input
+ends, it closes its session and exits.
 """
 
 from __future__ import annotations
@@ -15,16 +13,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import shoal.run
 from laboratory.workflows import FARM, Harm, drawn, number_of, step, stream
 from shoal import Farm, Resources, Session
+from shoal.client.run import Run
+from shoal.client.shared_folders import SharedFolders
 from shoal.errors import GatewayUnavailable, ShoalError, StoreUnavailable
-from shoal.run import Run
-from shoal.system import this_host
 from shoal.workflow import Output
 
+_USABLE = SharedFolders.usable
 _EVERY = 0.5
-"""Seconds between two decisions on how many workers a farm has."""
+"""Seconds between two scaling decisions of a farm."""
 
 
 def say(**facts: Any) -> None:
@@ -32,8 +30,8 @@ def say(**facts: Any) -> None:
 
 
 def carry_out(session: Session, order: dict[str, Any]) -> None:
-    """Run a workflow or a farm, and say how it ended."""
-    if "finish" in order:  # what nobody knows of but the file of a client that was killed
+    """Run a workflow or a farm, and report how it ended."""
+    if "finish" in order:  # a killed client's run, known only from its file
         session.resume(order["finish"]).values()
         say(outcome="right")
         return
@@ -42,8 +40,7 @@ def carry_out(session: Session, order: dict[str, Any]) -> None:
         return
     outputs, expected = drawn(order["shape"], order["seed"], harm_of(order))
     # Without a folder in shared memory, large outputs are staged in the store.
-    told = this_host if order["shared"] else lambda: "elsewhere"
-    shoal.run.this_host = told  # type: ignore[assignment, attr-defined]
+    SharedFolders.usable = _USABLE if order["shared"] else False  # type: ignore[assignment]
     how = ("planner", "name") if order["resume"] is None else ("resume",)
     options = {option: order[option] for option in how}
     if order["detach"]:
@@ -55,18 +52,18 @@ def carry_out(session: Session, order: dict[str, Any]) -> None:
 
 
 def compare(values: Sequence[Any], expected: list[int]) -> None:
-    """Say whether all is as it must be."""
+    """Report whether the result is right."""
     found = [number_of(value) for value in values]
     say(outcome="right" if found == expected else f"wrong: {found} instead of {expected}")
 
 
 def harm_of(order: dict[str, Any]) -> Harm | None:
-    """What some task is to do to its process."""
+    """Return the damage that a task does to its process."""
     return (order["damage"], order["once"]) if order["damage"] else None
 
 
 def farmed(session: Session, seed: int, harm: Harm | None) -> tuple[list[Any], list[int]]:
-    """What comes out of a farm whose pool changes all the while, and what must."""
+    """Run a farm that keeps scaling; return its results and the expected ones."""
     given, expected = stream(seed, harm)
     resources = Resources(session.settings.memory_mb, session.settings.cpus)
     with Farm(
@@ -82,13 +79,13 @@ def farmed(session: Session, seed: int, harm: Harm | None) -> tuple[list[Any], l
 
 
 class NotAttached(Exception):
-    """Gateway or store are away when the client comes back; the run isn't concerned."""
+    """Retry while gateway or store are unavailable, which doesn't affect the run."""
 
 
 def attached(
     session: Session, order: dict[str, Any], outputs: list[Output[Any]], options: dict[str, Any]
 ) -> Run:
-    """Leave a run to itself for a while, and then wait for it."""
+    """Detach from a run for a while, then wait for it."""
     name = order["resume"]
     if name is None:
         with Session() as leaving:

@@ -1,7 +1,7 @@
-"""What tasks do to the process that they run in, and how a task of a later run notices.
+"""Define how tasks damage their process, and how a task of a later run detects that.
 
-A sandbox runs one worker after the other. What a task does to its process concerns its own run, but
-no later one: a sandbox that can't be put in order mustn't be used again.
+A sandbox runs several workers in turn. A task may damage the process for its own run, but
+not for a later one: a sandbox that can't be cleaned must not be reused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MASK = 0o777
 _VARIABLE = "LABORATORY_DAMAGE"
 _LEAKED = 300
 _MANY = 200
-"""Descriptors that no sandbox of the laboratory needs."""
+"""File descriptors that no sandbox of the laboratory needs."""
 _FILES = 1000
 _TIMEOUT = 7.5
 _GARBAGE = (
@@ -36,15 +36,15 @@ _GARBAGE = (
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Something that a task does to its process."""
+    """A way in which a task damages its process."""
 
     do: Callable[[], object]
     left: Callable[[], bool]
-    """Whether it is noticed."""
+    """Returns whether the damage is detected."""
 
 
 class Damaged(Exception):
-    """A task found its process damaged by an earlier run."""
+    """A task detected that an earlier run damaged its process."""
 
 
 def _leak() -> None:
@@ -64,7 +64,7 @@ def _lower_limit() -> None:
 
 
 def _control_sockets() -> list[int]:
-    """The descriptors of sockets without a name at either end: the gateway has the other end."""
+    """Return the descriptors of unnamed sockets, whose other end the gateway has."""
     found = []
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as copy:
@@ -115,19 +115,19 @@ DAMAGES = {
     "timeout": Damage(
         lambda: socket.setdefaulttimeout(_TIMEOUT), lambda: socket.getdefaulttimeout() is not None
     ),
-    "control": Damage(_write_garbage, lambda: False),  # later results tell
+    "control": Damage(_write_garbage, lambda: False),  # a wrong result shows it later
 }
 
 
 def damage(kind: str, once: str) -> None:
-    """Damage this process, unless the file `once` says that a task has done so before."""
+    """Damage this process, unless the file `once` shows that a task has done so before."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(once, os.O_CREAT | os.O_EXCL))
         DAMAGES[kind].do()
 
 
 def check_process() -> None:
-    """Complain of what a task of an earlier run did to this process."""
+    """Raise an error if a task of an earlier run damaged this process."""
     left = [kind for kind, each in DAMAGES.items() if each.left()]
     if left:
         raise Damaged(f"an earlier run damaged this process: {', '.join(left)}")

@@ -1,12 +1,12 @@
-"""`Experiment`: runs random workflows, several at a time, while faults are injected.
+"""Define `Experiment`, which runs random workflows concurrently while faults are injected.
 
-1. It goes in phases. At the end of each, faults stop, runs end, a last quiet run of each client
-   must give its result, and then nothing may be left: no keys, no processes, no folders.
-2. A run whose client was killed is resumed, or if it is a detached one attached to. One client more
-   runs on the embedded default: of its runs nothing is left when it is killed, unless they had
-   ended before. Nothing is left of a farm, either, whose client was killed.
-3. Some runs damage their workers' processes; tasks of others check that theirs are unharmed.
-4. Every wait has an end; a run without one is a hang, and its state is told.
+1. It has phases. At the end of each, faults stop, runs end, and a last run of each client without
+   faults must succeed. Then nothing may be left: no keys, no processes, no folders.
+2. A run whose client was killed is resumed, or attached to if it is detached. One additional client
+   runs on the embedded default: nothing of its runs is left when it is killed, unless they had
+   ended before. Nothing is left of a farm whose client was killed either.
+3. Some runs damage their workers' processes; tasks of others check that theirs are undamaged.
+4. Every wait has a timeout; a run that exceeds it is a hang, and its state is reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from processes import descendants
 
 from laboratory.damages import DAMAGES
 from laboratory.faults import DAMAGE, Injector
-from laboratory.house import (
+from laboratory.ledger import Ledger
+from laboratory.services import (
     ClientProcess,
     GatewayProcess,
     LinksProcess,
@@ -33,7 +34,6 @@ from laboratory.house import (
     client_environment,
     eventually,
 )
-from laboratory.ledger import Ledger
 from laboratory.state import (
     described,
     groups,
@@ -47,27 +47,27 @@ from shoal.errors import ShoalError
 
 PLANNERS = ("auto", "uniform", "nonuniform", "wukong", "spread")
 _BOUND = 120.0
-"""Seconds after which a run without an end counts as a hang."""
+"""Seconds after which a run counts as hanging."""
 _SETTLE = 30.0
-"""Seconds in which everything must be gone after the last run of a phase."""
+"""Seconds within which everything must be cleaned up after the last run of a phase."""
 _TRACE = 30
-"""Lines of a traceback that are told."""
+"""How many lines of a traceback to report."""
 _TRIES = 10
-"""How often a run is resumed."""
+"""How often to resume a run."""
 _OVER = ("NothingKept", "UsageError", "RunLost")
-"""What is said of a run that can't be gone on with: it ended just before its client did, or with
+"""The errors of a run that can't be resumed: it ended just before its client did, or with
 it."""
 _AWAY = 3.0
-"""Seconds that a client leaves a detached run alone, at most."""
+"""The most seconds that a client stays detached from a run."""
 _STAY = ("server.log", "server.lock", "starting.lock")
-"""Files of the embedded server that the next one uses again."""
+"""Files of the embedded server that the next one reuses."""
 _PAUSE = 1.0
-"""Seconds until a client whose run failed tries another: most likely it would fail, too."""
+"""Seconds until a client whose run failed starts another, which would probably fail too."""
 _LEASE = 1.5
 _DAMAGING = 0.3
-"""The share of runs that do damage."""
+"""The share of runs that damage processes."""
 _RESTARTS = 40
-"""So many that no innocent task is given up."""
+"""Enough retries that no other task fails for good."""
 
 
 class Experiment:
@@ -118,7 +118,7 @@ class Experiment:
         return ClientProcess(self._folder, self._environment | linked, embedded=embedded)
 
     def run(self, seconds: float, phase: float) -> None:
-        """Do it for so long, in phases."""
+        """Run the experiment for some time, in phases."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not self._stop.is_set():
             self._quiet.clear()
@@ -147,7 +147,7 @@ class Experiment:
             self._run_one(slot, self._drawn(detach=not self._clients[slot].embedded))
 
     def _drawn(self, *, detach: bool) -> dict[str, Any]:
-        """What a client is to do; it may leave its run alone for a while if `detach` says so."""
+        """Return a client's next order; with `detach` it may detach from its run for a while."""
         with self._lock:
             chance = self._chance
             damaging = self._damages and chance.random() < _DAMAGING
@@ -165,11 +165,11 @@ class Experiment:
             }
 
     def _run_one(self, slot: int, order: dict[str, Any]) -> None:
-        """Have a workflow run, and resumed until it has its result."""
+        """Run a workflow, and resume it until it has its result."""
         self.ledger.count("runs")
         if order["damage"]:
             self.ledger.injected(DAMAGE)
-        begun = time.monotonic()  # a fault then may be told of by a later try
+        begun = time.monotonic()  # a later attempt may report a fault from now on
         for tried in range(_TRIES):
             said = self._attempt(slot, order)
             if self._concluded(slot, order, said, begun):
@@ -179,7 +179,7 @@ class Experiment:
         self._defect(f"{order}: no result after {_TRIES} tries")
 
     def _attempt(self, slot: int, order: dict[str, Any]) -> dict[str, Any] | None:
-        """What a client says of an order in the end; None if it was killed."""
+        """Return a client's final message about an order; None if it was killed."""
         client = self._clients[slot]
         client.order(order)
         try:
@@ -202,7 +202,7 @@ class Experiment:
     def _concluded(
         self, slot: int, order: dict[str, Any], said: dict[str, Any] | None, begun: float
     ) -> bool:
-        """Whether a run is over; else it can be resumed."""
+        """Return whether a run has ended; if not, it can be resumed."""
         known = order["resume"] is not None
         if said is None:
             self._replace(slot)
@@ -238,12 +238,12 @@ class Experiment:
         self._say(f"DEFECT {text}")
 
     def _unfinished(self) -> list[str]:
-        """The runs that clients have left unfinished."""
+        """Return the runs that clients left unfinished."""
         folder = self._folder / "data" / "shoal" / "unfinished"
         return sorted(path.name for path in folder.glob("*")) if folder.exists() else []
 
     def _finish(self, run: str) -> None:
-        """Resume a run whose client was killed before it could tell of it."""
+        """Resume a run whose client was killed before it could report it."""
         archived = (self._folder / "data" / "shoal" / "kept" / run).exists()
         embedded = len(self._clients) - 1
         said = self._attempt(embedded if archived else 0, {"finish": run})
@@ -273,19 +273,19 @@ class Experiment:
             return [str(error)]
 
     def _left(self) -> list[str]:
-        """What is left while nobody runs anything."""
+        """Return what is left while nothing runs."""
         status = self._gateway.status()
         found = [f"the gateway has {status[name]} {name}" for name in ("busy", "queued")
                  if status[name]]  # fmt: skip
         found += [f"keys {keys}" for keys in keys_by_run(self._store).values()]
-        for housed in (self._gateway, *self._clients):
-            found += [f"sandbox {pid}" for pid in housed.sandboxes()]
+        for host in (self._gateway, *self._clients):
+            found += [f"sandbox {pid}" for pid in host.sandboxes()]
         found += [f"file {path}" for path in self._runtime_files() if path.parts[-3] == "runs"]
         found += [f"zombie {pid}" for pid in zombies(os.getpid())]
         return found + [f"file of run {run}" for run in self._unfinished()]
 
     def close(self) -> None:
-        """End everything, and look whether anything is left."""
+        """Stop everything, and check that nothing is left."""
         for client in self._clients:
             client.end()
         self._links.end()
@@ -298,7 +298,7 @@ class Experiment:
         self._store.end()
 
     def _left_over(self) -> list[str]:
-        """What is left when only the store is there."""
+        """Return what is left when only the store runs."""
         found = [f"folder {run} in shared memory" for run in shared_folders(self._runs)]
         found += [f"control group {name}" for name in groups(self._zygotes)]
         found += [f"file {path}" for path in self._runtime_files()]
@@ -306,25 +306,25 @@ class Experiment:
         return found + [f"process {pid}" for pid in mine | set(zombies(os.getpid()))]
 
     def _runtime_files(self) -> Iterator[Path]:
-        walked = os.walk(self._folder / "run")  # which doesn't mind what vanishes meanwhile
+        walked = os.walk(self._folder / "run")  # os.walk ignores files that disappear
         found = (Path(place, name) for place, _, names in walked for name in names)
         return (path for path in found if path.name not in _STAY)
 
     def interrupt(self) -> None:
-        """End soon."""
+        """Ask the experiment to stop."""
         self._stop.set()
         self._quiet.set()
 
 
 def traces(text: str) -> list[str]:
-    """The tracebacks in a log, with the lines before them."""
+    """Return the tracebacks in a log, with the lines before them."""
     lines = text.splitlines()
     found = [number for number, line in enumerate(lines) if line.startswith("Traceback")]
     return ["\n".join(lines[max(0, number - 3) : number + _TRACE]) for number in found]
 
 
 def reap(parent: int, known: set[int]) -> None:
-    """Wait for processes that this one has adopted, as the system's first process would."""
+    """Reap adopted processes, as init would."""
     for pid in zombies(parent):
         if pid not in known:
             with contextlib.suppress(ChildProcessError):

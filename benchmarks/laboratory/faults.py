@@ -1,8 +1,8 @@
-"""`Injector`: hurts what is at work, one fault after the other.
+"""Define `Injector`, which injects faults one after the other.
 
-A fault counts if there was somebody to hurt. What a fault takes away comes back a little later: the
-gateway and the store are started again, paused processes go on, slow links are fast again, the
-store's memory is given back. Damage is done by tasks: see `damages.py`.
+A fault counts if it had a target. Its effect is undone a little later: the
+gateway and the store are restarted, paused processes continue, slow links are fast again, and the
+store's memory is restored. Tasks damage their processes themselves: see `damages.py`.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from laboratory.house import (
+from laboratory.ledger import Ledger
+from laboratory.services import (
     ClientProcess,
+    GatewayHost,
     GatewayProcess,
-    Housed,
     LinksProcess,
     StoreProcess,
     ask,
     embedded_stores,
 )
-from laboratory.ledger import Ledger
 from shoal.errors import ShoalError
 
 _PACE = 0.55
-"""Seconds between two faults, in the mean."""
+"""Mean seconds between two faults."""
 _FULL_SECONDS = 1.0
 _SLOW_SECONDS = (1.0, 5.0)
 _SLOW_RATES = (10e3, 1e6)
-"""Bytes per second."""
+"""The bandwidth of a slow link, in bytes per second."""
 WEIGHTS = {
     "kill": 30,  # a sandbox is killed
-    "pause": 15,  # a sandbox, or what it is forked from, is stopped, and goes on later
+    "pause": 15,  # a sandbox, or what it is forked from, is stopped for a while
     "drop": 15,  # connections to the store are cut
     "zygote": 6,
     "client": 5,
     "gateway": 4,
-    "restart": 4,  # of the store
-    "memory": 2,  # of the store is full
+    "restart": 4,  # the store is restarted
+    "memory": 2,  # the store has no memory left
     "throttle": 5,  # a link to the store or the gateway is slow
 }
 DAMAGE = "damage"
-"""What is done by tasks, not by the injector."""
+"""The faults that tasks cause, not the injector."""
 
 
 class Injector:
-    """Injects faults of some kinds until it is told to stop."""
+    """Injects faults of the given kinds until told to stop."""
 
     def __init__(
         self,
@@ -84,19 +84,19 @@ class Injector:
             "throttle": self._slow_down,
         }
         self._paused: list[tuple[float, int]] = []
-        """When which process goes on."""
+        """When each paused process continues."""
         self._slow: list[tuple[float, int]] = []
-        """When which link is fast again."""
+        """When each slow link is fast again."""
 
     def inject_until(self, deadline: float, stop: threading.Event) -> None:
-        """Inject faults; afterwards nothing is paused or away."""
+        """Inject faults until told to stop; then undo their effects."""
         weights = [WEIGHTS[kind] for kind in self._kinds]
         try:
             while time.monotonic() < deadline and not stop.is_set():
                 stop.wait(self._chance.uniform(0.5, 1.5) * _PACE)
                 self._wake(time.monotonic())
                 for kind in self._chance.choices(self._kinds, weights) if self._kinds else ():
-                    if self._faults[kind]():  # those that last tell of themselves
+                    if self._faults[kind]():  # lasting faults record themselves
                         self._ledger.injected(kind)
         finally:
             self._wake(float("inf"))
@@ -111,24 +111,25 @@ class Injector:
         self._slow = [(when, link) for when, link in self._slow if when > now]
 
     def _one_of(self, pids: Sequence[int], number: signal.Signals) -> int | None:
-        """Send a signal to one of some processes; to which."""
+        """Send a signal to one of some processes, and return which."""
         if not pids:
             return None
         pid = self._chance.choice(pids)
         return pid if _send(pid, number) else None
 
-    def _housed(self) -> list[Housed]:
-        """Where there are sandboxes."""
+    def _gateway_hosts(self) -> list[GatewayHost]:
+        """The processes that have sandboxes."""
         return [self._gateway, *(client for client in self._clients() if client.embedded)]
 
     def _kill_sandbox(self) -> bool:
-        pids = [pid for each in self._housed() for pid in (*each.sandboxes(), *each.guards())]
+        hosts = self._gateway_hosts()
+        pids = [pid for each in hosts for pid in (*each.sandboxes(), *each.guards())]
         return self._one_of(pids, signal.SIGKILL) is not None
 
     def _pause_process(self) -> bool:
         pids = [
             pid
-            for each in self._housed()
+            for each in self._gateway_hosts()
             for pid in (*each.sandboxes(), *each.guards(), *each.branches())
         ]
         pid = self._one_of(pids, signal.SIGSTOP)
@@ -137,8 +138,8 @@ class Injector:
         return pid is not None
 
     def _kill_zygote(self) -> bool:
-        housed = self._chance.choice(self._housed())
-        zygotes = self._chance.choice((housed.zygotes, housed.branches))()
+        host = self._chance.choice(self._gateway_hosts())
+        zygotes = self._chance.choice((host.zygotes, host.branches))()
         return self._one_of(zygotes, signal.SIGKILL) is not None
 
     def _kill_client(self) -> bool:
@@ -163,7 +164,7 @@ class Injector:
     def _drop_connections(self) -> bool:
         hurt = False
         for url in (self._store.url, *embedded_stores(self._folder)):
-            with contextlib.suppress(ShoalError):  # it is gone already
+            with contextlib.suppress(ShoalError):  # it has already stopped
                 listed = bytes(ask(url, "CLIENT", "LIST")).decode().splitlines()
                 there = [line.split()[0].removeprefix("id=") for line in listed]
                 for each in self._chance.sample(there, (len(there) + 1) // 2):

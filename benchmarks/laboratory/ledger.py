@@ -1,8 +1,8 @@
-"""`Ledger`: what was injected, how runs ended, and which errors that explains.
+"""Record injected faults and how runs ended, and decide which errors the faults explain.
 
 A run may end with an error only where a right result was impossible, and only with the error that
-tells so: the store's full memory, or a gateway or store that is away when a run is to begin.
-Everything else that isn't a right result is a defect.
+says so: the store is out of memory, or gateway or store are unavailable when a run starts.
+Anything else but a right result is a defect.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ EXPLAINS = {
     "GatewayUnavailable": "gateway",
     "StoreUnavailable": "restart",
 }
-"""Which fault may end a run with which error; one that is under way only the first."""
+"""Which faults may end a run with which error; a run in progress only with the first."""
 _AFTERMATH = 3.0
-"""Seconds for which a fault still explains an error."""
+"""For how many seconds after its end a fault explains an error."""
 
 
 @dataclass
 class Ledger:
-    """The figures of an experiment; several threads write them."""
+    """The figures of an experiment; thread-safe."""
 
     runs: int = 0
     right: int = 0
     resumed: int = 0
-    """Of these, so many after an error, or after their client was killed."""
+    """How many of these were resumed after an error or after their client was killed."""
     missed: int = 0
     """Runs whose client was killed before it could tell which run it is, or how it ended; and farms
     whose client was killed."""
     hangs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
-    """Root-caused ones, by kind."""
+    """Explained errors, by kind."""
     defects: list[str] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     _ends: list[tuple[float, str]] = field(default_factory=list)
-    """When each fault was over."""
+    """When each fault ended."""
     _lasting: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def count(self, what: str) -> None:
-        """One more run that went a certain way."""
+        """Count a run by its outcome."""
         with self._lock:
             setattr(self, what, getattr(self, what) + 1)
 
     def injected(self, fault: str) -> None:
-        """Somebody was hurt."""
+        """Record an injected fault."""
         with self.lasting(fault):
             pass
 
     @contextlib.contextmanager
     def lasting(self, fault: str) -> Iterator[None]:
-        """Somebody is hurt for a while, on a busy machine for longer than was meant."""
+        """Record a fault that lasts for a while, longer than intended on a busy machine."""
         with self._lock:
             self.faults[fault] += 1
             self._lasting[fault] += 1
@@ -70,7 +70,7 @@ class Ledger:
                 self._ends.append((time.monotonic(), fault))
 
     def explains(self, kind: str, begun: float, *, under_way: bool) -> bool:
-        """Whether a fault explains that a run ended with an error, which then counts."""
+        """Return whether a fault explains a run's error, and count it if so."""
         since, fault = begun - _AFTERMATH, EXPLAINS.get(kind)
         if under_way and fault != "memory":
             return False
@@ -81,13 +81,13 @@ class Ledger:
         return explained
 
     def defect(self, text: str) -> None:
-        """Something happened that no fault explains."""
+        """Record a defect, which no fault explains."""
         with self._lock:
             self.defects.append(text)
 
     @property
     def clean(self) -> bool:
-        """Whether all results are right or explained, and nothing is left."""
+        """Whether all results are right or explained, and nothing was left over."""
         return not (self.defects or self.hangs or self.leftovers)
 
     def __str__(self) -> str:

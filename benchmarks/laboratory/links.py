@@ -1,10 +1,10 @@
-"""Links: proxies in front of a store and a gateway that let through little for a while.
+"""Run links: proxies in front of a store and a gateway that can be slowed down.
 
 Runs as a process of its own. Its arguments say where each link listens and where it leads: the path
 of a unix socket, or a port on loopback; one that leads to a gateway also names the folder of token
-files, for a token belongs to one port. A line of its input gives a link's number and how many
-bytes a second may pass it in each direction, all connections together; 0: as many as there are.
-When its input ends, it ends.
+files, because a token belongs to one port. A line of its input gives a link's number and how many
+bytes per second may pass it in each direction, over all connections; 0 for unlimited.
+When its input ends, it exits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shoal.private import write_private
 
 _CHUNK = 1 << 16
 _DRIP = 1 << 11
-"""Bytes at a time while a link is slow, so that no connection keeps it for long."""
+"""Bytes at a time while a link is slow, so that no connection blocks it for long."""
 
 
 class Link:
@@ -31,18 +31,18 @@ class Link:
         self._tokens = tokens
         self._rate = 0
         self._free = {"to": 0.0, "from": 0.0}
-        """When the bytes that are under way in a direction have passed."""
+        """When the bytes in transit in each direction will have passed."""
         self._changed = asyncio.Event()
 
     def limit(self, rate: int) -> None:
-        """Let so many bytes a second pass from now on."""
+        """Set the number of bytes per second."""
         self._rate = rate
         self._free = {"to": 0.0, "from": 0.0}
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def listen(self) -> None:
-        """Begin to pass on connections."""
+        """Start forwarding connections."""
         if self._tokens:
             self._vouch()
         if self._listening.isdigit():
@@ -51,11 +51,11 @@ class Link:
             await asyncio.start_unix_server(self._serve, self._listening)
 
     def _vouch(self) -> None:
-        """Leave the gateway's token, which is there before it answers, for this link, too."""
+        """Copy the gateway's token, which is written before it answers, for this link."""
         own = Path(self._tokens, f"gateway-{self._target}.token")
         link = own.with_name(f"gateway-{self._listening}.token")
         fresh = link.with_suffix(".fresh")
-        with contextlib.suppress(OSError):  # it is being ended
+        with contextlib.suppress(OSError):  # the gateway is stopping
             left = own.read_text().replace(f":{self._target}", f":{self._listening}")
             if not link.exists() or link.read_text() != left:
                 fresh.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ class Link:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 task.cancel()
-        except OSError:  # nobody is there behind it: nobody is here
+        except OSError:  # the target is down, so the link is too
             pass
         finally:
             for stream in streams:
@@ -104,7 +104,7 @@ class Link:
 
 
 async def serve(places: list[str]) -> None:
-    """Pass on connections until the input ends."""
+    """Forward connections until the input ends."""
     links = [Link(*place.split(">")) for place in places]
     for link in links:
         await link.listen()
@@ -115,7 +115,7 @@ async def serve(places: list[str]) -> None:
     while line := await told.readline():
         number, rate = map(int, line.split())
         links[number].limit(rate)
-    os._exit(0)  # whatever is under way
+    os._exit(0)  # even during transfers
 
 
 if __name__ == "__main__":

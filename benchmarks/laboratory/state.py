@@ -1,4 +1,4 @@
-"""What there is of runs: in the store, in the gateway, as processes and folders."""
+"""Inspect the traces of runs: keys in the store, processes, folders and control groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from processes import descendants
 
-from laboratory.house import GatewayProcess, StoreProcess
+from laboratory.services import GatewayProcess, StoreProcess
 from shoal.errors import ShoalError
 from shoal.platform import limits
 from shoal.system import shared_folder
@@ -23,22 +23,22 @@ _LOGS = 6
 
 
 def keys_by_run(store: StoreProcess) -> dict[str, list[str]]:
-    """The keys of runs that the store has."""
+    """Return the keys of runs in the store."""
     found: dict[str, list[str]] = {}
     for key in sorted(str(key, "utf-8") for key in store.ask("KEYS", "shoal:{*")):
         run = key.partition("{")[2].partition("}")[0]
-        if not run.startswith(("history-", "cache-")):
+        if not run.startswith(("history-", "cache-", "code-")):  # they outlive runs
             found.setdefault(run, []).append(key)
     return found
 
 
 def shared_folders(runs: set[str]) -> list[str]:
-    """The folders of runs in shared memory."""
+    """Return the folders of runs in shared memory."""
     return [run for run in sorted(runs) if (_SHARED / run).exists()]
 
 
 def groups(zygotes: set[int]) -> list[str]:
-    """The control groups of sandboxes that have these zygotes."""
+    """Return the control groups of the sandboxes of these zygotes."""
     found = limits.detect()
     places = [] if found.kind == "rlimit" else {found.cpu, found.memory}
     named = (path.name for place in places for path in place.glob("shoal-*-*"))
@@ -46,7 +46,7 @@ def groups(zygotes: set[int]) -> list[str]:
 
 
 def zombies(below: int) -> list[int]:
-    """The processes below one that have ended and that nobody has waited for."""
+    """Return the zombie descendants of a process."""
     living = descendants(below) | {below}
     found = []
     for entry in Path("/proc").iterdir():
@@ -59,7 +59,7 @@ def zombies(below: int) -> list[int]:
 
 
 def described(store: StoreProcess, gateway: GatewayProcess, folder: Path) -> str:
-    """Everything that tells why runs don't end; each process tells where it is."""
+    """Collect everything that explains why runs hang, including each process's stack."""
     status = _tried(gateway.status)
     lines = [f"gateway: {status}"]
     for run in status["runs"] if isinstance(status, dict) else ():
@@ -76,7 +76,7 @@ def described(store: StoreProcess, gateway: GatewayProcess, folder: Path) -> str
 
 
 def of_run(run: str, store: StoreProcess) -> list[str]:
-    """What the store has of a run, as far as it tells how far that is."""
+    """Return a run's progress according to the store."""
     lines = [f"run {run}, the store's time {_tried(lambda: store.ask('TIME'))}"]
     for key in _tried(lambda: keys_by_run(store).get(run, [])) or ["nothing is in the store"]:
         kind = str(_tried(lambda key=key: store.ask("TYPE", key)))

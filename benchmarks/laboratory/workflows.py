@@ -1,11 +1,10 @@
-"""Random workflows and streams whose results are known in advance.
+"""Generate random workflows and streams with known results.
 
-A task takes numbers and blocks of bytes that stand for numbers, sleeps or computes a little, and
-gives a number or such a block. A block that isn't exactly what was made is noticed by who takes it.
-The same functions, called here one after the other, give the result to expect.
+A task takes numbers and blocks of bytes that represent numbers, sleeps or computes a little, and
+returns a number or such a block. A task detects a block that differs from the one that was made.
+The expected result comes from calling the same functions in sequence.
 
-A task may damage the process that it runs in; those of runs without such a task look whether theirs
-is unharmed.
+A task may damage its process; tasks of runs without such a task check that theirs is undamaged.
 """
 
 from __future__ import annotations
@@ -32,28 +31,28 @@ Value = int | bytes
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """What a task does."""
+    """The work of a task."""
 
     salt: int
     nap: float = 0.0
-    """Seconds that it sleeps."""
+    """How many seconds it sleeps."""
     rounds: int = 0
-    """Thousands of bytes that it hashes, over and over."""
+    """How many kilobytes it hashes, repeatedly."""
     words: int = 0
-    """The length of the block that it gives; 0: a number."""
+    """The length of the block that it returns; 0 for a number."""
     damage: str = ""
-    """What it does to its process."""
+    """The damage to its process."""
     once: str = ""
-    """The file that tells that it has done so; if there is none, it checks its process instead."""
+    """The file that shows that the damage was done; without one, the task checks its process."""
 
     @property
     def still(self) -> Manner:
-        """What gives the same without taking time."""
+        """Return work with the same result that takes no time."""
         return replace(self, nap=0.0, rounds=0, damage="", once="here")
 
 
 def step(manner: Manner, *inputs: Value) -> Value:
-    """What every task runs."""
+    """Do the work of a task."""
     if not manner.once:
         check_process()
         print("unharmed")
@@ -70,7 +69,7 @@ def step(manner: Manner, *inputs: Value) -> Value:
 
 
 def number_of(value: Value) -> int:
-    """The number that a value stands for."""
+    """Return the number that a value represents."""
     if isinstance(value, int):
         return value
     word = bytes(value[:_WORD])
@@ -80,11 +79,11 @@ def number_of(value: Value) -> int:
 
 
 Harm = tuple[str, str]
-"""The damage that some tasks of a run do, and the file that tells that one has."""
+"""The damage that tasks of a run do, and the file that shows that one has."""
 
 
 def harmed(manner: Manner, harm: Harm | None, chance: random.Random) -> Manner:
-    """What a task of a run does in which some task does damage."""
+    """Return the work of a task in a run with damage."""
     if harm is None:
         return manner
     kind, once = harm
@@ -92,7 +91,7 @@ def harmed(manner: Manner, harm: Harm | None, chance: random.Random) -> Manner:
 
 
 class Sketch:
-    """A workflow under construction: each task with the value that it must have."""
+    """A workflow under construction, with the expected value of each task."""
 
     def __init__(self, chance: random.Random, harm: Harm | None) -> None:
         self.chance = chance
@@ -101,7 +100,7 @@ class Sketch:
         self._task: Task[..., Any] = Task(step, name="step")
 
     def add(self, *inputs: int) -> int:
-        """One more task, which takes the outputs of others; its place."""
+        """Add a task that takes the outputs of others, and return its index."""
         manner = harmed(manner_of(self.chance), self._harm, self.chance)
         sources = [self.made[place] for place in inputs]
         output = self._task(manner, *(output for output, _ in sources))
@@ -110,7 +109,7 @@ class Sketch:
 
 
 def manner_of(chance: random.Random) -> Manner:
-    """What some task does."""
+    """Draw the work of a task."""
     return Manner(
         salt=chance.randrange(_MODULUS),
         nap=chance.choice((0.0, chance.uniform(0.0, 0.5))),
@@ -120,34 +119,34 @@ def manner_of(chance: random.Random) -> Manner:
 
 
 def chain(sketch: Sketch) -> None:
-    """One after the other."""
+    """Build a chain."""
     place = sketch.add()
     for _ in range(sketch.chance.randint(3, 12)):
         place = sketch.add(place)
 
 
 def fan(sketch: Sketch) -> None:
-    """One, many, one."""
+    """Build a fan-out and fan-in."""
     root = sketch.add()
     sketch.add(*[sketch.add(root) for _ in range(sketch.chance.randint(4, 24))])
 
 
 def tree(sketch: Sketch) -> None:
-    """Many, half as many, and so on to one."""
+    """Build a tree reduction."""
     level = [sketch.add() for _ in range(sketch.chance.choice((4, 8, 16)))]
     while len(level) > 1:
         level = [sketch.add(*level[i : i + 2]) for i in range(0, len(level), 2)]
 
 
 def diamonds(sketch: Sketch) -> None:
-    """Two ways to the same task, several times."""
+    """Build a chain of diamonds."""
     place = sketch.add()
     for _ in range(sketch.chance.randint(2, 5)):
         place = sketch.add(sketch.add(place), sketch.add(place), place)
 
 
 def layers(sketch: Sketch) -> None:
-    """Each task takes some outputs of the layers before it."""
+    """Build random layers; each task takes some outputs of earlier layers."""
     chance, known = sketch.chance, [sketch.add() for _ in range(3)]
     for _ in range(chance.randint(2, 5)):
         count = chance.randint(2, 6)
@@ -155,7 +154,7 @@ def layers(sketch: Sketch) -> None:
 
 
 FARM = "farm"
-"""What a client is asked for that is no workflow."""
+"""An order for a client other than a workflow."""
 SHAPES: dict[str, Callable[[Sketch], None]] = {
     "chain": chain,
     "fan": fan,
@@ -166,7 +165,7 @@ SHAPES: dict[str, Callable[[Sketch], None]] = {
 
 
 def drawn(shape: str, seed: int, harm: Harm | None = None) -> tuple[list[Output[Any]], list[int]]:
-    """A workflow's last outputs, and the numbers that they must stand for."""
+    """Return a workflow's last outputs, and the numbers that they must represent."""
     sketch = Sketch(random.Random(seed), harm)
     SHAPES[shape](sketch)
     last = sketch.made[-2:]
@@ -174,7 +173,7 @@ def drawn(shape: str, seed: int, harm: Harm | None = None) -> tuple[list[Output[
 
 
 def stream(seed: int, harm: Harm | None = None) -> tuple[list[Manner], list[int]]:
-    """What goes into a farm that calls `step`, and the numbers that must come out in that order."""
+    """Return the inputs of a farm that calls `step`, and the expected results in order."""
     chance = random.Random(seed)
     given = [harmed(manner_of(chance), harm, chance) for _ in range(chance.randint(10, 60))]
     return given, [number_of(step(manner.still)) for manner in given]

@@ -1,1 +1,1 @@
-"""How good plans are, in simulation: Shoal's planners, published ones, and a lower bound."""
+"""Compare simulated plans of Shoal's planners with published schedulers and a lower bound."""

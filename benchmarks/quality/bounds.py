@@ -1,4 +1,4 @@
-"""What no plan can beat, and what a plan costs."""
+"""Compute a lower bound of the makespan, and the cost of a plan."""
 
 from quality.costs import FixedCosts
 from shoal.execution.plan import Plan
@@ -8,7 +8,7 @@ from shoal.workflow import Workflow
 
 
 def lower_bound(workflow: Workflow, costs: FixedCosts, workers: int, resources: Resources) -> float:
-    """Seconds that any plan needs: its longest path if transfers were free, or its work shared."""
+    """Return a lower bound: the longest path with free transfers, or the work divided evenly."""
     finish: dict[str, float] = {}
     work = 0.0
     for task, sources in workflow.upstream.items():
@@ -19,7 +19,7 @@ def lower_bound(workflow: Workflow, costs: FixedCosts, workers: int, resources: 
 
 
 def gb_seconds(plan: Plan, timeline: Timeline) -> float:
-    """What a platform would bill: each worker's memory for as long as it is there."""
+    """Return the GB-seconds that a platform bills: each worker's memory while it runs."""
     return sum(
         plan.workers[worker].memory_mb / 1024 * (end - begin)
         for worker, lives in timeline.lives.items()

@@ -1,4 +1,4 @@
-"""One case at a time: each contestant makes a plan, and Shoal's simulator scores it."""
+"""Run a contest: each contestant plans a case, and Shoal's simulator scores the plan."""
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +17,12 @@ from shoal.planning.base import Conditions, Planner
 from shoal.types import MB_PER_CPU, Resources
 
 RESOURCES = Resources(memory_mb=MB_PER_CPU)
-"""Every worker's: one slot."""
+"""The resources of every worker: one slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A planner by its name."""
+    """A named planner."""
 
     name: str
     make: Callable[[], Planner]
@@ -31,17 +31,17 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a contestant's plan came to."""
+    """The score of a contestant's plan."""
 
     makespan: float
     gb_seconds: float
     planning: float
-    """Seconds that planning took."""
+    """How many seconds planning took."""
 
 
 @dataclass(slots=True)
 class Case:
-    """A shape at a ratio of communication to computation, and what each contestant made of it."""
+    """A shape at a ratio of communication to computation, with each contestant's score."""
 
     shape: str
     tasks: int
@@ -56,25 +56,25 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for all cases."""
+    """The rules of all cases."""
 
     workers: int
     seconds: float | None
-    """How long Shoal's planners may plan; None: their own choice."""
+    """How long Shoal's planners may plan; None lets them choose."""
     limit: float
-    """CPU seconds after which a contestant is stopped, so that other work doesn't count."""
+    """CPU seconds, unaffected by other load, after which a contestant is stopped."""
 
     def conditions(self, costs: FixedCosts) -> Conditions:
-        """What a contestant plans for."""
+        """Return the conditions that a contestant plans for."""
         return Conditions(costs, self.workers, RESOURCES, self.pool, self.seconds)
 
     def pool(self) -> WarmPool[Resources]:
-        """Room for as many workers as may be at work: who plans for more waits for a place."""
+        """Create a pool for the allowed number of workers; further ones wait."""
         return WarmPool(capacity=self.workers)
 
 
 class NoPlanError(Exception):
-    """A contestant has no plan, and its message says why."""
+    """A contestant returned no plan; the message says why."""
 
 
 class OverLimitError(NoPlanError):
@@ -91,7 +91,7 @@ def contend(
     barred: dict[str, str],
     terms: Terms,
 ) -> Case:
-    """Score all contestants; who takes too long is barred from then on."""
+    """Score all contestants; one that exceeds the limit is excluded from then on."""
     costs = costs_at(shape, ccr)
     bound = lower_bound(shape.workflow, costs, terms.workers, RESOURCES)
     size = len(shape.workflow), len(shape.edges)
@@ -110,13 +110,13 @@ def contend(
         except Exception as error:
             if contestant.ours:
                 raise
-            # Whatever a scheduler of others raises is in the report.
+            # The report shows whatever a third-party scheduler raises.
             case.missing[name] = f"raises {type(error).__name__}"
     return case
 
 
 def score(contestant: Contestant, shape: Shape, costs: FixedCosts, terms: Terms) -> Score:
-    """Plan and simulate.
+    """Plan and simulate a case.
 
     Raises:
         OverLimitError: Planning took too long.
@@ -130,7 +130,7 @@ def score(contestant: Contestant, shape: Shape, costs: FixedCosts, terms: Terms)
 
 
 def simulated(plan: Plan, costs: FixedCosts, terms: Terms) -> tuple[float, float]:
-    """A plan's makespan and GB-seconds."""
+    """Return a plan's makespan and GB-seconds."""
     timeline = simulate(plan, costs, terms.pool())
     return timeline.makespan, gb_seconds(plan, timeline)
 

@@ -1,6 +1,6 @@
-"""`FixedCosts`: what a shape's tasks and transfers cost, the same for every planner and every run.
+"""Define `FixedCosts`, the costs of a shape, which are the same for every planner and run.
 
-The store is the only cost beside the executions: starts, messages and the hand-in of results cost
+The store is the only cost besides executions: starts, messages and the return of results cost
 nothing, as in the model that the published schedulers plan with.
 """
 
@@ -12,15 +12,15 @@ from shoal.execution.costs import Costs, Direction
 from shoal.types import SLA, Resources, TaskId
 
 BANDWIDTH = 100e6
-"""Bytes a second, into the store and out of it."""
+"""The store's bandwidth in bytes per second, in each direction."""
 
 SMALLEST = 64 * 1024
-"""Bytes of an output that somebody takes: none is so small that it travels inside a message."""
+"""The smallest output that a task takes, so that none travels inside a message."""
 
 
 @dataclass(frozen=True)
 class FixedCosts:
-    """Costs and predictions at once: the predictions always come true."""
+    """Costs that are also perfect predictions."""
 
     seconds: Mapping[TaskId, float]
     nbytes: Mapping[TaskId, int]

@@ -1,4 +1,4 @@
-"""Shoal's own planners: a line each."""
+"""List Shoal's own planners."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What the plans came to, as tables and as JSON."""
+"""Report the scores of plans, as tables and as JSON."""
 
 import json
 import os
@@ -17,18 +17,18 @@ from shoal.experiments.machine import version_of
 from shoal.system import processor
 
 TOLERANCE = 1e-6
-"""Makespans that differ by less, relatively, are the same."""
+"""The relative difference below which makespans count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where, when and with what the benchmark ran."""
+    """The machine, time and software of the benchmark."""
 
     date: str
     cpu: str
     cores: int
     load: float
-    """Average over the minute before the start; it counts for the planning times only."""
+    """The load average over the minute before the start, which affects only planning times."""
     python: str
     versions: dict[str, str]
     seed: int
@@ -48,7 +48,7 @@ class Setting:
 
 
 def find_setting(seed: int, workers: int, seconds: float | None, limit: float) -> Setting:
-    """Look at this machine and what is installed."""
+    """Describe this machine and the installed packages."""
     packages = ("shoal", "anrg-saga", "wfcommons", "networkx", "numpy", "scipy")
     return Setting(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -65,7 +65,7 @@ def find_setting(seed: int, workers: int, seconds: float | None, limit: float) -
 
 
 class Report:
-    """The tables."""
+    """Return the tables."""
 
     def __init__(self, cases: Sequence[Case], contestants: Sequence[Contestant]) -> None:
         self._cases = cases
@@ -121,7 +121,7 @@ class Report:
         return title + "\n" + _aligned([head, *texts])
 
     def _row(self, name: str, ccrs: Sequence[float]) -> tuple[list[str], int, float]:
-        """The cells, and what rows are sorted by: few cases make no fair mean."""
+        """Return the cells and the sort key of a row; few cases make no fair mean."""
         cases = [case for case in self._cases if name in case.scores]
         ratio = _geometric(_ratio(case, case.scores[name]) for case in cases)
         by_ccr = [
@@ -139,7 +139,7 @@ class Report:
         return cells, -len(cases), ratio
 
     def _portfolio(self, ccr: float | None) -> float:
-        """The geometric mean if saga's best scheduler were known for each case."""
+        """Return the geometric mean if the best scheduler of saga were known for each case."""
         return _geometric(
             min(_ratio(case, case.scores[name]) for name in self._theirs if name in case.scores)
             for case in self._cases
@@ -181,7 +181,7 @@ class Report:
 
 
 def small_table(cases: Sequence[SmallCase]) -> str:
-    """Every contestant against both yardsticks."""
+    """Compare every contestant with both yardsticks."""
     rows = [["", "mean", "worst", "to optimum: mean", "worst", "optimal", "cases"]]
     names = dict.fromkeys(name for case in cases for name in case.scores)
     for name in names:
@@ -209,7 +209,7 @@ def _optimal(ratios: Sequence[float]) -> str:
 def save(
     path: Path, setting: Setting, cases: Sequence[Case], small_cases: Sequence[SmallCase]
 ) -> None:
-    """Write everything, each case included."""
+    """Write all scores, including each case."""
     record = {
         "setting": asdict(setting),
         "cases": [asdict(case) for case in cases],
@@ -245,7 +245,7 @@ def _cell(ratio: float) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Figures to the right, the first column to the left."""
+    """Format a table with right-aligned figures and a left-aligned first column."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(

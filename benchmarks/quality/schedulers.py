@@ -1,4 +1,4 @@
-"""saga's published schedulers as planners.
+"""Wrap saga's published schedulers as planners.
 
 1. They plan with the true costs: an edge takes as long as saving the output and fetching it.
 2. Each worker is a node; all are alike, and so are the links between them.
@@ -22,7 +22,7 @@ from shoal.types import TaskId, WorkerId
 from shoal.workflow import Workflow
 
 SEED = 1
-"""For the one scheduler that draws lots, WBA."""
+"""The seed of WBA, the only randomized scheduler."""
 
 SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "HEFT": saga.HeftScheduler,
@@ -51,16 +51,16 @@ BRUTE_FORCE: Callable[[], Scheduler] = saga.BruteForceScheduler
 
 
 class SagaPlanner:
-    """A planner that asks one of saga's schedulers."""
+    """A planner that uses one of saga's schedulers."""
 
     def __init__(self, make: Callable[[], Scheduler]) -> None:
         self._make = make
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """The scheduler's schedule as a plan.
+        """Convert the scheduler's schedule to a plan.
 
         Raises:
-            NoPlanError: It left tasks out.
+            NoPlanError: The schedule lacks tasks.
         """
         random.seed(SEED)
         schedule = self._make().schedule(_network(conditions.workers), _graph(workflow, conditions))
@@ -88,7 +88,7 @@ def _network(workers: int) -> Network:
 
 
 def _graph(workflow: Workflow, conditions: Conditions) -> TaskGraph:
-    """The workflow in saga's terms, in seconds; it must have one first and one last task."""
+    """Convert a workflow for saga, in seconds; it must have one first and one last task."""
     costs, resources = conditions.predictions.at("median"), conditions.resources
     nbytes: dict[TaskId, int] = {}
     nodes: list[Node] = []
@@ -117,7 +117,7 @@ def _name(named: str | Node | NetworkNode) -> str:
 
 
 class _Network(Network):
-    """saga's, with quick look-ups."""
+    """saga's class, with fast look-ups."""
 
     @cached_property
     def _nodes(self) -> Mapping[str, NetworkNode]:
@@ -136,7 +136,7 @@ class _Network(Network):
 
 
 class _Graph(TaskGraph):
-    """saga's, with quick look-ups."""
+    """saga's class, with fast look-ups."""
 
     @cached_property
     def _tasks(self) -> Mapping[str, Node]:

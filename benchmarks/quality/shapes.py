@@ -1,4 +1,4 @@
-"""`Shape`: a workflow with what its tasks take and give, known in advance.
+"""Define `Shape`, a workflow whose task times and output sizes are known in advance.
 
 1. Most come from the recipes of wfcommons, which were learnt from runs of scientific workflows; an
    edge is a file that a task reads and another wrote, and a task's output is all files it wrote.
@@ -33,22 +33,22 @@ RECIPES = {
 }
 
 SHORTEST = 0.001
-"""Seconds of a task that a recipe gives none."""
+"""The seconds of a task without a time in the recipe."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A workflow, and each task's seconds and output."""
+    """A workflow with each task's seconds and output size."""
 
     name: str
     workflow: Workflow
     seconds: Mapping[TaskId, float]
     nbytes: Mapping[TaskId, float]
-    """Only their proportions count: they are scaled to a ratio of communication to computation."""
+    """The output sizes, which are scaled to a ratio of communication to computation."""
 
     @cached_property
     def edges(self) -> tuple[tuple[TaskId, TaskId], ...]:
-        """Every output that a task takes: who gives it and who takes it."""
+        """The edges: every producer and consumer of an output."""
         upstream = self.workflow.upstream
         return tuple((source, task) for task, sources in upstream.items() for source in sources)
 
@@ -64,7 +64,7 @@ class Step:
 
 
 def shape_of(name: str, steps: Mapping[str, Step]) -> Shape:
-    """A shape from steps by their keys, each after those upstream of it."""
+    """Build a shape from steps by key, each after its upstream steps."""
     tasks: dict[str, Task[..., None]] = {}
     outputs: dict[str, Output[None]] = {}
     for key, step in steps.items():
@@ -82,11 +82,11 @@ def shape_of(name: str, steps: Mapping[str, Step]) -> Shape:
 
 
 def _nothing(*_: object) -> None:
-    """Stands for what a task would do: plans are only simulated."""
+    """Do nothing: plans are only simulated."""
 
 
 def generate(recipe: str, tasks: int, seed: int) -> Shape:
-    """A recipe's shape with about so many tasks."""
+    """Generate a recipe's shape with about this many tasks."""
     for count in range(tasks, 10 * tasks):
         random.seed(seed)
         np.random.seed(seed)
@@ -109,7 +109,7 @@ def generate(recipe: str, tasks: int, seed: int) -> Shape:
 
 
 def _sorted(steps: Mapping[str, Step]) -> dict[str, Step]:
-    """The steps, each after those upstream of it."""
+    """Return the steps, each after its upstream steps."""
     ordered: dict[str, Step] = {}
     open_ = list(steps)[::-1]
     while open_:
@@ -123,7 +123,7 @@ def _sorted(steps: Mapping[str, Step]) -> dict[str, Step]:
 
 
 def random_shape(tasks: int, seed: int) -> Shape:
-    """A small shape: every task needs the first, and the last needs every task."""
+    """Generate a small shape: every task depends on the first, and the last on every task."""
     rng = random.Random(seed)
     steps: dict[str, Step] = {}
     taken: set[str] = set()

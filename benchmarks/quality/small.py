@@ -1,4 +1,4 @@
-"""Workflows so small that every plan can be tried.
+"""Compare planners on workflows so small that every plan can be tried.
 
 Two yardsticks: saga's brute force, whose best schedule in its own model is simulated here like any
 other plan, and the best makespan that any plan has in Shoal's simulator. They differ because a
@@ -18,18 +18,18 @@ from shoal.types import TaskId, WorkerId
 from shoal.workflow import Workflow
 
 SMALLEST, SPAN = 6, 5
-"""The fewest tasks, and how many sizes there are."""
+"""The fewest tasks, and the number of sizes."""
 
 SCHEDULES = 30_000
-"""How many schedules brute force may have to try; it tries some 5,000 to 10,000 a second."""
+"""The most schedules for brute force, which tries 5,000 to 10,000 per second."""
 
 FEWEST_ORDERS = 8
-"""With fewer orders of its tasks a shape is hardly more than a chain."""
+"""The fewest orders of tasks; with fewer, a shape is hardly more than a chain."""
 
 
 @dataclass(slots=True)
 class SmallCase:
-    """A small shape, its yardsticks, and what each contestant made of it."""
+    """A small shape with its yardsticks and each contestant's score."""
 
     shape: str
     ccr: float
@@ -40,7 +40,7 @@ class SmallCase:
 
 
 def small_shapes(number: int, seed: int) -> Iterator[tuple[Shape, int]]:
-    """Random shapes for two and three workers in turn, none beyond brute force."""
+    """Generate random shapes for two and three workers in turn, small enough for brute force."""
     found = (
         (random_shape(SMALLEST + step // 2 % SPAN, seed + step), 2 + step % 2) for step in count()
     )
@@ -71,7 +71,7 @@ def contend_small(
 
 
 def optimum(workflow: Workflow, costs: FixedCosts, terms: Terms) -> float:
-    """The shortest makespan of any plan without duplicates, of all places and all orders."""
+    """Return the shortest makespan over all placements and orders, without duplicates."""
     ranked = [{task: rank for rank, task in enumerate(order)} for order in orders(workflow)]
     return min(
         simulated(Plan(workflow, placements, linger=None, ranks=ranks), costs, terms)[0]
@@ -86,7 +86,7 @@ def _placement(worker: int) -> Placement:
 
 
 def _places(tasks: int, workers: int) -> Iterator[tuple[int, ...]]:
-    """Every way to share tasks among workers that are all alike."""
+    """Yield every way to distribute tasks among identical workers."""
     if not tasks:
         yield ()
         return
@@ -96,7 +96,7 @@ def _places(tasks: int, workers: int) -> Iterator[tuple[int, ...]]:
 
 
 def orders(workflow: Workflow, begun: tuple[TaskId, ...] = ()) -> Iterator[tuple[TaskId, ...]]:
-    """Every order of a workflow's tasks in which each comes after its upstream tasks."""
+    """Yield every topological order of a workflow's tasks."""
     if len(begun) == len(workflow):
         yield begun
     for task, sources in workflow.upstream.items():

@@ -15,6 +15,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from shoal import engine_hook
+
 if sys.platform == "win32":
     from shoal.errors import UnsupportedSystem
 
@@ -23,9 +25,11 @@ if sys.platform == "win32":
     raise SystemExit(f"error: {problem}") if command else problem
 
 if TYPE_CHECKING:
+    from shoal.client.run import Run
     from shoal.engine import compute, plan, submit
     from shoal.execution.costs import Costs
     from shoal.execution.plan import Placement, Plan, Prewarm
+    from shoal.farm.streams import Farm, Pipeline
     from shoal.integrations.executor import ShoalExecutor
     from shoal.planning.auto import AutoPlanner
     from shoal.planning.base import Conditions, Optimization, Planner
@@ -38,10 +42,8 @@ if TYPE_CHECKING:
     from shoal.planning.preview import Preview
     from shoal.planning.uniform import UniformPlanner
     from shoal.planning.wukong import WukongPlanner
-    from shoal.run import Run
     from shoal.session import Session
     from shoal.settings import Settings, options
-    from shoal.streams import Farm, Pipeline
     from shoal.types import SLA, Percentile, Resources, TaskId, WorkerId
     from shoal.workflow import Output, Task, Workflow, task
 
@@ -88,9 +90,11 @@ __all__ = [
 ]
 
 _WHERE = {
+    "client.run": ("Run",),
     "engine": ("compute", "plan", "submit"),
     "execution.costs": ("Costs",),
     "execution.plan": ("Placement", "Plan", "Prewarm"),
+    "farm.streams": ("Farm", "Pipeline"),
     "integrations.executor": ("ShoalExecutor",),
     "planning.auto": ("AutoPlanner",),
     "planning.base": ("Conditions", "Optimization", "Planner"),
@@ -103,16 +107,23 @@ _WHERE = {
     "planning.preview": ("Preview",),
     "planning.uniform": ("UniformPlanner",),
     "planning.wukong": ("WukongPlanner",),
-    "run": ("Run",),
     "session": ("Session",),
     "settings": ("Settings", "options"),
-    "streams": ("Farm", "Pipeline"),
     "types": ("SLA", "Percentile", "Resources", "TaskId", "WorkerId"),
     "workflow": ("Output", "Task", "Workflow", "task"),
 }
-"""Names are loaded when they are first used: a worker needs few of them, and starts sooner."""
+"""Where names come from. Each is loaded on first use: a worker needs few, and starts sooner."""
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
-_MODULE_OF["DAGTask"] = "workflow"  # `task` under the name that the papers use
+_MODULE_OF["DAGTask"] = "workflow"  # what the papers call `task`
+
+
+def _load_engine() -> engine_hook.Engine:
+    from shoal.engine import default_engine
+
+    return default_engine
+
+
+engine_hook.load_engine_by(_load_engine)
 
 
 def __getattr__(name: str) -> Any:

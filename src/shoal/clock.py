@@ -1,7 +1,7 @@
-"""Time as an interface: the real clock sleeps, the virtual clock jumps.
+"""Time as an interface: real time passes, virtual time jumps.
 
-Seconds as float. `RealClock` counts seconds since the epoch, but never goes backwards within a
-process and is the same for all processes of a machine to within microseconds.
+Time is float seconds. `RealClock` counts seconds since the epoch and never jumps. By default it
+tells the time of this process. Times that several processes compare come from `Store.clock`.
 """
 
 import heapq
@@ -18,18 +18,26 @@ class Clock(Protocol):
         ...
 
 
-class RealClock:
-    """Wall time at the process's start, advanced by the monotonic clock."""
+_WALL_AHEAD = time.time() - time.monotonic()
+"""How far the wall clock was ahead of the monotonic clock when the process started."""
 
-    _offset = time.time() - time.monotonic()
+
+class RealClock:
+    """The monotonic clock, advanced by a fixed number of seconds."""
+
+    __slots__ = ("_ahead",)
+
+    def __init__(self, ahead: float = _WALL_AHEAD) -> None:
+        """Make a clock that is `ahead` seconds ahead of the monotonic clock."""
+        self._ahead = ahead
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self._offset + time.monotonic()
+        return self._ahead + time.monotonic()
 
 
 class VirtualClock:
-    """A clock that jumps to the next thing due; ties keep the order of the asking."""
+    """A clock that jumps to the next callback; those due at the same time run in call order."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -41,12 +49,12 @@ class VirtualClock:
         return self._now
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
-        """Call `callback` when the clock reaches `when` (now, if that has passed)."""
+        """Call `callback` when the clock reaches `when`; at once if that has passed."""
         self._count += 1
         heapq.heappush(self._due, (max(when, self._now), self._count, callback))
 
     def run(self) -> None:
-        """Jump from one due callback to the next until none is left."""
+        """Jump from callback to callback until none is left."""
         while self._due:
             self._now, _, callback = heapq.heappop(self._due)
             callback()

@@ -1,8 +1,8 @@
 """Dask on Shoal: `x.compute(scheduler=shoal.dask.get)`.
 
-Importing this module also makes "shoal" a scheduler's name, so that
-`dask.config.set(scheduler="shoal")` and `DASK_SCHEDULER=shoal` work, and makes shuffling by tasks
-the default, since workers of Shoal share no disk.
+Importing this module also registers the scheduler "shoal", for `dask.config.set(scheduler="shoal")`
+and `DASK_SCHEDULER=shoal`, and makes shuffling by tasks the default, since Shoal's workers share no
+disk.
 """
 
 from __future__ import annotations

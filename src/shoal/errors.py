@@ -1,46 +1,51 @@
-"""Every exception of Shoal, by who is at fault.
+"""Define every exception that Shoal raises, grouped by who is at fault.
 
     ShoalError
     ├── UsageError                 the caller
-    │   ├── SettingsError          a setting is unknown or ill-typed
+    │   ├── SettingsError          a setting is unknown or has the wrong type
     │   ├── WorkflowError          the workflow can't be built or planned
-    │   │   └── PlanError          a planner's plan breaks a rule
-    │   ├── NotPicklable           a function or an argument can't travel
-    │   └── UnknownRun             no run of that name is known
-    │       └── NothingKept        nothing is kept of it that could be resumed
+    │   │   └── PlanError          a plan breaks a rule
+    │   ├── NotPicklable           a value can't be pickled
+    │   ├── CodeTooLarge           the project's modules are too large to send
+    │   ├── RunGoesOn              a detached run outlives the session that waited for it
+    │   └── UnknownRun             no run has this id
+    │       └── NothingKept        the run has no saved outputs to resume from
     ├── TaskError                  the user's code
-    │   ├── TaskTimeout            it took longer than its timeout
-    │   ├── OutOfMemory            it exceeded its worker's memory limit
-    │   ├── InputChanged           it changed an input in place, and `check_inputs` is set
-    │   └── WorkerDied             it ended its worker's process
-    ├── RunEnded                   somebody ended the run
-    │   ├── RunCancelled
-    │   ├── RunTimeout             the result wasn't there in time
-    │   └── RunStuck               nothing went on any more
+    │   ├── TaskTimeout            the task exceeded its timeout
+    │   ├── OutOfMemory            the task exceeded its worker's memory limit
+    │   ├── InputChanged           the task modified an input in place (`check_inputs` is set)
+    │   └── WorkerDied             the task killed its worker's process
+    ├── RunEnded                   the run ended without a result
+    │   ├── RunCancelled           it was cancelled
+    │   ├── RunTimeout             the result was not ready in time
+    │   └── RunStuck               the run stopped making progress
     ├── PlatformError              the platform
-    │   ├── GatewayUnavailable     nobody answers
-    │   │   └── TokenRefused       the gateway doesn't accept the token
-    │   └── GatewayRefused         the gateway understood, and says no
-    │       └── GatewayBusy        for now: too many requests, or too many workers wait
+    │   ├── GatewayUnavailable     the gateway can't be reached
+    │   │   └── TokenRefused       the gateway rejected the token
+    │   ├── GatewayRefused         the gateway rejected the request
+    │   │   └── GatewayBusy        the gateway is overloaded; retry later
+    │   └── EnvironmentMismatch    workers have other versions than the client
     ├── StoreError                 the store
-    │   ├── StoreUnavailable       nobody answers, or not in our language
-    │   │   ├── StoreInterrupted   the connection broke, or the server isn't ready yet
-    │   │   └── ShardUnavailable   one of several servers stays away
-    │   ├── ShardLost              one of several servers has lost outputs
-    │   ├── StoreRefused           a wrong password, a full memory or disk, a wrong command
-    │   ├── Tampered               a blob's signature is wrong
-    │   ├── RunOver                the run, or this start of the worker, is over
-    │   └── RunLost                the store no longer has a run that nobody has ended
-    ├── HistoryError               the history can't be opened or written to
+    │   ├── StoreUnavailable       the store can't be reached
+    │   │   ├── StoreInterrupted   the connection dropped, or the server is still loading
+    │   │   └── ShardUnavailable   one of several servers can't be reached
+    │   ├── ShardLost              one of several servers lost its outputs
+    │   ├── StoreRefused           the store returned an error
+    │   ├── Tampered               a blob has an invalid signature
+    │   ├── CodeLost               the store lost the project's modules
+    │   ├── RunOver                the run has ended, or the worker has been restarted
+    │   └── RunLost                the store lost the run's data
+    ├── HistoryError               the history can't be opened or written
     │   ├── HistoryLocked          another process is writing to it
-    │   └── HistoryDamaged         something in it can't be read
-    ├── NoThread                   the system lets this process start no more threads
-    ├── UnsupportedSystem          Shoal doesn't run on this operating system
-    ├── RemoteTraceback            where on a worker an exception was raised: its cause
-    └── ProtocolViolation          ourselves
+    │   ├── HistoryTooNew          a newer version of Shoal wrote it
+    │   └── HistoryDamaged         it can't be read
+    ├── NoThread                   the system refuses to start another thread
+    ├── UnsupportedSystem          Shoal doesn't support this operating system
+    ├── RemoteTraceback            the worker's traceback, as an exception's cause
+    └── ProtocolViolation          Shoal itself: a bug
 
-A constructor takes facts, keeps them as attributes and writes the message. All survive pickling.
-A `TaskError` that `compute()` raises is an instance of the user's own exception's class, too.
+Each constructor takes facts, stores them as attributes and builds the message. Every exception can
+be pickled. A `TaskError` raised by `compute()` is also an instance of the user's exception class.
 """
 
 import re
@@ -48,26 +53,26 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-_ENDED_TWICE = re.compile(r"(?<=[^\s.!?/])([.!?])\.(?=\s|$)")
-"""A sentence that ends with one that was quoted."""
+_DOUBLE_STOP = re.compile(r"(?<=[^\s.!?/])([.!?])\.(?=\s|$)")
+"""The second full stop after a message that was quoted with its own."""
 
 
 class ShoalError(Exception):
-    """The base of every exception of Shoal."""
+    """The base class of every Shoal exception."""
 
     def __str__(self) -> str:
-        return _ENDED_TWICE.sub(r"\1", super().__str__())
+        return _DOUBLE_STOP.sub(r"\1", super().__str__())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
 def suggestion(name: str, names: Sequence[str]) -> str:
-    """The nearest of the names that there are, or all of them."""
+    """Return a hint that names the closest match, or else every valid name."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, names, 1, 0.4)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
+    return f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(names)}."
 
 
 def _rebuild(kind: type[ShoalError], args: tuple[Any, ...], facts: dict[str, Any]) -> ShoalError:
@@ -78,11 +83,11 @@ def _rebuild(kind: type[ShoalError], args: tuple[Any, ...], facts: dict[str, Any
 
 
 class UsageError(ShoalError):
-    """The caller asked for something that can't be."""
+    """The caller made a mistake."""
 
 
 class SettingsError(UsageError):
-    """A setting is unknown or ill-typed."""
+    """A setting is unknown or has the wrong type."""
 
 
 class WorkflowError(UsageError):
@@ -90,62 +95,89 @@ class WorkflowError(UsageError):
 
 
 class PlanError(WorkflowError):
-    """A planner's plan breaks a rule."""
+    """A plan breaks a rule, so workers can't execute it."""
 
     def __init__(self, rule: str, where: str) -> None:
         self.rule = rule
         self.where = where
-        super().__init__(f"The plan can't be carried out: {rule}, but {where}.")
+        super().__init__(f"Invalid plan: {rule}, but {where}.")
 
 
 class NotPicklable(UsageError):
-    """A function, an argument or an output can't travel between processes."""
+    """A function, an argument or an output can't be pickled."""
 
     def __init__(self, what: str, reason: str) -> None:
         self.what = what
         self.reason = reason
         super().__init__(
             f"{what} can't be sent to another process: {reason}. Pass and return plain data. "
-            "Create locks and connections, and open files, inside the task that uses them."
+            "Open files and create locks and connections inside the task that uses them."
+        )
+
+
+class CodeTooLarge(UsageError):
+    """The modules of the user's project, and the data among them, are too large to send."""
+
+    def __init__(self, nbytes: int, limit: int, largest: Sequence[tuple[str, int]]) -> None:
+        self.nbytes = nbytes
+        self.limit = limit
+        self.largest = tuple(largest)
+        named = ", ".join(f"{path} ({size / 2**20:.1f} MB)" for path, size in largest)
+        super().__init__(
+            f"The project that workers need has {nbytes / 2**20:.1f} MB, but only "
+            f"{limit / 2**20:.0f} MB may travel. The largest parts are {named}. Leave out what "
+            f"tasks don't read with exclude_files={largest[0][0]!r} (patterns such as '*.csv', "
+            "comma-separated), or pass the data as arguments of tasks."
+        )
+
+
+class RunGoesOn(UsageError):
+    """A detached run goes on, but the session that waited for it has been closed."""
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(
+            f"run {run} goes on, but the session that waited for it has been closed. "
+            f"`shoal attach {run}` waits for it."
         )
 
 
 class UnknownRun(UsageError):
-    """No run of that name is known."""
+    """No run has this id."""
 
     def __init__(self, run: str) -> None:
         self.run = run
-        super().__init__(f"There is no run {run!r}. `shoal runs` lists the runs that are known.")
+        super().__init__(f"There is no run {run!r}. List all known runs with `shoal runs`.")
 
 
 class NothingKept(UnknownRun):
-    """Nothing is kept of a run that could be resumed."""
+    """The run has no saved outputs to resume from."""
 
     def __init__(self, run: str) -> None:
         self.run = run
         UsageError.__init__(
             self,
-            f"Nothing is kept of a run {run!r}: it has succeeded, its client was killed, or it was "
-            "kept for as long, or as much, as keep_seconds and keep_mb say. Run the workflow again "
-            "without resume=.",
+            f"Run {run!r} can't be resumed, because none of its outputs are saved: it succeeded, "
+            "its client was killed, or its outputs expired (see keep_seconds and keep_mb). Run the "
+            "workflow again without resume=.",
         )
 
 
 class UnsupportedSystem(ShoalError, ImportError):
-    """Shoal doesn't run on this operating system."""
+    """Shoal doesn't support this operating system."""
 
     def __init__(self) -> None:
-        super().__init__("Shoal runs on Linux and macOS; on Windows, use it in WSL 2.")
+        super().__init__("Shoal supports Linux and macOS. On Windows, run it in WSL 2.")
 
 
 class TaskError(ShoalError):
-    """A task failed, and with it the run; the user's exception is the cause.
+    """A task failed and made its run fail; the user's exception is the `__cause__`.
 
-    It is an instance of that exception's class, too, so `except ValueError` catches it.
+    It is also an instance of that exception's class, so `except ValueError` catches it.
     """
 
     advice = ""
-    """What to do about it; `{run}` stands for the run's id."""
+    """How to fix the problem; `{run}` is replaced by the run's id."""
 
     def __init__(
         self,
@@ -195,9 +227,9 @@ def _shortened(names: Sequence[str], most: int = 3) -> str:
 
 
 class TaskTimeout(TaskError):
-    """A task took longer than its timeout."""
+    """A task exceeded its timeout."""
 
-    advice = "Raise the limit with @task(timeout=…) or split the task."
+    advice = "Raise the limit with @task(timeout=…), or split the task."
 
 
 class OutOfMemory(TaskError):
@@ -207,22 +239,22 @@ class OutOfMemory(TaskError):
 
 
 class InputChanged(TaskError):
-    """A task changed an input in place; only found if `check_inputs` is set."""
+    """A task modified an input in place; detected only if `check_inputs` is set."""
 
     advice = (
-        "Other tasks may share its inputs, so have it change a copy (list(x), x.copy(), "
-        "copy.deepcopy(x)) and return that."
+        "Other tasks may share the input. Modify a copy instead (list(x), x.copy(), "
+        "copy.deepcopy(x)) and return it."
     )
 
 
 class WorkerDied(TaskError):
-    """A task ended its worker's process."""
+    """A task killed its worker's process."""
 
     advice = "`shoal logs {run}` shows what it printed."
 
 
 class RunEnded(ShoalError):
-    """Somebody ended the run before it had a result."""
+    """The run ended without a result."""
 
 
 class RunCancelled(RunEnded):
@@ -234,7 +266,7 @@ class RunCancelled(RunEnded):
 
 
 class RunTimeout(RunEnded):
-    """The result wasn't there in time; the run goes on unless it is cancelled."""
+    """The result was not ready in time; the run continues unless it is cancelled."""
 
     def __init__(self, run: str, seconds: float, state: str) -> None:
         self.run = run
@@ -244,61 +276,65 @@ class RunTimeout(RunEnded):
 
 
 class RunStuck(RunEnded):
-    """Nothing went on any more, and nobody was executing a task."""
+    """The run stopped making progress while no task was executing."""
 
     def __init__(self, run: str, seconds: float, waits_for: str) -> None:
         self.run = run
         self.seconds = seconds
         self.waits_for = waits_for
         super().__init__(
-            f"run {run} is stuck: no task was executing and nothing has happened for "
+            f"run {run} is stuck: no task is executing and nothing has happened for "
             f"{seconds:.0f} s. {waits_for} `shoal logs {run}` shows what its tasks printed."
         )
 
 
 class PlatformError(ShoalError):
-    """The platform that runs the workers."""
+    """The platform that runs workers failed."""
 
 
 class GatewayUnavailable(PlatformError):
-    """Nobody answers at the gateway's address, or something else than a gateway does."""
+    """No gateway answers at the gateway's address."""
 
 
 class TokenRefused(GatewayUnavailable):
-    """The gateway doesn't accept the token."""
+    """The gateway rejected the token."""
 
     def __init__(self, url: str, *, fixed: bool) -> None:
         self.url = url
         self.fixed = fixed
-        cure = (
-            "The token that is set isn't the gateway's: a gateway has a new one each time it is "
-            "started, unless SHOAL_TOKEN is set for it. Set token, or SHOAL_TOKEN, to what is in "
-            "its token file now; on its machine leave both out."
+        advice = (
+            "The configured token is not the gateway's. A gateway creates a new token each time it "
+            "starts, unless it is started with SHOAL_TOKEN. Set token or SHOAL_TOKEN to the "
+            "contents of its token file; on the gateway's own machine, leave both unset."
             if fixed
-            else "The token in the file that `shoal gateway` wrote isn't the one of what answers "
-            "there now: is that your gateway? Restart it, or set token."
+            else "The token came from the file that `shoal gateway` wrote, but another server may "
+            "be using that port now. Restart your gateway, or set token."
         )
-        super().__init__(f"The gateway at {url} doesn't accept our token. {cure}")
+        super().__init__(f"The gateway at {url} rejected the token. {advice}")
 
 
 class GatewayRefused(PlatformError):
-    """The gateway understood the request, and refuses it."""
+    """The gateway rejected the request."""
 
 
 class GatewayBusy(GatewayRefused):
-    """The gateway refuses for now: too many requests, or too many workers wait."""
+    """The gateway has too many requests or too many queued workers; retry later."""
+
+
+class EnvironmentMismatch(PlatformError):
+    """Workers have another version of Python, of Shoal or of a package than the client."""
 
 
 class StoreError(ShoalError):
-    """The store that workers coordinate through."""
+    """The store that workers coordinate through failed."""
 
 
 class StoreUnavailable(StoreError):
-    """Nobody answers at the store's address, or something else than a store does."""
+    """No store answers at the store's address."""
 
 
 class StoreInterrupted(StoreUnavailable):
-    """The connection broke, or the server isn't ready yet: the same may work in a moment."""
+    """The connection dropped, or the server is still loading; a retry may succeed."""
 
     def __init__(self, reason: str, server: str = "") -> None:
         self.reason = reason
@@ -307,39 +343,43 @@ class StoreInterrupted(StoreUnavailable):
 
 
 class ShardUnavailable(StoreUnavailable):
-    """One of the servers that a run's outputs are spread over stays away; the others answer."""
+    """One of the servers that hold a run's outputs can't be reached; the others answer."""
 
 
 class ShardLost(StoreError):
-    """One of the servers that a run's outputs are spread over no longer has them."""
+    """One of the servers that hold a run's outputs has lost them."""
 
 
 class StoreRefused(StoreError):
-    """The store answered with an error: a wrong password, a full memory, a wrong command."""
+    """The store returned an error, such as a wrong password, no memory or an unknown command."""
 
 
 class Tampered(StoreError):
-    """A blob's signature is wrong: it was damaged, or not written by this run."""
+    """A blob has an invalid signature: it was damaged, or another run wrote it."""
+
+
+class CodeLost(StoreError):
+    """The store no longer has the modules of the user's project."""
 
 
 class RunOver(StoreError):
-    """The run has ended, or a newer start of this worker has taken over."""
+    """The run has ended, or a restart of this worker has taken over."""
 
 
 class RunLost(StoreError):
-    """The store no longer has a run that nobody has ended."""
+    """The store lost the data of a run that had not ended."""
 
     def __init__(self, run: str) -> None:
         self.run = run
         super().__init__(
-            f"run {run} is lost: the store has been restarted without its data, or they were "
-            "deleted. Run it again. With durable=True the embedded server would have kept it; a "
-            "server of your own does with `appendonly yes`."
+            f"run {run} is lost: the store was restarted without its data, or the data was "
+            "deleted. Run it again. To survive a restart, set durable=True for the embedded "
+            "server, or `appendonly yes` in your own."
         )
 
 
 class HistoryError(ShoalError):
-    """The history can't be opened or written to."""
+    """The history can't be opened or written."""
 
     def __init__(self, where: str, reason: str) -> None:
         self.where = where
@@ -347,18 +387,25 @@ class HistoryError(ShoalError):
         super().__init__(f"The history in {where} can't be used: {reason}. {self._advice()}")
 
     def _advice(self) -> str:
-        return "Set `folder` to a folder that can be written to, or history=False."
+        return "Set `folder` to a writable folder, or set history=False."
 
 
 class HistoryLocked(HistoryError):
-    """Another process is writing to the history, and for too long."""
+    """Another process kept the history locked for too long."""
 
     def _advice(self) -> str:
-        return "Another process is writing to it: try again when that has ended."
+        return "Another process is writing to it; try again when that process has finished."
+
+
+class HistoryTooNew(HistoryError):
+    """A newer version of Shoal wrote the history, so this one leaves it alone."""
+
+    def _advice(self) -> str:
+        return "Upgrade Shoal, or set `folder` to a different folder."
 
 
 class HistoryDamaged(HistoryError):
-    """Something in the history can't be read; of runs of a single workflow, if there is a name."""
+    """The history can't be read: only the runs of workflow `name`, if one is given."""
 
     def __init__(self, where: str, reason: str, name: str = "") -> None:
         self.name = name
@@ -366,28 +413,30 @@ class HistoryDamaged(HistoryError):
 
     def _advice(self) -> str:
         if self.name:
-            return f"`shoal history clear {shlex.quote(self.name)}` forgets its workflow's runs."
-        return "`shoal history clear --all` begins it anew."
+            return (
+                f"Delete this workflow's runs with `shoal history clear {shlex.quote(self.name)}`."
+            )
+        return "Start a new history with `shoal history clear --all`."
 
 
 class NoThread(ShoalError):
-    """The system lets this process start no more threads."""
+    """The system refuses to start another thread."""
 
     def __init__(self, run: str, reason: str) -> None:
         self.run = run
         self.reason = reason
         super().__init__(
-            f"run {run} can't be watched: {reason}. The user, or the container, has too many "
-            "processes: end some, or raise the limit (`ulimit -u`, `--pids-limit`)."
+            f"run {run} can't be monitored: {reason}. The user or the container has too many "
+            "processes; stop some, or raise the limit (`ulimit -u`, `--pids-limit`)."
         )
 
 
 class RemoteTraceback(ShoalError):
-    """Where on a worker an exception was raised; never raised, but the cause of that one."""
+    """The worker's traceback, set as the cause of the exception that was raised there."""
 
     def __str__(self) -> str:
         return f"\n{self.args[0].rstrip()}"
 
 
 class ProtocolViolation(ShoalError):
-    """An event that doesn't fit the worker's state: a defect of Shoal."""
+    """An event is invalid in the worker's state, which is a bug in Shoal."""

@@ -1,6 +1,6 @@
-"""Run `joblib.Parallel`, and what is built on it, on Shoal: `joblib.parallel_config("shoal")`.
+"""joblib on Shoal: `joblib.parallel_config("shoal")` for `joblib.Parallel` and what is built on it.
 
-Importing this module is what makes the name known to joblib.
+Importing this module registers the backend with joblib.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Folders and files that only their user can enter, read or write, whatever the umask is.
+"""Folders and files that only their user can enter, read or write, whatever the umask.
 
-1. A folder is made with mode 700, and so are its missing parents; a file with mode 600.
-2. What an earlier version left open in the data folder is closed: others lose their permissions
-   for whatever belongs to this user. Links are left alone, and so are open secrets, which nobody
-   may trust any more.
+1. A folder, and each missing parent, is made with mode 700, and a file with mode 600.
+2. What an earlier version left open to others in the data folder is closed, if it belongs to this
+   user. Links stay as they are, and so do open secrets, which nobody may trust any more.
 3. A data folder that the user names may hold other things. Those, and the folders that hold them,
    stay as they are.
 4. A folder of another user is refused: its owner could replace what is in it.
@@ -15,6 +14,7 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,9 +22,11 @@ from pathlib import Path
 from shoal.errors import SettingsError
 
 _OTHERS = 0o077
+_KEY_NBYTES = 32
 _RUN = r"(farm-)?\d{4}-\d{6}-[0-9a-f]{6}"
 _OURS = re.compile(
-    r"history(-\d+)?\.sqlite.* | cache\.key(\.[0-9a-f]+)?"
+    r"history(-\d+)?\.sqlite.* | (cache | deployment)\.key(\.[0-9a-f]+)?"
+    r"| deployments(/[0-9a-f]+\.json)?"
     rf"| logs(/{_RUN}\.jsonl)? | (unfinished | kept)(/{_RUN}(\.\d+)?)?"
     r"| cache(/nbytes | /unfinished(/[0-9a-f]+)? | /entries(/[^/]+(/[0-9a-f]+)?)?)?"
     r"| store(/[a-z]+\.lock | /server\.log | /temp-.+ | /appendonlydir(/[^/]+)?)?",
@@ -32,17 +34,17 @@ _OURS = re.compile(
 )
 """What Shoal writes in a data folder."""
 _ANYTHING = re.compile(r"(?s:.*)")
-_SECRET = re.compile(r"cache\.key.*|(unfinished|kept)/.+")
-"""Files that were always closed, and whose readers refuse an open one: it may be known to others,
-or written by them. Closing it would hide that."""
+_SECRET = re.compile(r"(cache|deployment)\.key.*|(unfinished|kept|deployments)/.+")
+"""Files that were always closed. Readers refuse an open one, which others may have read or written;
+closing it would hide that."""
 _MANY = "cache"
-"""Has too many files to look at each time; its entries were never open."""
+"""A folder with too many files to check each time; its entries were never open."""
 _seen: set[tuple[str, int]] = set()
-"""Data folders that this process has looked through, with their modes."""
+"""Data folders that this process has checked, with their modes."""
 
 
 def private_folder(folder: Path) -> Path:
-    """A folder of this user's: made if it isn't there, refused if it is another user's."""
+    """A folder of this user: made if it is missing, refused if another user owns it."""
     try:
         _make(folder)
     except FileNotFoundError:
@@ -58,7 +60,7 @@ def private_folder(folder: Path) -> Path:
 
 
 def guarded_folder(folder: Path) -> Path:
-    """Shoal's own folder in a place where everybody may make one: made, or closed if it is open."""
+    """Shoal's folder in one that all users share: made if missing, closed if open to others."""
     with contextlib.suppress(FileExistsError):
         _make(folder)
     found = folder.lstat()
@@ -69,11 +71,11 @@ def guarded_folder(folder: Path) -> Path:
 
 
 def data_folder(folder: Path, *, named: bool) -> Path:
-    """A data folder in which what Shoal has made is closed to others.
+    """The data folder, after closing what Shoal has made in it to others.
 
     Args:
-        folder: It needn't be there yet; who writes to it makes it.
-        named: The user chose it, so it may hold other things.
+        folder: Its path; it needn't exist yet, and is made by the first write.
+        named: Whether the user chose it, so that it may hold other things.
     """
     try:
         found = folder.stat()
@@ -82,12 +84,12 @@ def data_folder(folder: Path, *, named: bool) -> Path:
     if found.st_uid != os.getuid():
         raise SettingsError(
             f"The data folder {folder} belongs to another user, who could read and replace what "
-            "is kept there: set `folder` to one of your own."
+            "is in it: set `folder` to one of your own."
         )
     if stat.S_ISDIR(found.st_mode) and (str(folder), found.st_mode) not in _seen:
         try:
             alone = _close_within(folder, "", _OURS if named else _ANYTHING)
-            if (alone or not named) and not found.st_mode & stat.S_ISVTX:  # all share /tmp
+            if (alone or not named) and not found.st_mode & stat.S_ISVTX:  # such as /tmp
                 _close(folder, found.st_mode)
         except OSError as error:
             raise SettingsError(
@@ -117,9 +119,9 @@ def write_private(path: Path, content: Iterable[bytes | bytearray | memoryview])
 
 
 def private_file(path: Path) -> Path:
-    """A file of this user's: made empty if it isn't there, refused if it is another user's.
+    """A file of this user: made empty if it is missing, refused if another user owns it.
 
-    One that is there is neither opened nor closed, which would end locks of SQLite on it.
+    An existing file isn't opened: closing it would end SQLite's locks on it.
     """
     try:
         write_private(path, [])
@@ -130,13 +132,32 @@ def private_file(path: Path) -> Path:
 
 
 def read_private(path: Path) -> bytes | None:
-    """What is in a file; None if it is another user's, or others can read or write it."""
+    """A file's content; None if another user owns it, or can read or write it."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         return file.read() if is_private(os.fstat(file.fileno())) else None
 
 
+def private_key(path: Path) -> bytes:
+    """A key of this user, from a file; made if it is missing or others can read it."""
+    for _ in range(3):  # another process may make one at the same time
+        with contextlib.suppress(FileNotFoundError):
+            key = read_private(path)
+            if key is not None and len(key) == _KEY_NBYTES:
+                return key
+            path.unlink(missing_ok=True)
+        private_folder(path.parent)
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        try:
+            write_private(fresh, [secrets.token_bytes(_KEY_NBYTES)])
+            with contextlib.suppress(FileExistsError):
+                os.link(fresh, path)
+        finally:
+            fresh.unlink(missing_ok=True)
+    raise OSError(f"{path} changes all the time")
+
+
 def is_private(found: os.stat_result) -> bool:
-    """Whether a file is this user's, and nobody else can read or write it."""
+    """Whether this user owns a file, and nobody else can read or write it."""
     return found.st_uid == os.getuid() and not found.st_mode & _OTHERS
 
 
@@ -151,7 +172,7 @@ def _foreign(path: Path) -> PermissionError:
 
 
 def _close_within(folder: Path, within: str, ours: re.Pattern[str]) -> bool:
-    """Close what Shoal has made in a folder; whether nothing else is in it."""
+    """Close what Shoal has made in a folder; returns whether it holds nothing else."""
     alone = True
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -163,7 +184,7 @@ def _close_within(folder: Path, within: str, ours: re.Pattern[str]) -> bool:
 
 
 def _closed(entry: os.DirEntry[str], name: str, ours: re.Pattern[str]) -> bool:
-    """Close what Shoal has made; False: it has not, or not all that is in it."""
+    """Close an entry and what is in it; False if Shoal hasn't made all of that."""
     found = entry.stat(follow_symlinks=False)
     if found.st_uid != os.getuid() or stat.S_ISLNK(found.st_mode):
         return False
@@ -183,5 +204,5 @@ def _close(path: Path, mode: int) -> None:
     try:
         path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
     except OSError as error:
-        if error.errno != errno.EROFS:  # nothing is written there either
+        if error.errno != errno.EROFS:  # nobody writes to a read-only disk
             raise

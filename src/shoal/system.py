@@ -1,9 +1,9 @@
-"""What the system offers: the one room that knows Linux from other POSIX systems.
+"""What the operating system offers: the only module that tells Linux from other POSIX systems.
 
-1. Each function works on every POSIX system. Linux has a better way for some, which is used there.
-2. `SHOAL_PORTABLE=1` hides those ways, so that Linux offers no more than macOS does; `LINUX` is
-   false then. Zygotes and their sandboxes inherit it.
-3. Nobody else asks which system this is.
+1. Each function works on every POSIX system, and uses what Linux does better where it can.
+2. `SHOAL_PORTABLE=1` hides what only Linux has, as if this were macOS: `LINUX` is false then.
+   Zygotes and their sandboxes inherit it.
+3. No other module asks which system this is.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import contextlib
 import functools
 import os
 import resource
-import secrets
 import signal
-import stat
 import sys
 import tempfile
 import threading
@@ -32,17 +30,17 @@ LIMITS_DATA = LINUX
 """Whether the system refuses memory beyond `RLIMIT_DATA`."""
 _LOOK = 0.5
 LOOK_SECONDS = None if LINUX else _LOOK
-"""How often to look whether the parent has ended, where the system doesn't end its children."""
+"""How often to check for the parent's end, where the system doesn't end its children."""
 
 _IOV_MAX = 512
 MOST_AT_ONCE = 1 << 30
-"""Bytes that every system takes in one call; some refuse 2 GiB."""
+"""Bytes that every system accepts in one call; some refuse 2 GiB."""
 _SHORT = 40
-"""Bytes of a path."""
+"""The length of a path, in bytes, that leaves room for a socket's name."""
 _SHARED_MEMORY = Path("/dev/shm")
 _GROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _UNKNOWN_NBYTES = 4 << 30
-"""What a machine is taken to have that doesn't tell."""
+"""The memory to assume if the machine doesn't say."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _KIBIBYTES = sys.platform.startswith("linux")
 """The unit of `ru_maxrss`: bytes on macOS."""
@@ -58,6 +56,7 @@ def call(name: str) -> Callable[..., int] | None:
     return getattr(ctypes.CDLL(None, use_errno=True), name, None)
 
 
+@functools.cache
 def cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if LINUX else os.cpu_count() or 1
@@ -84,7 +83,7 @@ def memory_nbytes() -> int:
 
 
 def granted_nbytes() -> int:
-    """What the machine, or the control group that this process is in, has of memory."""
+    """The memory of the machine, or of this process's control group if that has less."""
     total = memory_nbytes()
     for path in _GROUP_LIMITS if LINUX else ():
         with contextlib.suppress(OSError, ValueError):
@@ -93,12 +92,12 @@ def granted_nbytes() -> int:
 
 
 def peak_nbytes() -> int:
-    """The most memory that this process has had at once."""
+    """The most memory that this process has used."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if _KIBIBYTES else 1)
 
 
 def open_files() -> int:
-    """How many files this process has open; newer Linux tells without listing them."""
+    """How many files this process has open; newer Linux knows without listing them."""
     return (LINUX and os.stat("/proc/self/fd").st_size) or len(os.listdir("/dev/fd"))
 
 
@@ -110,7 +109,7 @@ def identity() -> tuple[int, ...]:
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process."""
+    """Whether a process exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -121,7 +120,7 @@ def alive(pid: int) -> bool:
 
 
 def ended(pid: int) -> bool:
-    """Whether a process is gone; on Linux, also if its parent has yet to take note of that."""
+    """Whether a process has ended; on Linux, even if its parent hasn't waited for it yet."""
     if not LINUX:
         return not alive(pid)
     try:
@@ -131,23 +130,23 @@ def ended(pid: int) -> bool:
 
 
 def temporary_folder() -> Path:
-    """Where temporary files go, with a path that leaves room for sockets below it.
+    """The folder for temporary files, with a path short enough for sockets in it.
 
-    That of macOS takes half of what a socket's path may have.
+    On macOS the usual path takes half the length that a socket's path may have.
     """
     found = Path(tempfile.gettempdir())
     return found if LINUX or len(os.fsencode(found)) <= _SHORT else Path("/tmp")
 
 
 def shared_folder() -> Path:
-    """Where this user's processes share large files, in memory if the system has a place for it."""
+    """Where this user's processes share large files: in memory if the system allows that."""
     if LINUX and os.access(_SHARED_MEMORY, os.W_OK):
         return _SHARED_MEMORY / f"shoal-{os.getuid()}"
     return Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}-shared"
 
 
 def shared_page(nbytes: int) -> int:
-    """A file without a name for memory that processes share."""
+    """An unnamed file for memory that processes share."""
     if LINUX:
         page = os.memfd_create("shoal")
     else:
@@ -157,57 +156,25 @@ def shared_page(nbytes: int) -> int:
     return page
 
 
-@functools.cache
-def this_host() -> str:
-    """A name that the processes on this machine, since it was started, have in common.
-
-    Elsewhere than on Linux only those have it in common that share the folder for large files,
-    which is what matters. A process that can't tell is alone.
-    """
-    try:
-        if LINUX:
-            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return _named_by(shared_folder())
-    except OSError:
-        return secrets.token_hex(16)
-
-
-def _named_by(folder: Path) -> str:
-    """What a file in the folder says; whoever is first writes it."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-        raise PermissionError(f"{folder} belongs to somebody else")
-    descriptor, unfinished = tempfile.mkstemp(dir=folder, prefix=".host-")
-    try:
-        os.write(descriptor, secrets.token_hex(16).encode())
-        with contextlib.suppress(FileExistsError):
-            os.link(unfinished, folder / ".host")
-    finally:
-        os.close(descriptor)
-        os.unlink(unfinished)
-    return (folder / ".host").read_text()
-
-
 def adopt_orphans() -> None:
-    """Become the parent of what descendants leave behind; elsewhere than on Linux init does."""
+    """Become the parent of orphaned descendants; on systems other than Linux, init does."""
     prctl = call("prctl")
     if prctl is not None:
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def refuse_privileges() -> None:
-    """Gain no rights from programs that grant some, where the system has a way to refuse them."""
+    """Gain no privileges from setuid programs, where the system can refuse them."""
     prctl = call("prctl")
     if prctl is not None:
         prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def end_with_parent(parent: int) -> None:
-    """Be killed when the parent ends, and elsewhere than on Linux this process's group with it.
+    """Be killed when the parent ends; on systems other than Linux, with this process's group.
 
     Args:
-        parent: Its number, which it may have had for the last time by now.
+        parent: The parent's process number; the parent may have ended already.
     """
     prctl = call("prctl")
     if prctl is not None:
@@ -222,16 +189,29 @@ def _await_end(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def kill_group(pid: int, *, leader: bool = False) -> None:
+    """Kill a process group, if it still exists.
+
+    Args:
+        pid: The number of its leader.
+        leader: Whether to kill the leader on its own, too, in case it has no group yet. Only for
+            a process that wasn't waited for: otherwise its number may belong to another one.
+    """
+    for kill in (os.killpg, os.kill) if leader else (os.killpg,):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
 def variables() -> dict[str, str]:
-    """What a process that forks sandboxes has to have in its environment."""
+    """What a process that forks sandboxes needs in its environment."""
     if LINUX:
         return {}
-    # Safe, because a zygote has one thread: none can be in the middle of what the check is about.
+    # Safe, because a zygote has one thread: no other can hold a lock during the fork.
     return {PORTABLE: "1", "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES"}
 
 
 def at_once(views: Sequence[memoryview]) -> Sequence[memoryview]:
-    """Of views to be written, as many as every system takes in one call."""
+    """The first of some views to write: as many as every system accepts in one call."""
     some = views[:_IOV_MAX]
     if sum(map(len, some)) <= MOST_AT_ONCE:
         return some

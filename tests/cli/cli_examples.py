@@ -1,4 +1,4 @@
-"""A pipeline for the command line, and what a command said."""
+"""A pipeline for tests of the command line, and a command's output."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ number = 3
 
 @dataclass
 class Said:
-    """How a command ended, and what it said."""
+    """A command's exit code and output."""
 
     code: int
     out: str
@@ -63,12 +63,12 @@ Shoal = Callable[..., Said]
 
 
 def plain(text: str) -> str:
-    """The text without colours and the like."""
+    """Return the text without terminal escapes."""
     return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
 def run_of(said: Said) -> str:
-    """The id of the run that a command tells of."""
+    """Return the id of the run that a command printed."""
     found = re.search(r"shoal show (\S+)`", said.out + said.err)
     assert found is not None
     return found[1]

@@ -1,4 +1,4 @@
-"""A folder with a pipeline, and commands in this process."""
+"""Fixtures: a folder with a pipeline, and commands that run in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shoal.engine import default_engine
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working folder with a pipeline in it, and a history of its own."""
+    """A working folder with a pipeline and its own history."""
     (tmp_path / "pipeline.py").write_text(PIPELINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOAL_FOLDER", str(tmp_path / "data"))
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[int], None]:
-    """Makes stdout and stderr a terminal with so many columns."""
+    """A function that makes stdout and stderr a terminal of a given width."""
 
     def terminal(columns: int) -> None:
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -46,7 +46,7 @@ def terminal(
 
 @pytest.fixture
 def shoal(folder: Path, capsys: pytest.CaptureFixture[str]) -> Shoal:
-    """Runs a command in this process, and waits until its runs are filed."""
+    """A function that runs a command in this process and waits until its runs are recorded."""
 
     def shoal(*args: str) -> Said:
         try:

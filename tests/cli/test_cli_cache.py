@@ -1,4 +1,4 @@
-"""`shoal cache`: what is kept is listed by task, and forgotten on demand."""
+"""`shoal cache` lists cached outputs by task and deletes them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from cli_examples import Shoal
 
 from shoal.storage.cache import entry_name
-from shoal.storage.cachefolder import FolderCache
-from shoal.storage.cacheserver import ServerCache
+from shoal.storage.cache_folder import FolderCache
+from shoal.storage.cache_server import ServerCache
 from store_servers import tcp_server, url_of
 
 
 @pytest.fixture
 def kept(folder: Path) -> FolderCache:
-    """The folder's cache, with outputs of two tasks."""
+    """The cache of the folder, with outputs of two tasks."""
     cache = FolderCache(folder / "data" / "cache", 10**6)
     for number in range(3):
         cache.keep(entry_name("clean", str(number)), [bytes(500)])
@@ -23,11 +23,11 @@ def kept(folder: Path) -> FolderCache:
     return cache
 
 
-def test_nothing_kept_is_said(shoal: Shoal, folder: Path) -> None:
+def test_an_empty_cache_is_reported(shoal: Shoal, folder: Path) -> None:
     said = shoal("cache", "ls")
     assert said.code == 0
-    assert f"No output is kept in {folder / 'data' / 'cache'}" in said.out
-    assert shoal("cache", "clear").out == "0 outputs forgotten, 0 bytes\n"
+    assert f"{folder / 'data' / 'cache'} has no cached outputs" in said.out
+    assert shoal("cache", "clear").out == "deleted 0 outputs, 0 bytes\n"
 
 
 def test_outputs_are_listed_by_task(shoal: Shoal, kept: FolderCache) -> None:
@@ -36,29 +36,30 @@ def test_outputs_are_listed_by_task(shoal: Shoal, kept: FolderCache) -> None:
     assert [row[:-2] for row in rows] == [["clean", "3", "1,500"], ["merge", "all", "1", "7"]]
 
 
-def test_outputs_of_a_task_are_forgotten(shoal: Shoal, kept: FolderCache) -> None:
-    assert shoal("cache", "clear", "clean").out == "3 outputs forgotten, 1,500 bytes\n"
+def test_the_outputs_of_one_task_can_be_deleted(shoal: Shoal, kept: FolderCache) -> None:
+    assert shoal("cache", "clear", "clean").out == "deleted 3 outputs, 1,500 bytes\n"
     assert [entry.task for entry in kept.entries()] == ["merge all"]
 
 
-def test_all_outputs_are_forgotten(shoal: Shoal, kept: FolderCache) -> None:
-    assert shoal("cache", "clear").out == "4 outputs forgotten, 1,507 bytes\n"
+def test_all_outputs_can_be_deleted(shoal: Shoal, kept: FolderCache) -> None:
+    assert shoal("cache", "clear").out == "deleted 4 outputs, 1,507 bytes\n"
     assert kept.entries() == []
 
 
 @pytest.mark.parametrize(
-    ("name", "help"), [("claen", "did you mean 'clean'?"), ("x", "`shoal cache ls` lists what is.")]
+    ("name", "help"),
+    [("claen", "did you mean 'clean'?"), ("x", "`shoal cache ls` lists the tasks that do.")],
 )
-def test_unknown_task_is_an_error_that_helps(
+def test_an_unknown_task_is_an_error_with_a_suggestion(
     shoal: Shoal, kept: FolderCache, name: str, help: str
 ) -> None:
     said = shoal("cache", "clear", name)
     assert said.code == 2
-    assert f"No output of a task {name!r} is kept; {help}" in said.err
+    assert f"Task {name!r} has no cached outputs; {help}" in said.err
     assert len(kept.entries()) == 4
 
 
-def test_folder_that_cannot_be_used_is_an_error(shoal: Shoal, kept: FolderCache) -> None:
+def test_an_unusable_folder_is_an_error(shoal: Shoal, kept: FolderCache) -> None:
     path = Path(kept.where) / "nbytes"
     path.unlink()
     path.mkdir()
@@ -68,7 +69,7 @@ def test_folder_that_cannot_be_used_is_an_error(shoal: Shoal, kept: FolderCache)
 
 
 @pytest.mark.real
-def test_cache_on_a_store_is_the_one_meant_where_a_store_is_given(
+def test_with_a_store_set_the_cache_is_the_one_on_the_store(
     shoal: Shoal, kept: FolderCache
 ) -> None:
     with tcp_server() as port:

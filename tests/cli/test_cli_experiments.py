@@ -1,4 +1,4 @@
-"""`shoal experiments run` and `compare`: what they print and record, and errors."""
+"""`shoal experiments run` and `compare`: output, records and errors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RUN = ["experiments", "run", "--workflows", "tree", "--planners", "uniform", "--
 
 @pytest.fixture(autouse=True)
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs stay in this process."""
-    monkeypatch.setattr("shoal.experiments.running.cores", lambda: 1)
+    """Let experiments run in this process."""
+    monkeypatch.setattr("shoal.experiments.grid_run.cores", lambda: 1)
 
 
-def test_a_part_of_a_grid_is_run_and_gone_on_with(
+def test_part_of_a_grid_can_be_run_and_continued(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = ["--to", str(tmp_path / "here")]
@@ -53,17 +53,17 @@ def test_large_workflows_are_simulated(tmp_path: Path, capsys: pytest.CaptureFix
         (["--grid", "paper-1"], "no grid 'paper-1'"),
         (["--workflows", "tre"], "no workflow 'tre'"),
         (["--planners", "unifrom"], "no planner 'unifrom'"),
-        (["--slas", "fifty"], "whole numbers"),
+        (["--slas", "fifty"], "comma-separated integers"),
         (["--repeat", "0"], "at least 1"),
         (["--repeat", "1000000000000"], "GB left"),
-        (["--work", "0"], "above 0"),
+        (["--work", "0"], "greater than 0"),
         (["--computing"], "--mode real"),
         (["--platform", "nowhere.json"], "nowhere.json"),
         (["--to", "/proc/nowhere"], "can't be written"),
         (["--resume"], "no experiment"),
     ],
 )
-def test_what_cannot_work_is_told_before_anything_runs(
+def test_impossible_arguments_are_errors_before_anything_runs(
     given: list[str], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     to = [] if "--to" in given else ["--to", str(tmp_path / "here")]
@@ -72,7 +72,7 @@ def test_what_cannot_work_is_told_before_anything_runs(
     assert not (tmp_path / "here" / "runs.jsonl").exists()
 
 
-def test_virtual_runs_are_not_compared_as_real_ones(
+def test_virtual_runs_are_not_compared_as_if_they_were_real(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = str(tmp_path / "here")
@@ -82,7 +82,7 @@ def test_virtual_runs_are_not_compared_as_real_ones(
 
 
 @pytest.mark.real
-def test_configurations_are_shared_out_to_processes(tmp_path: Path) -> None:
+def test_configurations_are_distributed_over_processes(tmp_path: Path) -> None:
     grid = {"workflows": ["tree"], "planners": ["uniform", "wukong"], "slas": [50], "warm_up": 1}
     (tmp_path / "mine.json").write_text(json.dumps(grid))
     program = (

@@ -1,4 +1,4 @@
-"""`shoal history`: tables and trends, runs that are moved and forgotten."""
+"""`shoal history`: tables and trends; export, import and deletion of runs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from random import Random
 import pytest
 from cli_examples import Shoal, plain
 
-from shoal.cli.trends import kept, relative_error, sparkline, trends
+from shoal.cli.trends import met_sla, relative_error, sparkline, trends
 from shoal.engine import default_engine
 from shoal.execution.timeline import Timeline
 from shoal.metadata.history import RESUMED, FiledRun, RunRecord
-from shoal.metadata.samples import distilled
+from shoal.metadata.samples import encode_samples
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.types import RunId
 from shoal.workflow import Workflow
 from store_servers import tcp_server, url_of
 
-NOTHING = distilled(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
+NOTHING = encode_samples(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
 
 
 def record(
@@ -61,15 +61,15 @@ def test_error_is_how_much_longer_a_run_took_than_predicted() -> None:
     assert relative_error(record(0, 1.5, 1.0, outcome="cancelled")) is None
 
 
-def test_service_level_is_kept_by_what_stays_within_the_prediction() -> None:
-    assert kept(record(0, 1.0, 1.0)) is True
-    assert kept(record(0, 1.1, 1.0)) is False
-    assert kept(record(0, 1.1)) is None
-    assert kept(record(0, 1.0, 1.0, sla="median")) is None
-    assert kept(record(0, 1.0, 1.0, outcome="cancelled")) is None
+def test_a_service_level_is_met_by_runs_within_their_prediction() -> None:
+    assert met_sla(record(0, 1.0, 1.0)) is True
+    assert met_sla(record(0, 1.1, 1.0)) is False
+    assert met_sla(record(0, 1.1)) is None
+    assert met_sla(record(0, 1.0, 1.0, sla="median")) is None
+    assert met_sla(record(0, 1.0, 1.0, outcome="cancelled")) is None
 
 
-def test_trends_set_the_first_half_of_the_runs_against_the_second() -> None:
+def test_trends_compare_the_first_half_of_the_runs_with_the_second() -> None:
     runs = [
         record(0, 4.0),
         record(1, 2.0, 1.0, quality={"execute": 0.5}),
@@ -82,21 +82,21 @@ def test_trends_set_the_first_half_of_the_runs_against_the_second() -> None:
         "makespan              █▃▁▁  median 3.000 s in the first half of the runs, "
         "1.000 s in the second",
         "execution-time error  █▁▁  median 50% in the first half of the runs, 25% in the second",
-        "SLA of 95 %           kept in 2 of 3 runs",
+        "SLA of 95 %           met in 2 of 3 runs",
     ]
 
 
-def test_of_a_single_run_there_is_no_trend() -> None:
+def test_a_single_run_has_no_trend() -> None:
     assert trends([]) == []
     assert trends([record(0, 1.0)]) == []
-    assert trends([record(0, 1.0, 1.0)]) == ["SLA of 95 %           kept in 1 of 1 run"]
+    assert trends([record(0, 1.0, 1.0)]) == ["SLA of 95 %           met in 1 of 1 run"]
 
 
-def test_service_levels_are_told_apart() -> None:
+def test_service_levels_have_separate_trends() -> None:
     runs = [record(0, 1.0, 1.0), record(1, 1.0, 0.5, sla="90 %"), record(2, 1.0, sla="median")]
     assert [line for line in trends(runs) if line.startswith("SLA")] == [
-        "SLA of 95 %           kept in 1 of 1 run",
-        "SLA of 90 %           kept in 0 of 1 run",
+        "SLA of 95 %           met in 1 of 1 run",
+        "SLA of 90 %           met in 0 of 1 run",
     ]
 
 
@@ -108,7 +108,7 @@ def test_sparkline_goes_from_the_smallest_to_the_largest() -> None:
 # show.
 
 
-def test_show_tells_how_each_run_fared_and_the_trend(shoal: Shoal, folder: Path) -> None:
+def test_show_lists_each_run_and_the_trend(shoal: Shoal, folder: Path) -> None:
     file(
         folder,
         record(0, 4.0, sla="median"),
@@ -126,17 +126,17 @@ def test_show_tells_how_each_run_fared_and_the_trend(shoal: Shoal, folder: Path)
     rows = [" ".join(line.split()[2:]) for line in lines[1:6]]
     assert rows == [
         "auto (list) 2 0.250 s - - resumed - - -",
-        "auto (list) 2 1.000 s - - did not end well - - -",
-        "auto (list) 2 1.000 s 1.250 s -20% 95 % kept 25% - -",
+        "auto (list) 2 1.000 s - - failed - - -",
+        "auto (list) 2 1.000 s 1.250 s -20% 95 % met 25% - -",
         "auto (list) 2 2.000 s 1.000 s +100% 95 % missed 50% 12% 300%",
         "auto (list) 2 4.000 s - - - - -",
     ]
-    assert lines[-1] == "SLA of 95 %           kept in 1 of 2 runs"
+    assert lines[-1] == "SLA of 95 %           met in 1 of 2 runs"
     assert len(shoal("history", "show", "flow", "-n", "1").out.splitlines()) == 2
 
 
 def test_show_without_a_name_lists_the_workflows_that_have_runs(shoal: Shoal, folder: Path) -> None:
-    assert shoal("history", "show").out == "No run is known yet. `shoal demo` makes one.\n"
+    assert shoal("history", "show").out == "There are no runs yet. Try `shoal demo`.\n"
     file(folder, *(record(n, 1.0, name="nightly") for n in range(3)), record(3, 1.0, name="other"))
     rows = [line.split() for line in shoal("history", "show").out.splitlines()]
     assert rows[0] == ["workflow", "runs", "latest"]
@@ -144,7 +144,9 @@ def test_show_without_a_name_lists_the_workflows_that_have_runs(shoal: Shoal, fo
     assert " ".join(rows[2][2:]) == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1e9 + 2))
 
 
-def test_namesakes_are_told_by_where_they_are_defined(shoal: Shoal, folder: Path) -> None:
+def test_workflows_of_the_same_name_are_told_apart_by_their_origin(
+    shoal: Shoal, folder: Path
+) -> None:
     first, second = (replace(record(n, 1.0), key=f"/{n}.py:flow") for n in range(2))
     file(folder, first)
     assert len(shoal("history", "show", "flow").out.splitlines()) == 2
@@ -153,13 +155,13 @@ def test_namesakes_are_told_by_where_they_are_defined(shoal: Shoal, folder: Path
         said = shoal("history", *action, "flow")
         assert (said.code, said.out) == (2, "")
         assert said.err == (
-            "error: 2 workflows are named 'flow': /1.py:flow, /0.py:flow. Give one of these.\n"
+            "error: 2 workflows are named 'flow'. Give one of /1.py:flow, /0.py:flow.\n"
         )
     rows = [line.split()[0] for line in shoal("history", "show").out.splitlines()]
     assert rows == ["workflow", "other", "/1.py:flow", "/0.py:flow"]
     assert [line.split()[1] for line in shoal("runs", "flow").out.splitlines()[1:]] == ["flow"] * 2
     assert len(shoal("runs", "/0.py:flow").out.splitlines()) == 2
-    assert shoal("history", "clear", "/0.py:flow").out == "1 run forgotten\n"
+    assert shoal("history", "clear", "/0.py:flow").out == "deleted 1 run\n"
     assert len(shoal("history", "show", "flow").out.splitlines()) == 2
 
 
@@ -205,7 +207,7 @@ def test_a_wide_terminal_shows_all_columns(
 
 
 @pytest.mark.real
-def test_show_tells_of_real_runs(shoal: Shoal) -> None:
+def test_show_lists_real_runs(shoal: Shoal) -> None:
     for _ in range(3):
         shoal("run", "pipeline.py:output", "--name", "x", "--sla", "90")
     said = shoal("history", "show", "x")
@@ -215,15 +217,15 @@ def test_show_tells_of_real_runs(shoal: Shoal) -> None:
 
 
 @pytest.mark.parametrize("action", [("show",), ("clear",), ("export", "-")])
-def test_a_name_that_is_not_known_is_told_with_those_that_are(
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
     shoal: Shoal, folder: Path, action: tuple[str, ...]
 ) -> None:
     said = shoal("history", *action, "flow")
     assert (said.code, said.out) == (2, "")
-    assert said.err == "error: No run of 'flow' is known, nor of any other workflow.\n"
+    assert said.err == "error: There are no runs of 'flow', nor of any other workflow.\n"
     file(folder, record(0, 1.0, name="nightly"), record(1, 1.0, name="other"))
     said = shoal("history", *action, "flow")
-    assert said.err == "error: No run of 'flow' is known; there are runs of other, nightly.\n"
+    assert said.err == "error: There are no runs of 'flow'; choose one of other, nightly.\n"
     assert "did you mean 'nightly'?" in shoal("history", *action, "nighty").err
     file(folder, *(record(n, 1.0, name=f"x{n}") for n in range(2, 15)))
     assert "x5 and 5 more." in shoal("history", *action, "flow").err
@@ -234,22 +236,22 @@ def test_a_name_that_is_not_known_is_told_with_those_that_are(
 
 
 @pytest.mark.parametrize("name", ["made/runs.jsonl", "made/runs.jsonl.gz"])
-def test_runs_are_exported_forgotten_and_imported_again(
+def test_runs_are_exported_deleted_and_imported_again(
     shoal: Shoal, folder: Path, name: str
 ) -> None:
     file(folder, *(record(n, 1.0 + n, name=f"flow {n % 2}") for n in range(4)))
     before = shoal("runs").out
-    assert shoal("history", "export", name).out == f"4 runs written to {name}\n"
+    assert shoal("history", "export", name).out == f"wrote 4 runs to {name}\n"
     opened = gzip.open if name.endswith(".gz") else open
     with opened(folder / name, "rt") as lines:
         assert len(lines.readlines()) == 4
-    assert shoal("history", "clear", "flow 1").out == "2 runs forgotten\n"
+    assert shoal("history", "clear", "flow 1").out == "deleted 2 runs\n"
     assert len(shoal("runs").out.splitlines()) == 3
-    assert shoal("history", "clear", "--all").out == "2 runs forgotten\n"
+    assert shoal("history", "clear", "--all").out == "deleted 2 runs\n"
     said = shoal("history", "import", name)
-    assert said.out == f"4 runs added to the history in {folder / 'data'}\n"
+    assert said.out == f"added 4 runs to the history in {folder / 'data'}\n"
     assert shoal("runs").out == before
-    assert shoal("history", "export", name, "flow 1").out == f"2 runs written to {name}\n"
+    assert shoal("history", "export", name, "flow 1").out == f"wrote 2 runs to {name}\n"
 
 
 def test_runs_are_exported_to_stdout_and_imported_from_stdin(
@@ -260,11 +262,11 @@ def test_runs_are_exported_to_stdout_and_imported_from_stdin(
     assert (len(said.out.splitlines()), said.err) == (1, "")
     shoal("history", "clear", "--all")
     monkeypatch.setattr("sys.stdin", io.StringIO(said.out))
-    assert shoal("history", "import", "-").out.startswith("1 run added to ")
+    assert shoal("history", "import", "-").out.startswith("added 1 run to ")
     assert shoal("history", "export", "-").out == said.out
 
 
-def test_import_tells_how_many_runs_are_new_and_how_many_are_kept(
+def test_import_reports_how_many_runs_are_new_and_how_many_are_kept(
     shoal: Shoal, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file(folder, *(record(n, 1.0) for n in range(3)))
@@ -273,28 +275,28 @@ def test_import_tells_how_many_runs_are_new_and_how_many_are_kept(
     shoal("history", "export", "eight")
     where = f"the history in {folder / 'data'}"
     assert shoal("history", "import", "three").out == (
-        f"0 runs added to {where}; 3 had been there already\n"
+        f"added 0 runs to {where}; 3 were already there\n"
     )
     shoal("history", "clear", "--all")
     shoal("history", "import", "three")
     monkeypatch.setenv("SHOAL_HISTORY_RUNS", "5")
     assert shoal("history", "import", "eight").out == (
-        f"5 runs added to {where}; 3 had been there already; 5 of 8 are kept (see `history_runs`)\n"
+        f"added 5 runs to {where}; 3 were already there; 5 of 8 are kept (see `history_runs`)\n"
     )
 
 
-def test_nothing_is_exported_of_an_empty_history(shoal: Shoal, folder: Path) -> None:
-    assert shoal("history", "export", "runs").out == "0 runs written to runs\n"
-    assert shoal("history", "import", "runs").out.startswith("0 runs added")
-    assert shoal("history", "clear", "--all").out == "0 runs forgotten\n"
+def test_an_empty_history_exports_nothing(shoal: Shoal, folder: Path) -> None:
+    assert shoal("history", "export", "runs").out == "wrote 0 runs to runs\n"
+    assert shoal("history", "import", "runs").out.startswith("added 0 runs")
+    assert shoal("history", "clear", "--all").out == "deleted 0 runs\n"
 
 
 @pytest.mark.parametrize("args", [(), ("flow", "--all")])
-def test_clear_wants_a_name_or_all(shoal: Shoal, folder: Path, args: tuple[str, ...]) -> None:
+def test_clear_requires_a_name_or_all(shoal: Shoal, folder: Path, args: tuple[str, ...]) -> None:
     file(folder, record(0, 1.0))
     said = shoal("history", "clear", *args)
     assert (said.code, said.out) == (2, "")
-    assert said.err == ("error: Give the name of a workflow, or --all to forget the runs of all.\n")
+    assert said.err == ("error: Give either a workflow's name, or --all to delete all runs.\n")
     assert len(shoal("runs").out.splitlines()) == 2
 
 
@@ -309,7 +311,7 @@ def test_clear_wants_a_name_or_all(shoal: Shoal, folder: Path, args: tuple[str, 
         ("short.gz", gzip.compress(b"{}" * 1000, mtime=0)[:-20], "short.gz can't be read: "),
     ],
 )
-def test_a_file_that_cannot_be_imported_is_told(
+def test_a_file_that_cannot_be_imported_is_an_error(
     shoal: Shoal, folder: Path, name: str, content: bytes | None, message: str
 ) -> None:
     if content is not None:
@@ -343,7 +345,7 @@ def test_a_file_that_cannot_be_imported_is_told(
         ('"tasks":[]', '"tasks":[7]'),
     ],
 )
-def test_of_a_damaged_file_nothing_is_imported(
+def test_nothing_is_imported_from_a_damaged_file(
     shoal: Shoal, folder: Path, found: str, instead: str
 ) -> None:
     file(folder, record(0, 1.0))
@@ -356,21 +358,21 @@ def test_of_a_damaged_file_nothing_is_imported(
     assert "runs, line 2: not an exported run" in said.err
     assert found.split('"')[1] in said.err
     assert said.err.count("\n") == 1
-    assert "No run is known yet" in shoal("runs").out
+    assert "There are no runs yet" in shoal("runs").out
 
 
-def test_a_file_that_cannot_be_written_is_told(shoal: Shoal, folder: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(shoal: Shoal, folder: Path) -> None:
     for path in (".", "pipeline.py/runs"):
         said = shoal("history", "export", path)
         assert (said.code, said.out) == (2, "")
         assert "can't be written" in said.err
 
 
-# What is damaged.
+# Damaged histories.
 
 
 def damaged(folder: Path) -> Path:
-    """A history that begins like one, and whose pages are of random bytes."""
+    """A history with a valid header and random pages."""
     file(folder, *(record(n, 1.0, name="x") for n in range(40)))
     path = folder / "data" / "history-2.sqlite"
     path.write_bytes(path.read_bytes()[:4096] + Random(7).randbytes(path.stat().st_size - 4096))
@@ -389,7 +391,7 @@ def damaged(folder: Path) -> Path:
         ("history", "clear", "x"),
     ],
 )
-def test_a_damaged_history_is_told_in_a_line_with_what_to_do(
+def test_a_damaged_history_is_a_one_line_error_with_advice(
     shoal: Shoal, folder: Path, args: tuple[str, ...]
 ) -> None:
     path = damaged(folder)
@@ -401,22 +403,20 @@ def test_a_damaged_history_is_told_in_a_line_with_what_to_do(
     assert "`shoal history clear --all`" in said.err
 
 
-def test_a_damaged_history_is_set_aside_when_all_is_to_be_forgotten(
-    shoal: Shoal, folder: Path
-) -> None:
+def test_clearing_everything_sets_a_damaged_history_aside(shoal: Shoal, folder: Path) -> None:
     path = damaged(folder)
     aside = path.with_name("history-2.sqlite.damaged-1")
     said = shoal("history", "clear", "--all")
     assert (said.code, said.err) == (0, "")
-    assert said.out == f"The history was damaged. It is kept as {aside}.\n"
+    assert said.out == f"Moved the damaged history to {aside}.\n"
     assert aside.exists()
-    assert "No run is known yet" in shoal("runs").out
-    assert shoal("history", "clear", "--all").out == "0 runs forgotten\n"
+    assert "There are no runs yet" in shoal("runs").out
+    assert shoal("history", "clear", "--all").out == "deleted 0 runs\n"
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("harm", [damaged, lambda folder: (folder / "data").write_text("a file")])
-def test_a_workflow_runs_without_a_history_that_can_not_be_used_and_says_so_once(
+def test_a_workflow_runs_without_an_unusable_history_and_warns_once(
     shoal: Shoal,
     folder: Path,
     harm: Callable[[Path], object],
@@ -434,7 +434,7 @@ def test_a_workflow_runs_without_a_history_that_can_not_be_used_and_says_so_once
 
 
 @pytest.mark.real
-def test_a_run_learns_from_the_others_if_one_is_damaged(
+def test_a_run_learns_from_the_intact_runs_if_one_is_damaged(
     shoal: Shoal, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
@@ -443,7 +443,7 @@ def test_a_run_learns_from_the_others_if_one_is_damaged(
         database.execute("UPDATE samples SET data = x'00' WHERE run = (SELECT run FROM runs)")
     said = shoal("plan", "pipeline.py:output", "--name", "x")
     assert "from 1 run" in said.out
-    assert "1 of 2 runs of 'x' teach nothing" in caplog.text
+    assert "ignoring 1 of 2 runs of 'x'" in caplog.text
 
 
 @pytest.mark.parametrize("action", ["show", "export", "import", "clear"])
@@ -455,7 +455,7 @@ def test_every_action_has_help(shoal: Shoal, action: str) -> None:
 
 
 @pytest.mark.parametrize("args", [(), ("fly",), ("export",), ("import",)])
-def test_bad_usage_of_history_ends_with_2_and_the_usage(
+def test_bad_usage_of_history_exits_with_2_and_the_usage(
     shoal: Shoal, args: tuple[str, ...]
 ) -> None:
     said = shoal("history", *args)
@@ -464,7 +464,7 @@ def test_bad_usage_of_history_ends_with_2_and_the_usage(
 
 
 @pytest.mark.real
-def test_a_history_goes_to_the_server_that_is_set(
+def test_history_is_stored_on_the_server_that_is_set(
     shoal: Shoal, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file(folder, record(0, 1.0), record(1, 2.0))
@@ -473,15 +473,15 @@ def test_a_history_goes_to_the_server_that_is_set(
         patch.delenv("SHOAL_FOLDER")
         patch.setenv("SHOAL_STORE", url_of(port))
         said = shoal("history", "import", "runs.gz")
-        assert said.out == f"2 runs added to the history in the store at 127.0.0.1:{port}\n"
+        assert said.out == f"added 2 runs to the history in the store at 127.0.0.1:{port}\n"
         assert len(shoal("runs").out.splitlines()) == 3
         assert "2.000 s" in shoal("history", "show", "flow").out
         assert f"2 runs in the store at 127.0.0.1:{port}" in shoal("doctor").out
-        assert shoal("history", "clear", "flow").out == "2 runs forgotten\n"
+        assert shoal("history", "clear", "flow").out == "deleted 2 runs\n"
 
 
 @pytest.mark.real
-def test_runs_on_a_store_that_a_command_names_are_found_there(
+def test_runs_on_a_store_named_on_the_command_line_are_found(
     shoal: Shoal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SHOAL_FOLDER")

@@ -1,4 +1,4 @@
-"""`shoal plan`, and what `shoal run` takes and tells of plans."""
+"""`shoal plan`, and the planning options and output of `shoal run`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_plan_previews_and_runs_nothing(shoal: Shoal) -> None:
     assert said.code == 0, said.err
     assert said.out.startswith("plan of 2 tasks by spread, from no history, made in ")
     assert re.search(r"^w0 .*a", said.out, re.MULTILINE)
-    assert "No run is known yet" in shoal("runs").out
+    assert "There are no runs yet" in shoal("runs").out
 
 
 def test_plan_uses_the_history_of_its_name(shoal: Shoal) -> None:
@@ -28,7 +28,7 @@ def test_plan_uses_the_history_of_its_name(shoal: Shoal) -> None:
     assert "from no history" in other.out
 
 
-def test_plan_takes_parameters_and_settings(shoal: Shoal) -> None:
+def test_plan_accepts_parameters_and_settings(shoal: Shoal) -> None:
     args = ("--set", "first=1", "--set", "memory_mb=1024", "--set", "workers=1")
     said = shoal("plan", "pipeline.py:total", *args, "--set", "prices=none")
     assert (said.code, "1 of 1024 MB" in said.out) == (0, True)
@@ -37,7 +37,7 @@ def test_plan_takes_parameters_and_settings(shoal: Shoal) -> None:
 
 @pytest.mark.parametrize("planner", ["auto", "uniform", "nonuniform", "spread", "wukong"])
 @pytest.mark.parametrize("level", ["median", "95", "99.5%"])
-def test_plan_takes_a_planner_and_a_service_level(shoal: Shoal, planner: str, level: str) -> None:
+def test_plan_accepts_a_planner_and_a_service_level(shoal: Shoal, planner: str, level: str) -> None:
     said = shoal("plan", "pipeline.py:output", "--planner", planner, "--sla", level)
     assert said.code == 0, said.err
     shown = "the median" if level == "median" else f"the {level.rstrip('%')} % level"
@@ -46,7 +46,7 @@ def test_plan_takes_a_planner_and_a_service_level(shoal: Shoal, planner: str, le
 
 @pytest.mark.parametrize("goal", [("--deadline", "20"), ("--budget", "1e-3")])
 @pytest.mark.parametrize("planner", [(), ("--planner", "auto")])
-def test_plan_and_run_take_a_goal(
+def test_plan_and_run_accept_a_goal(
     shoal: Shoal, goal: tuple[str, str], planner: tuple[str, ...]
 ) -> None:
     args = ("pipeline.py:output", "--name", "x", *goal, *planner)
@@ -56,7 +56,7 @@ def test_plan_and_run_take_a_goal(
     assert "no plan was found" not in said.out
 
 
-def test_plan_tells_of_a_goal_that_no_plan_meets(shoal: Shoal) -> None:
+def test_plan_reports_a_goal_that_no_plan_meets(shoal: Shoal) -> None:
     shoal("run", "pipeline.py:output", "--name", "x")
     said = shoal("plan", "pipeline.py:output", "--name", "x", "--deadline", "1e-6")
     assert said.code == 0
@@ -84,23 +84,23 @@ def test_plan_compares_explains_and_writes_a_page(shoal: Shoal, folder: Path) ->
     ("args", "message"),
     [
         (["--planner", "unifrom"], "There is no planner 'unifrom'; did you mean 'uniform'?"),
-        (["--deadline", "soon"], "--deadline soon: give a number greater than 0."),
-        (["--deadline", "0"], "--deadline 0: give a number greater than 0."),
-        (["--deadline", "nan"], "--deadline nan: give a number greater than 0."),
-        (["--budget", "-1"], "--budget -1: give a number greater than 0."),
-        (["--budget", "inf"], "--budget inf: give a number greater than 0."),
+        (["--deadline", "soon"], "--deadline soon: must be a number greater than 0."),
+        (["--deadline", "0"], "--deadline 0: must be a number greater than 0."),
+        (["--deadline", "nan"], "--deadline nan: must be a number greater than 0."),
+        (["--budget", "-1"], "--budget -1: must be a number greater than 0."),
+        (["--budget", "inf"], "--budget inf: must be a number greater than 0."),
         (["--budget", "1", "--deadline", "1"], "Give --deadline or --budget, not both."),
-        (["--sla", "mean"], "--sla mean: give median, or per cent such as 95."),
-        (["--sla", "100"], "a number of per cent, from 1 to below 100."),
-        (["--sla", "0.95"], "from 1 to below 100; did you mean 95?"),
+        (["--sla", "mean"], "--sla mean: must be median or a percentage such as 95."),
+        (["--sla", "100"], "a percentage, at least 1 and below 100."),
+        (["--sla", "0.95"], "at least 1 and below 100; did you mean 95?"),
         (["--planner", "uniform", "--deadline", "1"], "'uniform' takes no deadline; 'auto' does."),
         (["--set", "planner=spread", "--budget", "1"], "'spread' takes no budget; 'auto' does."),
         (["--set", "prices=mine"], "There are no prices for 'mine'"),
-        (["--set", "name=3"], "--set name: that is no setting; give --name."),
-        (["--set", "sla=95"], "--set sla: that is no setting; give --sla."),
+        (["--set", "name=3"], "--set name: not a setting; use --name."),
+        (["--set", "sla=95"], "--set sla: not a setting; use --sla."),
     ],
 )
-def test_what_cannot_be_planned_is_told_in_a_line_with_code_2(
+def test_an_impossible_plan_is_a_one_line_error_with_code_2(
     shoal: Shoal, command: str, args: list[str], message: str
 ) -> None:
     said = shoal(command, "pipeline.py:output", *args)
@@ -120,7 +120,7 @@ def test_what_cannot_be_planned_is_told_in_a_line_with_code_2(
         (["pipeline.py:output", "--html", "."], "can't be written"),
     ],
 )
-def test_what_plan_cannot_do_is_told_before_anything_is_printed(
+def test_bad_arguments_of_plan_are_errors_before_anything_is_printed(
     shoal: Shoal, args: list[str], message: str
 ) -> None:
     said = shoal("plan", *args)
@@ -129,7 +129,7 @@ def test_what_plan_cannot_do_is_told_before_anything_is_printed(
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
-def test_a_registered_planner_that_cannot_be_used_is_told_in_a_line(
+def test_an_unusable_registered_planner_is_a_one_line_error(
     shoal: Shoal, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     point = importlib.metadata.EntryPoint("theirs", "nowhere_at_all:One", "shoal.planners")
@@ -142,7 +142,7 @@ def test_a_registered_planner_that_cannot_be_used_is_told_in_a_line(
     )
 
 
-def test_run_reports_plan_and_reality_beside_its_value(shoal: Shoal) -> None:
+def test_run_reports_plan_and_reality_along_with_its_value(shoal: Shoal) -> None:
     for basis in ("no history", "1 run"):
         said = shoal("run", "pipeline.py:output", "--name", "x", "--report")
         assert (said.code, said.out) == (0, "3\n"), said.err
@@ -153,7 +153,7 @@ def test_run_reports_plan_and_reality_beside_its_value(shoal: Shoal) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
-def test_help_tells_of_planning(shoal: Shoal, command: str) -> None:
+def test_help_describes_planning_options(shoal: Shoal, command: str) -> None:
     said = shoal(command, "--help")
     for option in ("--planner NAME", "--deadline SECONDS", "--budget USD", "--sla LEVEL"):
         assert option in said.out

@@ -1,12 +1,12 @@
 """Dask's own tests on Shoal, whichever scheduler they name: `make conformance-dask`.
 
-1. Every scheduler of Dask's is replaced before a test module is imported, wherever it was taken
-   to, and so is what would run a graph on a pool of the user's: nothing slips past.
-2. All tests share one session with real worker processes. Its runs aren't recorded, so that
-   thousands of small graphs needn't be learnt from. Sandboxes see each other's files, for tests of
-   Dask's shuffle on disk, which needs a disk that all workers share.
-3. What may fail is listed with the reason in `dask_allowed.toml`; if it passes, it must go, unless
-   the reason begins with `sometimes`.
+1. All of Dask's schedulers are replaced before a test module is imported, in every module that
+   has imported one, and so is the function that runs a graph on a user's pool.
+2. All tests share one session with real worker processes. Its runs aren't recorded, because
+   learning from thousands of small graphs would take long. Sandboxes see each other's files, since
+   Dask's shuffle on disk needs a disk that all workers share.
+3. `dask_allowed.toml` lists the tests that may fail, each with its reason. A listed test that
+   passes counts as failed, unless its reason starts with `sometimes`.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ MODULES = (
     "dataframe.io.tests.test_csv",
 )
 OUTCOMES = ("passed", "failed", "allowed", "xfailed", "skipped")
-"""`xfailed` are Dask's own known failures, `allowed` those of our list."""
+"""`xfailed` tests are Dask's own known failures, `allowed` ones are in our list."""
 _UNWANTED = "not slow and not network and not gpu"
 _SECONDS = 120
-"""That one test may take."""
+"""The time limit of a test, in seconds."""
 
 
 class Conformance:
-    """A plugin of pytest's that puts Shoal in the place of Dask's schedulers."""
+    """A pytest plugin that replaces Dask's schedulers by Shoal."""
 
     def __init__(self, one_in: int) -> None:
         self._one_in = one_in
@@ -62,14 +62,14 @@ class Conformance:
         self._replace_schedulers()
 
     def get(self, dsk: Any, keys: Any, **kwargs: Any) -> Any:
-        """What every scheduler is replaced by."""
+        """Replace every scheduler."""
         import shoal.dask
 
         self._runs += 1
         return shoal.dask.get(dsk, keys, **kwargs)
 
     def get_async(self, submit: Any, workers: int, dsk: Any, keys: Any, **kwargs: Any) -> Any:
-        """What runs graphs on a pool of the user's is replaced by."""
+        """Replace the function that runs graphs on a user's pool."""
         return self.get(dsk, keys, num_workers=workers, **kwargs)
 
     def _replace_schedulers(self) -> None:
@@ -96,7 +96,7 @@ class Conformance:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Take a sample, and mark what may fail."""
+        """Take a sample, and mark tests that may fail."""
         kept = [item for item in items if crc32(_id(item).encode()) % self._one_in == 0]
         config.hook.pytest_deselected(items=list(set(items) - set(kept)))
         items[:] = kept
@@ -109,7 +109,7 @@ class Conformance:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
-        """Count how a test has ended."""
+        """Count a test by its outcome."""
         report = yield
         if report.when == "call" or report.outcome != "passed":
             outcome = report.outcome
@@ -120,7 +120,7 @@ class Conformance:
         return report
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Tell how many tests of each module have passed."""
+        """Print how many tests of each module passed."""
         line = terminalreporter.write_line
         total = sum(self._counts.values(), Counter())
         width = max(map(len, self._counts), default=0)
@@ -136,7 +136,7 @@ def _id(item: pytest.Item) -> str:
 
 
 def main() -> int:
-    """Run the tests; 0 if nothing failed that isn't allowed to."""
+    """Run the tests; return 0 if only allowed ones failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--one-in", type=int, default=1, help="run only one test in so many")
     parser.add_argument("modules", nargs="*", default=MODULES, help="such as tests.test_delayed")
@@ -149,7 +149,7 @@ def main() -> int:
             SHOAL_ISOLATION="false",
             SHOAL_WORKERS="2",
         )
-        os.chdir(folder)  # some tests write where they are
+        os.chdir(folder)  # some tests write to the working folder
         arguments = [
             *("-c", os.devnull, "--rootdir", folder, "-p", "no:cacheprovider", "-q", "--no-header"),
             *("-m", _UNWANTED, "-W", "ignore", "--tb=short", f"--timeout={_SECONDS}", "--pyargs"),

@@ -1,9 +1,10 @@
 """joblib's own tests of its backends on Shoal: `make conformance-joblib`.
 
-1. Wherever a test is parametrised with backends and one of them is joblib's own for processes, or
-   all that are registered, Shoal's is another one. Those cases are run, and no others.
+1. If a test is parametrised with backends, and they include joblib's own for processes or all
+   registered ones, Shoal's backend is added. Only the added cases run.
 2. All tests share one session with real worker processes.
-3. What may fail is listed with the reason in `joblib_allowed.toml`; if it passes, it must go.
+3. `joblib_allowed.toml` lists the tests that may fail, each with its reason. A listed test that
+   passes counts as failed.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ import pytest
 MODULE = "joblib.test.test_parallel"
 OUTCOMES = ("passed", "failed", "allowed", "skipped")
 _SECONDS = 120
-"""That one test may take."""
+"""The time limit of a test, in seconds."""
 _LIKE: tuple[tuple[Any, Any], ...] = (("loky", "shoal"), (("loky", True), ("shoal", False)))
-"""Cases of joblib's, and what they are for Shoal. The pair: whether a new call fails because an
-earlier one was given up."""
+"""joblib's cases and their counterparts for Shoal. The second element of a pair says whether a new
+call fails after an earlier one was aborted."""
 
 
 class Conformance:
-    """A plugin of pytest's that adds Shoal's backend to joblib's tests."""
+    """A pytest plugin that adds Shoal's backend to joblib's tests."""
 
     def __init__(self, one_in: int) -> None:
         import shoal.integrations.executor
@@ -52,7 +53,7 @@ class Conformance:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Add cases for Shoal to those of a test."""
+        """Add Shoal's cases to a test."""
         for mark in metafunc.definition.iter_markers("parametrize"):
             cases = mark.args[1]
             if isinstance(cases, list):
@@ -63,7 +64,7 @@ class Conformance:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Keep a sample of Shoal's cases, and mark what may fail."""
+        """Keep a sample of Shoal's cases, and mark those that may fail."""
         ours = [item for item in items if self._is_ours(item)]
         kept = [item for item in ours if crc32(item.name.encode()) % self._one_in == 0]
         config.hook.pytest_deselected(items=list(set(items) - set(kept)))
@@ -83,7 +84,7 @@ class Conformance:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
-        """Count how a test has ended."""
+        """Count a test by its outcome."""
         report = yield
         if report.when == "call" or report.outcome != "passed":
             allowed = hasattr(report, "wasxfail") and report.outcome == "skipped"
@@ -91,14 +92,14 @@ class Conformance:
         return report
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Tell how many tests have passed."""
+        """Print how many tests passed."""
         counts = ", ".join(f"{self._counts[outcome]} {outcome}" for outcome in OUTCOMES)
         terminalreporter.write_line(f"\n{MODULE}: {counts}")
         terminalreporter.write_line(f"{self._calls} calls were run on Shoal.")
 
 
 def main() -> int:
-    """Run the tests; 0 if nothing failed that isn't allowed to."""
+    """Run the tests; return 0 if only allowed ones failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--one-in", type=int, default=1, help="run only one test in so many")
     parser.add_argument("-k", dest="only", default="", help="only tests that match, as pytest's")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.real
 
 DASK = (
     "dask_conformance.py",
-    *("--one-in", "20" if system.PRELOADS else "80"),  # else each sandbox has to load Dask
+    *("--one-in", "20" if system.PRELOADS else "80"),  # otherwise each sandbox would load Dask
     *("tests.test_delayed", "array.tests.test_rechunk"),
     *("bag.tests.test_bag", "dataframe.io.tests.test_csv"),
 )

@@ -1,4 +1,4 @@
-"""Every store, and what is needed to have it."""
+"""Fixtures: the servers behind stores."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from store_examples import Connect
 
+from declared_keys import keys_checked
 from shoal.errors import StoreRefused
 from shoal.storage.base import Store
 from shoal.storage.embedded import EmbeddedServer
-from shoal.storage.memory import MemoryStore
 from shoal.storage.resp import Connection, parse_url, urls_in
 from shoal.storage.sharded import open_store
 from shoal.types import RunId
 from store_servers import cluster_server, tcp_server, url_of
 
 SHORT = ("--proto-max-bulk-len", "1mb")
-"""What servers take at once can't be less: so a few megabytes are many pieces."""
+"""The lowest limit on a value that servers accept, so that a few megabytes are many chunks."""
 
 
 @pytest.fixture(scope="session")
@@ -51,42 +50,14 @@ URLS = ("embedded_url", "tcp_url", "sharded_url", "cluster_url")
 SERVERS = [pytest.param(name, marks=pytest.mark.real) for name in URLS]
 
 
-@pytest.fixture(params=["memory", *SERVERS])
-def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
-    """Connects to the store, as each process of a run does for itself."""
-    if request.param == "memory":
-        only = MemoryStore()
-        yield lambda: only
-        return
-    url = request.getfixturevalue(request.param)
-    yield from _connecting(url)
-
-
-def _connecting(url: str) -> Iterator[Connect]:
-    made: list[Store] = []
-
-    def connected() -> Store:
-        made.append(open_store(url))
-        return made[-1]
-
-    yield connected
-    for store in made:
-        store.disconnect()
-
-
-@pytest.fixture
-def store(connect: Connect) -> Store:
-    return connect()
-
-
 class Servers:
-    """Connections past a store to all of its servers, to look at their keys."""
+    """Direct connections to all servers of a store, to inspect their keys."""
 
     def __init__(self, url: str) -> None:
         self._connections = [Connection(parse_url(each)) for each in urls_in(url)]
 
     def call(self, *command: str) -> Any:
-        """What they have together: all keys, or what the one says that has a key."""
+        """Send a command to all servers; merge lists, or take the reply of the one with the key."""
         replies = [each.pipeline([command])[0] for each in self._connections]
         found = [reply for reply in replies if not isinstance(reply, StoreRefused)]
         if isinstance(found[0], list):
@@ -107,7 +78,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Servers]:
 
 @pytest.fixture
 def on_server(server: Servers, request: pytest.FixtureRequest) -> Iterator[Store]:
-    """The store on the servers of the fixture `server`."""
+    """A store on the servers of the fixture `server`."""
     store = open_store(request.getfixturevalue(request.node.callspec.params["server"]))
     yield store
     store.disconnect()
@@ -116,3 +87,10 @@ def on_server(server: Servers, request: pytest.FixtureRequest) -> Iterator[Store
 @pytest.fixture
 def run() -> RunId:
     return RunId(f"test-{secrets.token_hex(6)}")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def check_keys_of_scripts() -> Iterator[None]:
+    """Every script of the store fails here if it touches a key that it doesn't declare."""
+    with keys_checked():
+        yield

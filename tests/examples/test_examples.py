@@ -1,4 +1,4 @@
-"""The examples run as they are, and show what they say."""
+"""Every example runs unchanged and prints what it promises."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ SHOWN = {
         "w1 run",
     ],
     "custom_planner.py": ["by by-name", "1 of 3000 MB", "21253400", "total#0 ran on worker-total"],
-    "custom_optimization.py": ["It warms 2 sandboxes for others.", "140"],
+    "custom_optimization.py": ["It pre-warms 2 sandboxes for other tasks.", "140"],
     "caching.py": [
         "7837 primes below 80000: 0 hits, 9 misses",
         "7837 primes below 80000: 9 hits, 0 misses",
@@ -34,7 +34,7 @@ SHOWN = {
         "failed: invalid literal for int() with base 10: 'many'",
         "return len(str(int(text)))",
     ],
-    "resuming.py": ["failed: ZeroDivisionError", "average: 2.25", "second try: average#0"],
+    "resuming.py": ["failed: ZeroDivisionError", "average: 2.25", "resumed run: average#0"],
     "dask_arrays.py": [
         "sum: 999999000000",
         "groups: {0: 135, 1: 145, 2: 155}",
@@ -50,7 +50,7 @@ def test_every_example_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_example_shows_what_it_says(name: str) -> None:
+def test_each_example_prints_what_it_promises(name: str) -> None:
     if name.startswith("dask"):
         pytest.importorskip("dask.dataframe")
     done = subprocess.run(

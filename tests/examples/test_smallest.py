@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def said(folder: Path, *command: str, typed: str = "") -> subprocess.CompletedProcess[str]:
-    """How Python with some arguments ends in a folder."""
+    """Run Python with some arguments in a folder."""
     return subprocess.run(
         [sys.executable, *command],
         cwd=folder,
@@ -49,10 +49,10 @@ def test_it_can_be_typed_at_a_prompt(tmp_path: Path) -> None:
     assert said(tmp_path, "-i", typed=CODE).stdout == "285\n"
 
 
-def test_shoal_run_runs_it_and_notes_that_the_file_does_so_too(folder: Path) -> None:
+def test_shoal_run_runs_it_and_notes_that_the_file_runs_it_too(folder: Path) -> None:
     done = said(folder, "-m", "shoal.cli.main", "run", "smallest.py:out")
     assert (done.returncode, done.stdout) == (0, "285\n285\n"), done.stderr
-    assert "note: smallest.py runs something itself when it is loaded" in done.stderr
+    assert "note: smallest.py ran a workflow while it was imported" in done.stderr
     assert '`if __name__ == "__main__":`' in done.stderr
     assert "11 tasks in " in done.stderr
 

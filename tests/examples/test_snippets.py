@@ -1,6 +1,6 @@
-"""Snippets run as they stand: all of the README, and those of other pages that import something.
+"""Snippets run unchanged: all of the README's, and those of other pages that import something.
 
-Another page's snippet without an import is part of the one before it, or of the text.
+On other pages, a snippet without an import belongs to the one before it, or to the text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def snippets(page: Path) -> list[str]:
-    """The snippets of a page that have to stand alone."""
+    """Return the snippets of a page that must run by themselves."""
     found = SNIPPET.findall(page.read_text(encoding="utf-8"))
     if page.name == "README.md":
         return found

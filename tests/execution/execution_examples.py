@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shoal.execution.effects import Effect, Park
 from shoal.execution.events import Event
-from shoal.execution.machine import WorkerMachine
-from shoal.execution.plan import Part, Placement, Plan, Prewarm
+from shoal.execution.machine import Rest, WorkerMachine
+from shoal.execution.memory import Memory
+from shoal.execution.plan import Placement, Plan, PlannedPart, Prewarm
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 from shoal.workflow import Call, Task, Workflow
 
@@ -19,7 +21,7 @@ w0, w1, w2, w3 = (WorkerId(f"w{number}") for number in range(4))
 
 
 def nothing(*_: Any) -> None:
-    """Stands for the user's code, which these tests never run."""
+    """Stand in for the user's code, which these tests never run."""
 
 
 _NOTHING = Task(nothing)
@@ -31,7 +33,7 @@ def workflow_of(
     sinks: Sequence[str] | None = None,
     retries: Mapping[str, int] | None = None,
 ) -> Workflow:
-    """A workflow from each task's upstream tasks; sinks are those nobody takes unless given."""
+    """Build a workflow from each task's upstream tasks; by default sinks have no consumers."""
     taken = {source for sources in wiring.values() for source in sources}
     if sinks is None:
         sinks = [task for task in wiring if task not in taken]
@@ -44,7 +46,7 @@ def workflow_of(
 
 def plan_of(
     wiring: Mapping[str, Sequence[str]],
-    homes: Mapping[str, Sequence[str]],
+    assignment: Mapping[str, Sequence[str]],
     *,
     sinks: Sequence[str] | None = None,
     retries: Mapping[str, int] | None = None,
@@ -56,7 +58,7 @@ def plan_of(
     expected: Mapping[str, tuple[float, float]] | None = None,
     limit: float | None = None,
 ) -> Plan:
-    """A plan from each worker's tasks, as in `{"w0": "abc", "w1": ["long", "names"]}`."""
+    """Build a plan from each worker's tasks, as in `{"w0": "abc", "w1": ["long", "names"]}`."""
     placements = {
         TaskId(task): Placement(
             WorkerId(worker),
@@ -65,7 +67,7 @@ def plan_of(
             prewarm=(prewarm or {}).get(task, ()),
             duplicable=task in duplicable,
         )
-        for worker, tasks in homes.items()
+        for worker, tasks in assignment.items()
         for task in tasks
     }
     return Plan(
@@ -77,26 +79,41 @@ def plan_of(
     )
 
 
-def part_of(plan: Plan, worker: str, constants: Mapping[str, Sequence[str]] | None = None) -> Part:
-    """What one worker needs of a plan."""
+def part_of(
+    plan: Plan, worker: str, constants: Mapping[str, Sequence[str]] | None = None
+) -> PlannedPart:
+    """Return one worker's part of a plan."""
     named = {TaskId(t): tuple(map(TaskId, names)) for t, names in (constants or {}).items()}
     return next(part for part in plan.parts(named) if part.worker == worker)
 
 
 def machine_of(
     wiring: Mapping[str, Sequence[str]],
-    homes: Mapping[str, Sequence[str]],
+    assignment: Mapping[str, Sequence[str]],
     worker: str = "w0",
     *,
     constants: Mapping[str, Sequence[str]] | None = None,
     **options: Any,
 ) -> CheckedMachine:
-    """The machine of one worker of such a plan."""
-    return CheckedMachine(part_of(plan_of(wiring, homes, **options), worker, constants))
+    """Create the machine of one worker of such a plan."""
+    return CheckedMachine(part_of(plan_of(wiring, assignment, **options), worker, constants))
+
+
+def check_memory(memory: Memory) -> None:
+    """Raise AssertionError if an invariant that holds between events is broken."""
+    assert all(count > 0 for count in memory.uses.values())
+    for output in memory.held:
+        assert output in memory.uses, f"{output} is held for nobody"
+    assert memory.saved <= memory.held
+    assert memory.saving.keys() <= memory.held
+    assert memory._nbytes.keys() <= memory.held
+    assert not memory._unneeded
+    waiting = Counter(task for tasks in memory.fetching.values() for task in tasks)
+    assert waiting == memory.missing
 
 
 class CheckedMachine(WorkerMachine):
-    """A machine that checks after each event that its state makes sense."""
+    """A machine that checks its invariants after each event."""
 
     def handle(self, event: Event, now: float = 0.0) -> list[Effect]:
         """The machine's effects."""
@@ -105,50 +122,50 @@ class CheckedMachine(WorkerMachine):
         if any(isinstance(effect, Park) for effect in effects):
             assert self._arrived <= self._executed, "parks before it has done what arrived"
             needed = self._lacks.keys() | self._copies.vouched.keys()
-            assert self._held & needed <= self._saved | self._spare
+            assert self._memory.held & needed <= self._memory.saved
             assert not self._copies.scheduled
             assert not self._prewarming.timed, "parks with warm-ups to come"
         return effects
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        ready = {self._order[rank] for rank in self._ready}
-        stages = [self._executed, self._running, self._retries.pausing, ready, set(self._missing)]
+        memory, obligations = self._memory, self._obligations
+        check_memory(memory)
+        ready = {obligations.order[rank] for rank in self._ready}
+        stages = [self._executed, self._running, self._retries.pausing, ready, set(memory.missing)]
         assert sum(map(len, stages)) == len(set().union(*stages)), "a task in two stages"
         assert len(self._running) <= self._slots
-        for count in (*self._lacks.values(), *self._uses.values(), *self._owes.values()):
+        for count in (*self._lacks.values(), *self._owes.values()):
             assert count >= 0
         for task in (*self._running, *self._retries.pausing, *ready):
             assert not self._lacks.get(task)
-            assert self._held.issuperset(self._inputs[task])
-        for output in self._held:
-            assert self._uses[output], f"{output} is held for nobody"
-        assert self._held.isdisjoint(self._lacks.keys() - self._executed), "held before executed"
-        assert self._withheld <= self._saving <= self._held
+            assert memory.held.issuperset(obligations.inputs[task])
+        assert memory.held.isdisjoint(self._lacks.keys() - self._executed), "held before executed"
         self._check_copies()
-        assert not (self._parking and (self._running or self._ready or self._retries.pausing))
+        busy = self._running or self._ready or self._retries.pausing
+        assert self._rest is Rest.NONE or self._late or not busy
         if self.finished and not self._failed():
             self.check_nothing_left()
 
     def _check_copies(self) -> None:
-        copies = self._copies
+        copies, memory = self._copies, self._memory
         assert copies.begun.isdisjoint(copies.open)
         assert copies.scheduled <= copies.open.keys()
         assert self._running - self._lacks.keys() <= copies.begun
-        assert copies.open.keys().isdisjoint(self._held | self._fetching.keys())
+        assert copies.open.keys().isdisjoint(memory.held | memory.fetching.keys())
         for task in copies.scheduled:
-            assert self._held.issuperset(copies.open[task].upstream)
+            assert memory.held.issuperset(copies.open[task].upstream)
         for task in copies.begun:
-            assert self._held.issuperset(self.part.copies[task].upstream)
+            assert memory.held.issuperset(self.part.copies[task].upstream)
 
     def check_nothing_left(self) -> None:
         """Raise AssertionError if a finished machine holds or owes anything."""
-        assert not self._held
-        assert not any(self._uses.values())
+        assert not self._memory.held
+        assert not self._memory.uses
         assert not any(self._owes.values())
-        assert not self._saving
-        assert not self._fetching
-        assert not self._missing
+        assert not self._memory.saving
+        assert not self._memory.fetching
+        assert not self._memory.missing
         assert not self._copies.open
         assert not self._copies.begun
         assert not self._prewarming.timed

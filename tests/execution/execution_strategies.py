@@ -1,4 +1,4 @@
-"""Random scenarios: a plan, what everything costs, what becomes of messages, and a pool.
+"""Random scenarios: a plan, costs, the fate of messages, and a pool.
 
 Seconds are multiples of 1/8, so that sums are exact and ties are frequent.
 """
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from shoal.clock import VirtualClock
 from shoal.execution.costs import Costs, Direction
-from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import UNBOUNDED, Acquired, Bound, WarmPool
 from shoal.execution.simulator import Simulation
@@ -41,47 +41,47 @@ class DrawnCosts(Costs):
         self._seconds = cycle(seconds)
         self._sizes = cycle(sizes)
         self.executions: dict[TaskId, float] = {}
-        """What the quickest execution of each task was said to take."""
+        """The shortest duration given for each task."""
 
     @property
     def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
-        """What was given."""
+        """Return the given constants."""
         return self._constants
 
     def startup(
         self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
     ) -> float:
-        """The next seconds, more for a cold start."""
+        """Return the next duration, longer for a cold start."""
         return next(self._seconds) + (not warm)
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
-        """The next seconds."""
+        """Return the next duration."""
         return next(self._seconds)
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-        """The next seconds."""
+        """Return the next duration."""
         seconds = next(self._seconds)
         self.executions[task] = min(seconds, self.executions.get(task, seconds))
         return seconds
 
     def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
-        """The next size."""
+        """Return the next size."""
         return next(self._sizes)
 
     def coordination(self) -> float:
-        """The next seconds."""
+        """Return the next duration."""
         return next(self._seconds)
 
 
 class WatchedPool(WarmPool[Resources]):
-    """A pool that remembers how full it has been, and checks that it is used rightly."""
+    """A pool that records its maximum load and checks that it is used correctly."""
 
     def __init__(self, capacity: int, idle_seconds: float) -> None:
         super().__init__(capacity, idle_seconds)
         self.most = 0
         self.starts: list[tuple[Resources, Acquired]] = []
         self.most_at_work = 0
-        """Of a run, not of those that are warmed up."""
+        """The most busy sandboxes of a run, without those that are warmed up."""
 
     def acquire(self, kind: Resources, now: float, bound: Bound = UNBOUNDED) -> Acquired | None:
         """The pool's answer."""
@@ -95,22 +95,22 @@ class WatchedPool(WarmPool[Resources]):
 
 
 class BoundedClock(VirtualClock):
-    """A clock that notices when things go on for ever."""
+    """A clock that detects endless simulations."""
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
-        """Call back, unless that has happened too often."""
+        """Call back, unless there were too many calls."""
         super().call_at(when, callback)
         assert self._count < 50_000, "the run goes on for ever"
 
 
 def value_of(task: TaskId, inputs: Mapping[TaskId, Any]) -> int:
-    """A value that tells which task it is of, and of what inputs in what order."""
+    """Return a value that identifies the task and its inputs in order."""
     return hash((task, *inputs.items()))
 
 
 @dataclass
 class Outcome:
-    """A scenario that was simulated."""
+    """The outcome of a simulated scenario."""
 
     simulation: Simulation
     timeline: Timeline
@@ -120,31 +120,31 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Scenario:
-    """All that a simulation depends on."""
+    """Everything that a simulation depends on."""
 
     plan: Plan
     seconds: tuple[float, ...]
-    """What things take, one after the other and then from the start again."""
+    """The durations, used in turn and repeatedly."""
     sizes: tuple[int, ...]
-    """How large outputs are, likewise."""
+    """The sizes of outputs, likewise."""
     repeats: tuple[tuple[float, ...], ...] = ((0.0,),)
-    """After which delays each message comes, likewise."""
+    """The delays of each message, likewise."""
     capacity: int = 32
     idle_seconds: float = 7.0
     constant_every: int = 0
-    """Every so many tasks one has a large constant argument; 0: none has."""
+    """One in so many tasks has a large constant argument; 0: none."""
     workers: int = 0
-    """How many may be at work at once; 0: as many as the pool has room for."""
+    """How many workers may run at once; 0: as many as the pool has room for."""
 
     def constants(self) -> dict[TaskId, dict[TaskId, int]]:
-        """The large constant arguments of tasks; some have the same."""
+        """The large constant arguments of tasks, some of them shared."""
         tasks = (
             list(self.plan.workflow.calls)[:: self.constant_every] if self.constant_every else ()
         )
         return {task: {TaskId(f"constant:{n % 3}"): 100_000} for n, task in enumerate(tasks)}
 
     def run(self) -> Outcome:
-        """Simulate it, with values."""
+        """Simulate the scenario with values."""
         costs = DrawnCosts(self.seconds, self.sizes, self.constants())
         pool = WatchedPool(self.capacity, self.idle_seconds)
         delays: Iterator[tuple[float, ...]] = cycle(self.repeats)
@@ -160,14 +160,14 @@ class Scenario:
         return Outcome(simulation, simulation.run(), costs, pool)
 
     def sequential(self) -> dict[TaskId, int]:
-        """Every task's value, evaluated in the workflow's order."""
+        """Return every task's value, evaluated in the workflow's order."""
         values: dict[TaskId, int] = {}
         for task, sources in self.plan.workflow.upstream.items():
             values[task] = value_of(task, {source: values[source] for source in sources})
         return values
 
     def longest_path(self, executions: Mapping[TaskId, float]) -> float:
-        """How long the executions on the longest path take."""
+        """Return how long the executions on the longest path take."""
         ends: dict[TaskId, float] = {}
         for task, sources in self.plan.workflow.upstream.items():
             ends[task] = executions[task] + max([ends[source] for source in sources], default=0.0)
@@ -179,7 +179,7 @@ class _Sketch:
     """A plan by numbers: each task's upstream tasks and worker, each worker's configuration."""
 
     sources: list[list[int]] = field(default_factory=list)
-    homes: list[int] = field(default_factory=list)
+    assignment: list[int] = field(default_factory=list)
     sinks: list[int] = field(default_factory=list)
 
     def plan(self, configurations: Sequence[Resources], linger: float | None) -> Plan:
@@ -187,15 +187,15 @@ class _Sketch:
         taken = {j for found in self.sources for j in found}
         sinks = [f"t{i}" for i in range(len(wiring)) if i not in taken or i in self.sinks]
         placements = {
-            TaskId(f"t{i}"): Placement(WorkerId(f"w{home}"), configurations[home])
-            for i, home in enumerate(self.homes)
+            TaskId(f"t{i}"): Placement(WorkerId(f"w{owner}"), configurations[owner])
+            for i, owner in enumerate(self.assignment)
         }
         return Plan(workflow_of(wiring, sinks=sinks), placements, linger)
 
 
 @dataclass(frozen=True)
 class Optimized:
-    """What optimizations do to a task."""
+    """The optimizations of a task."""
 
     preload: bool = False
     prewarm: tuple[Prewarm, ...] = ()
@@ -203,14 +203,14 @@ class Optimized:
     expected: tuple[float, float] | None = None
 
     def applied(self, placement: Placement) -> Placement:
-        """The placement with them."""
+        """Return the placement with the optimizations."""
         return replace(
             placement, preload=self.preload, prewarm=self.prewarm, duplicable=self.duplicable
         )
 
 
 def optimized(plan: Plan, choices: Sequence[Optimized], gain: float) -> Plan:
-    """The plan with optimizations, from one task to the next and then from the start again."""
+    """Return the plan with the given optimizations assigned to its tasks in turn."""
     chosen = dict(zip(plan.workflow.calls, cycle(choices), strict=False))
     return replace(
         plan,
@@ -226,18 +226,18 @@ _distances = [(), (1,), (2,), (1, 2), (2, 1), (3,), (1, 4), (3, 2, 1), (5,), (8,
 _tasks = st.tuples(
     st.integers(0, WORKERS - 1), st.sampled_from(_distances), st.integers(0, 7).map((7).__eq__)
 )
-"""A task's worker, how far back its upstream tasks are, and whether the client wants it too."""
+"""A task's worker, the distance of its upstream tasks, and whether it is a sink too."""
 
 
 @st.composite
 def sketches(draw: st.DrawFn, most: int = 16) -> _Sketch:
-    """Random DAGs with random placements over up to six workers."""
+    """Generate DAGs with random placements on up to six workers."""
     workers = draw(st.integers(1, WORKERS))
     sketch = _Sketch()
-    for number, (home, back, wanted) in enumerate(
+    for number, (owner, back, wanted) in enumerate(
         draw(st.lists(_tasks, min_size=1, max_size=most))
     ):
-        sketch.homes.append(home % workers)
+        sketch.assignment.append(owner % workers)
         sketch.sources.append([number - distance for distance in back if distance <= number])
         if wanted:
             sketch.sinks.append(number)
@@ -261,12 +261,12 @@ gains = st.sampled_from([0.0, 0.5])
 
 @st.composite
 def scenarios(draw: st.DrawFn, most: int = 16) -> Scenario:
-    """Random scenarios; a pool that is smaller than the plan comes only with parking."""
+    """Generate scenarios; a pool smaller than the plan occurs only with parking."""
     sketch = draw(sketches(most))
     configurations = [CONFIGURATIONS[i % 3] for i in range(draw(st.integers(0, 2)), 3 + WORKERS)]
     capacity = draw(st.integers(1, WORKERS))
     workers = draw(st.integers(0, WORKERS))
-    spacious = min(capacity, workers or capacity) >= len(set(sketch.homes))
+    spacious = min(capacity, workers or capacity) >= len(set(sketch.assignment))
     linger = draw(lingers | st.none() if spacious else lingers)
     choices = draw(plain | st.lists(optimizations, min_size=1, max_size=7))
     return Scenario(
@@ -282,7 +282,7 @@ def scenarios(draw: st.DrawFn, most: int = 16) -> Scenario:
 
 
 def large_scenario(seed: int, tasks: int) -> Scenario:
-    """A scenario with many tasks, for which drawing each would take too long."""
+    """Build a scenario with many tasks, without drawing each of them."""
     rng = random.Random(seed)
     workers = rng.randint(2, 12)
     reach = rng.choice([3, 10, tasks])
@@ -290,7 +290,7 @@ def large_scenario(seed: int, tasks: int) -> Scenario:
     for number in range(tasks):
         nearest = range(max(0, number - reach), number)
         sketch.sources.append(rng.sample(nearest, min(len(nearest), rng.choice([0, 1, 1, 2, 5]))))
-        sketch.homes.append(rng.randrange(workers))
+        sketch.assignment.append(rng.randrange(workers))
     configurations = [rng.choice(CONFIGURATIONS) for _ in range(workers)]
     plan = sketch.plan(configurations, rng.choice([0.0, 0.125, 2.0]))
     return Scenario(

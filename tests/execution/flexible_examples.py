@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from execution_examples import ONE_SLOT, workflow_of
+from execution_examples import ONE_SLOT, check_memory, workflow_of
 from execution_strategies import SECONDS, SIZES
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ from shoal.types import Resources, TaskId
 
 
 def made_flexible(plan: Plan, resources: Resources, policies: Policies | None = None) -> Plan:
-    """The plan without workers."""
+    """Return the plan without placements."""
     placement = Placement(None, resources)
     return replace(
         plan,
@@ -49,7 +49,7 @@ policies = st.builds(
     _paces,
     st.none() | forecasts,
 )
-"""Every switch by itself, thresholds that some outputs reach, forecasts that are right or wrong."""
+"""Each switch by itself, thresholds that some outputs reach, and right or wrong forecasts."""
 
 
 def flexible_plan(
@@ -60,7 +60,7 @@ def flexible_plan(
     limit: float | None = None,
     **options: Any,
 ) -> Plan:
-    """A flexible plan from each task's upstream tasks."""
+    """Build a flexible plan from each task's upstream tasks."""
     workflow = workflow_of(wiring, **options)
     placements = dict.fromkeys(workflow.calls, Placement(None, resources))
     return Plan(workflow, placements, limit=limit, policies=policies or Policies())
@@ -73,19 +73,19 @@ def flexible_machine(
     constants: Mapping[str, Sequence[str]] | None = None,
     **options: Any,
 ) -> CheckedFlexible:
-    """The machine of the worker that begins with a task."""
+    """Create the machine of the worker that starts with a task."""
     named = {TaskId(t): tuple(map(TaskId, names)) for t, names in (constants or {}).items()}
-    (part,) = flexible_plan(wiring, **options).parts(named)
+    part = flexible_plan(wiring, **options).common_part(named)
     return CheckedFlexible(part.begun_with(TaskId(first)))
 
 
 class CheckedFlexible(FlexibleMachine):
-    """A flexible machine that checks after each event that its state makes sense."""
+    """A flexible machine that checks its invariants after each event."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.stored: set[TaskId] = set()
-        """What is known to be in the store."""
+        """Outputs known to be in the store."""
 
     def handle(self, event: Event, now: float = 0.0) -> list[Effect]:
         """The machine's effects."""
@@ -111,8 +111,8 @@ class CheckedFlexible(FlexibleMachine):
         return effects
 
     def _check_invoked(self, invoke: Invoke) -> None:
-        rest = set(self._upstream[invoke.task]).difference(invoke.inline)
-        assert not rest & self._memory.nbytes.keys() - self.stored, "an output is lost"
+        rest = set(self.part.upstream[invoke.task]).difference(invoke.inline)
+        assert not rest & self._memory._nbytes.keys() - self.stored, "an output is lost"
 
     def _check_left(self, effects: list[Effect]) -> None:
         marks = {(m.task, m.producer) for m in effects if isinstance(m, Mark) and m.held is None}
@@ -122,7 +122,8 @@ class CheckedFlexible(FlexibleMachine):
 
     def check(self) -> None:
         """Raise AssertionError if an invariant is broken."""
-        stages = [self._running, self._retries.pausing, set(self._missing)]
+        check_memory(self._memory)
+        stages = [self._running, self._retries.pausing, set(self._memory.missing), self._recalled]
         assert sum(map(len, stages)) == len(set().union(*stages)), "a task in two stages"
         if not self.finished:
             assert set().union(*stages) == self._taken.keys()
@@ -134,10 +135,7 @@ class CheckedFlexible(FlexibleMachine):
             assert memory.held.issuperset(self._inputs(task))
         for inputs in (*self._kept.values(), *joins.marking.values()):
             assert memory.held.issuperset(inputs)
-        assert memory.held | self._fetching.keys() | self._recalled == memory.uses.keys()
-        assert all(count > 0 for count in memory.uses.values())
-        assert memory.saved <= memory.held
-        assert memory.saving.keys() <= memory.held
+        assert memory.held | memory.fetching.keys() | self._recalled == memory.uses.keys()
         assert {producer for _, producer in (*joins.marking, *joins.delayed)} <= memory.held
         assert not {o for _, o in joins.delayed} & memory.saved, "held, though it is saved"
         if not self._slots:

@@ -1,4 +1,4 @@
-"""Flexible workers: what the machine does, and what holds whatever the workflow and the delays."""
+"""Flexible workers: the machine's effects, and invariants for any workflow and any delays."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from flexible_examples import (
     made_flexible,
     policies,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_drawn import examples
 from shoal.errors import ProtocolViolation, WorkflowError
 from shoal.execution import flexible as flexible_module
 from shoal.execution import simulator
@@ -55,21 +56,22 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.flexible import INVOKED_NBYTES
-from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement
 from shoal.execution.policies import Policies
 from shoal.execution.pool import WarmPool
 from shoal.execution.retries import retry_pause
 from shoal.execution.simulator import Simulation, simulate
+from shoal.execution.timers import RetryTimer
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 
 SMALL, LARGE = INLINE_NBYTES, INVOKED_NBYTES + 1
 TWO_SLOTS = Resources(memory_mb=2 * MB_PER_CPU)
-many = settings(max_examples=300)
+many = examples(300)
 
 
 def mark(task: TaskId, producer: TaskId, *others: TaskId, saved: bool = False) -> Mark:
-    """A mark for one upstream task of a task; all of them are given in order."""
+    """Return a mark of a task for one of its upstream tasks, which are given in order."""
     outputs = ((), (producer,)) if saved else ((producer,), ())
     return Mark(task, None, tuple(sorted((producer, *others))), *outputs, producer)
 
@@ -104,7 +106,7 @@ def test_a_large_output_is_saved_once_before_workers_are_invoked_for_branches() 
     assert machine.handle(Saved(a)) == [Invoke(c, ()), Invoke(d, ())]
 
 
-def test_a_small_output_for_very_many_branches_is_saved_once_too() -> None:
+def test_a_small_output_for_many_branches_is_saved_once_too() -> None:
     branches = {f"b{number}": "a" for number in range(INVOKED_NBYTES // SMALL + 2)}
     machine = flexible_machine({"a": "", **branches}, "a")
     machine.handle(Arrived(a))
@@ -118,7 +120,7 @@ def test_a_worker_with_two_slots_becomes_two_branches() -> None:
     assert machine.handle(Executed(a, 1)) == [Execute(b), Execute(c), Invoke(d, (a,))]
 
 
-def test_whoever_sets_the_last_mark_goes_on_with_the_fan_in() -> None:
+def test_the_worker_that_sets_the_last_mark_runs_the_fan_in() -> None:
     machine = flexible_machine({"a": "", "b": "", "c": "ab"}, "a")
     machine.handle(Arrived(a))
     assert machine.handle(Executed(a, SMALL)) == [mark(c, a, b), Leave()]
@@ -126,14 +128,14 @@ def test_whoever_sets_the_last_mark_goes_on_with_the_fan_in() -> None:
     assert machine.handle(Executed(c, 1)) == [HandIn(c, saved=False), Forget((c, a, b)), Finish()]
 
 
-def test_whoever_sets_another_mark_stops() -> None:
+def test_a_worker_that_sets_an_earlier_mark_stops() -> None:
     machine = flexible_machine({"a": "", "b": "", "c": "ab"}, "a")
     machine.handle(Arrived(a))
     machine.handle(Executed(a, SMALL))
     assert machine.handle(Marked(c, a, claimed=False)) == [Forget((a,)), Finish()]
 
 
-def test_nobody_leaves_with_a_mark_while_another_may_still_be_the_last() -> None:
+def test_a_worker_does_not_leave_with_a_mark_while_another_of_its_marks_may_be_the_last() -> None:
     machine = flexible_machine({"a": "", "b": "a", "c": "", "d": "ac", "e": "bc"}, "a")
     machine.handle(Arrived(a))
     assert machine.handle(Executed(a, 1)) == [Execute(b), mark(d, a, c)]
@@ -141,7 +143,7 @@ def test_nobody_leaves_with_a_mark_while_another_may_still_be_the_last() -> None
     assert machine.handle(Marked(d, a, claimed=True, held=(a, c))) == [Execute(d)]
 
 
-def test_nobody_leaves_with_a_mark_who_is_still_to_save() -> None:
+def test_a_worker_does_not_leave_with_a_mark_before_it_has_saved() -> None:
     machine = flexible_machine(
         {"a": "", "b": "a", "c": "a", "d": "", "e": "bd", "f": "cd"}, "a", resources=TWO_SLOTS
     )
@@ -170,7 +172,7 @@ def test_a_claimed_fan_in_fetches_only_what_is_not_in_memory() -> None:
     assert machine.handle(Fetched((b,))) == [Execute(d)]
 
 
-def test_a_fan_in_that_is_claimed_while_the_slot_is_taken_gets_a_new_worker() -> None:
+def test_a_fan_in_claimed_while_the_slot_is_busy_gets_a_new_worker() -> None:
     machine = flexible_machine({"a": "", "b": "", "c": "a", "d": "ab"}, "a")
     machine.handle(Arrived(a))
     assert machine.handle(Executed(a, 1)) == [Execute(c), mark(d, a, b)]
@@ -209,7 +211,7 @@ def test_a_large_sink_is_saved_before_it_is_handed_in() -> None:
     assert machine.handle(Saved(a)) == [HandIn(a, saved=True), Forget((a,)), Finish()]
 
 
-def test_an_output_that_is_taken_by_all_kinds_is_saved_once() -> None:
+def test_an_output_with_consumers_of_every_kind_is_saved_once() -> None:
     machine = flexible_machine({"a": "", "b": "", "c": "a", "d": "a", "e": "ab"}, "a", sinks="acde")
     machine.handle(Arrived(a))
     assert machine.handle(Executed(a, LARGE)) == [Execute(c), Save(a)]
@@ -227,7 +229,7 @@ def test_inputs_that_came_with_the_invocation_are_not_fetched() -> None:
     assert machine.handle(Arrived(c)) == [Fetch((a,))]
 
 
-def test_a_constant_that_the_next_task_takes_too_stays_in_memory() -> None:
+def test_a_constant_that_the_next_task_needs_stays_in_memory() -> None:
     k = TaskId("constant:k")
     machine = flexible_machine({"a": "", "b": "a"}, "a", constants={"a": [k], "b": [k]})
     assert machine.handle(Arrived(a)) == [Fetch((k,))]
@@ -236,16 +238,16 @@ def test_a_constant_that_the_next_task_takes_too_stays_in_memory() -> None:
     assert machine.handle(Executed(b, 1))[1] == Forget((b, a, k))
 
 
-def test_a_task_that_fails_keeps_its_slot_until_its_next_try() -> None:
+def test_a_failed_task_keeps_its_slot_until_the_retry() -> None:
     wiring = {"a": "", "b": "a", "c": "", "d": "ac"}
     machine = flexible_machine(wiring, "a", retries={"b": 2})
     machine.handle(Arrived(a))
     machine.handle(Executed(a, 1))
-    assert machine.handle(Failed(b)) == [SetTimer("retry b", retry_pause(b, 0))]
+    assert machine.handle(Failed(b)) == [SetTimer(RetryTimer(b), retry_pause(b, 0))]
     assert machine.handle(Marked(d, a, claimed=True, held=(a, c)))[0] == Invoke(d, (a, c))
-    assert machine.handle(TimerFired("retry b")) == [Execute(b)]
-    assert machine.handle(Failed(b)) == [SetTimer("retry b", retry_pause(b, 1))]
-    machine.handle(TimerFired("retry b"))
+    assert machine.handle(TimerFired(RetryTimer(b))) == [Execute(b)]
+    assert machine.handle(Failed(b)) == [SetTimer(RetryTimer(b), retry_pause(b, 1))]
+    machine.handle(TimerFired(RetryTimer(b)))
     assert machine.handle(Failed(b)) == [Save(a), Abort(b)]
     assert machine.finished
 
@@ -260,10 +262,10 @@ def test_a_task_that_fails_keeps_its_slot_until_its_next_try() -> None:
         Saved(a),
         Fetched((a,)),
         Marked(c, a, claimed=True),
-        TimerFired("retry a"),
+        TimerFired(RetryTimer(a)),
     ],
 )
-def test_an_event_that_does_not_fit_is_refused(event: Any) -> None:
+def test_an_invalid_event_is_rejected(event: Any) -> None:
     machine = flexible_machine({"a": "", "b": "", "c": "ab"}, "a")
     machine.handle(Arrived(a))
     with pytest.raises(ProtocolViolation, match="worker a"):
@@ -296,11 +298,19 @@ def test_a_flexible_plan_has_no_workers_and_one_configuration() -> None:
 
 def test_a_flexible_part_says_which_outputs_may_travel() -> None:
     plan = flexible_plan({"a": "", "b": "a", "c": "b", "d": "b", "e": "cd"})
-    (part,) = plan.parts()
+    assert plan.parts() == []
+    part = plan.common_part()
     assert [task for task in part.tasks if part.travels(task)] == [b, c, d, e]
-    assert part.feeds == {a: (b,), b: (c, d), c: (e,), d: (e,)}
-    assert part.shared == {e: (c, d)}
-    assert not part.waits
+    assert part.downstream == {a: (b,), b: (c, d), c: (e,), d: (e,)}
+    assert [task for task in part.tasks if part.fan_in(task)] == [e]
+    assert part.producers(e) == (c, d)
+    assert part.roots == [a]
+
+
+def test_a_flexible_worker_is_rooted_if_its_first_task_waits_for_nothing() -> None:
+    part = flexible_plan({"a": "", "b": "a"}).common_part()
+    assert part.begun_with(a).rooted
+    assert not part.begun_with(b).rooted
 
 
 # Simulated runs.
@@ -317,14 +327,14 @@ flexible_scenarios = st.builds(
 
 @pytest.fixture(autouse=True, scope="module")
 def checked_machines() -> Iterator[None]:
-    """Every machine checks its state after each event."""
+    """Let every machine check its invariants after each event."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulator, "FlexibleMachine", CheckedFlexible)
         yield
 
 
 def assert_right(scenario: Scenario, outcome: Outcome) -> None:
-    """Every task was performed once, the results are right, and nothing is left."""
+    """Assert that every task ran once, the results are right, and nothing is left."""
     simulation, workflow = outcome.simulation, scenario.plan.workflow
     performed = Counter(task for task, _ in simulation.performed)
     assert performed == dict.fromkeys(workflow.calls, 1)
@@ -339,21 +349,24 @@ def assert_right(scenario: Scenario, outcome: Outcome) -> None:
 
 @many
 @given(flexible_scenarios)
-def test_every_task_runs_once_rightly_and_every_worker_ends(scenario: Scenario) -> None:
+def test_every_task_runs_once_with_the_right_result_and_every_worker_ends(
+    scenario: Scenario,
+) -> None:
     assert_right(scenario, scenario.run())
 
 
 @many
 @given(flexible_scenarios)
-def test_all_is_well_too_if_nothing_may_travel_with_invocations(scenario: Scenario) -> None:
-    """What a worker holds of others' small outputs is saved by it, should it give a task away."""
+def test_runs_are_right_even_if_nothing_may_travel_with_invocations(scenario: Scenario) -> None:
+    """A worker that gives a task away saves the small outputs of others that it holds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flexible_module, "INVOKED_NBYTES", -1)
         assert_right(scenario, scenario.run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-def test_large_workflows_run_rightly_too(seed: int) -> None:
+def test_large_workflows_are_right_too(seed: int) -> None:
     scenario = flexible(large_scenario(seed, 300), CONFIGURATIONS[seed % 3])
     assert_right(scenario, scenario.run())
 
@@ -374,7 +387,7 @@ def test_workers_begin_with_the_task_they_are_named_after(scenario: Scenario) ->
 @many
 @given(flexible_scenarios)
 def test_a_worker_never_runs_more_tasks_than_it_has_slots(scenario: Scenario) -> None:
-    """A worker that has no slot left invokes another; it never lets a ready task wait."""
+    """A worker without a free slot invokes another instead of letting a ready task wait."""
     timeline = scenario.run().timeline
     for worker in timeline.workers:
         spans = [s for s in timeline.of_kind("execute") if s.worker == worker]
@@ -385,12 +398,12 @@ def test_a_worker_never_runs_more_tasks_than_it_has_slots(scenario: Scenario) ->
 
 @many
 @given(flexible_scenarios)
-def test_no_more_flexible_workers_are_at_work_than_may_be(scenario: Scenario) -> None:
+def test_no_more_flexible_workers_run_than_allowed(scenario: Scenario) -> None:
     most = scenario.run().pool.most_at_work
     assert 1 <= most <= (scenario.workers or scenario.capacity)
 
 
-def test_a_fan_out_takes_turns_on_the_workers_that_may_be_at_work() -> None:
+def test_a_fan_out_takes_turns_on_the_allowed_workers() -> None:
     plan = flexible_plan({"root": [], **{f"leaf-{n}": ["root"] for n in range(12)}})
     costs = DrawnCosts([1.0], [1])
     bounded = simulate(plan, costs, WarmPool(12), workers=2)
@@ -401,7 +414,7 @@ def test_a_fan_out_takes_turns_on_the_workers_that_may_be_at_work() -> None:
 
 
 def tree(leaves: int) -> dict[str, list[str]]:
-    """A binary reduction."""
+    """Build a binary reduction."""
     wiring: dict[str, list[str]] = {f"0-{number}": [] for number in range(leaves)}
     level = list(wiring)
     while len(level) > 1:
@@ -422,20 +435,20 @@ def test_a_tree_reduction_has_a_worker_for_each_leaf_and_one_result() -> None:
     assert timeline.makespan > 0
 
 
-def test_large_outputs_are_fetched_once_by_whoever_goes_on() -> None:
+def test_large_outputs_are_fetched_once_by_the_worker_that_continues() -> None:
     plan = flexible_plan(tree(8))
     timeline = Simulation(plan, DrawnCosts([0.125, 0.5], [LARGE]), WarmPool()).run()
     assert len(timeline.of_kind("save")) == 15
     assert len(timeline.of_kind("fetch")) == 7
 
 
-def test_answer_to_the_last_mark_is_part_of_the_timeline() -> None:
+def test_the_answer_to_the_last_mark_is_part_of_the_timeline() -> None:
     timeline = simulate(flexible_plan(tree(8)), DrawnCosts([0.5], [1]))
     assert [span.seconds for span in timeline.of_kind("deliver")] == [0.5] * 7
 
 
-def test_what_was_lost_of_the_inputs_of_an_invoked_worker_is_saved_again() -> None:
-    """The outputs of `a` were in the memory of a machine that is gone; `c` waits for them."""
+def test_lost_inputs_of_an_invoked_worker_are_saved_again() -> None:
+    """The output of `a` was in the shared memory of a lost machine, and `c` waits for it."""
     machine = flexible_machine({"a": "", "b": "a", "c": "a"}, "a")
     machine.handle(Started(recovered=Recovered(started=frozenset({WorkerId("a"), WorkerId("c")}))))
     assert machine.handle(Arrived(a)) == [Execute(a)]
@@ -444,7 +457,7 @@ def test_what_was_lost_of_the_inputs_of_an_invoked_worker_is_saved_again() -> No
     assert machine.handle(Executed(b, 1)) == [HandIn(b, saved=False), Forget((b, a)), Finish()]
 
 
-def test_small_inputs_of_an_invoked_worker_are_with_what_it_was_given() -> None:
+def test_small_inputs_of_an_invoked_worker_travel_with_the_invocation() -> None:
     machine = flexible_machine({"a": "", "b": "a", "c": "a"}, "a")
     machine.handle(Started(recovered=Recovered(started=frozenset({WorkerId("a"), WorkerId("c")}))))
     machine.handle(Arrived(a))

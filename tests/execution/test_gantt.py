@@ -1,3 +1,5 @@
+"""Gantt charts as text and as HTML pages."""
+
 import re
 from xml.etree import ElementTree
 
@@ -20,7 +22,7 @@ def timeline(*spans: Span, makespan: float | None = None) -> Timeline:
 
 
 def rows(chart: str) -> list[str]:
-    """The lines above the axis."""
+    """Return the lines above the axis."""
     lines = chart.split("\n")
     return lines[: next(i for i, line in enumerate(lines) if "┬─" in line)]
 
@@ -38,7 +40,7 @@ def tips(root: ElementTree.Element) -> list[str]:
 
 
 def work(count: int, workers: int) -> Timeline:
-    """Each worker executes `count` tasks of a second after a fetch of half a second."""
+    """Let each worker execute `count` tasks of a second after a fetch of half a second."""
     spans = []
     for worker in range(workers):
         for number in range(count):
@@ -59,11 +61,11 @@ RUN = timeline(
 )
 
 
-def test_what_took_most_of_a_cell_fills_it():
+def test_a_cell_shows_what_took_most_of_its_time():
     assert rows(gantt_text(RUN, width=20)) == ["w0  ░░░░▒▒cccccccc▓▓", "w1  ░░llllllllcccccc"]
 
 
-def test_a_legend_tells_what_the_letters_mean():
+def test_a_legend_explains_the_letters():
     assert "l load   c count   ░ start   ▒ fetch   ▓ save" in gantt_text(RUN).split("\n")
 
 
@@ -115,7 +117,7 @@ def test_saves_beside_executions_share_a_row_below_them():
     assert rows(gantt_text(chart, width=20)) == ["w0  aaaaaaaaaaaaaaaa", "            ▓▓▓▓▒▒"]
 
 
-def test_workers_stand_in_the_order_of_their_starts_and_numbers():
+def test_workers_are_ordered_by_start_and_number():
     spans = [span("execute", 0.0, 1.0, f"a#{i}", f"w{i}") for i in (10, 9, 2)]
     chart = gantt_text(timeline(*spans, span("execute", 0.5, 1.0, "a#1", "w1")))
     assert [row.split()[0] for row in rows(chart)] == ["w2", "w9", "w10", "w1"]
@@ -127,21 +129,22 @@ def test_at_most_40_lanes_are_shown():
     assert lines[-1] == "… and 60 more"
 
 
-def test_colours_take_the_place_of_letters():
+def test_colours_replace_letters():
     plain, coloured = gantt_text(RUN, width=20), gantt_text(RUN, width=20, color=True)
     assert "\x1b" not in plain
     assert rows(re.sub("\x1b.*?m", "", coloured))[1] == "w1  ░░██████████████"
     assert len(set(re.findall("\x1b.*?m", coloured))) == 3
 
 
-def test_no_row_is_wider_than_asked_for():
+@pytest.mark.slow
+def test_no_row_is_wider_than_requested():
     for width in (40, 100, 237):
         chart = gantt_text(work(10_000, workers=2), width)
         assert max(map(len, chart.split("\n")[:-1])) <= width
 
 
 @pytest.mark.parametrize("color", [True, False])
-def test_names_that_others_recorded_obey_no_terminal(color):
+def test_recorded_names_are_escaped_for_the_terminal(color):
     shown = timeline(span("execute", 0, 1, "red\x1b[31m#0", worker="w\x1b]0;title\x07"))
     chart = gantt_text(shown, 60, color)
     assert r"w\x1b]0;title\x07  " in chart
@@ -150,7 +153,7 @@ def test_names_that_others_recorded_obey_no_terminal(color):
     assert "\x1b]" not in chart
 
 
-def test_a_span_without_length_is_seen():
+def test_a_span_of_zero_length_is_visible():
     chart = timeline(span("execute", 5.0, 5.0, "a#0"), makespan=10.0)
     assert rows(gantt_text(chart, width=24)) == ["w0            a"]
     assert len(bars(page(chart))) == 1
@@ -186,7 +189,7 @@ def test_a_page_colours_executions_by_task_name():
     assert (looks["load#0: fetch"], looks["count#0: save"]) == ("fetch", "save")
 
 
-def test_a_page_shows_the_title_and_names_as_they_are():
+def test_a_page_escapes_the_title_and_names():
     chart = timeline(span("execute", 0.0, 1.0, "<b>&#0", worker="<w>"))
     root = page(chart, title="<script>alert(1)</script> & {style}")
     assert root.findtext("body/h1") == "<script>alert(1)</script> & {style}"
@@ -194,22 +197,23 @@ def test_a_page_shows_the_title_and_names_as_they_are():
     assert {"<w>", "<b>&"} <= {text.text for text in root.iter("text")}
 
 
-def test_a_page_needs_nothing_from_elsewhere():
+def test_a_page_is_self_contained():
     assert not re.search(r"https?:|src=|@import|<link", gantt_html(RUN, "run"))
 
 
-def test_a_page_of_few_spans_draws_each():
+def test_a_page_with_few_spans_draws_each():
     chart = work(5_000, workers=2)
     assert len(bars(page(chart))) == 20_000
 
 
-def test_a_page_of_very_many_spans_stays_small():
+@pytest.mark.slow
+def test_a_page_with_many_spans_stays_small():
     chart = work(50_000, workers=2)
     assert len(gantt_html(chart, "run")) < 1_000_000
     assert any(re.fullmatch(r"\d+ spans, mostly work\n\S+ s", tip) for tip in tips(page(chart)))
 
 
-def test_long_spans_among_very_many_keep_their_rectangles():
+def test_long_spans_among_many_keep_their_rectangles():
     spans = [span("execute", i * 1e-3, (i + 1) * 1e-3, f"short#{i}") for i in range(20_000)]
     long = span("execute", 20.0, 30.0, "long#0")
     assert "long#0: execute\n10.0 s from 20.0 s" in tips(page(timeline(*spans, long)))

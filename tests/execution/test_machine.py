@@ -28,9 +28,10 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.retries import retry_pause
 from shoal.execution.story import REMEMBERED
+from shoal.execution.timers import CopyTimer, ParkTimer, RetryTimer
 from shoal.types import Resources, TaskId
 
 SMALL = INLINE_NBYTES
@@ -53,7 +54,7 @@ def test_large_sink_is_saved_before_it_is_handed_in() -> None:
     assert machine.handle(Saved(a)) == [HandIn(a, saved=True), Forget((a,)), Finish()]
 
 
-def test_sink_that_is_also_taken_is_handed_in_once_and_kept_for_its_taker() -> None:
+def test_a_sink_with_a_consumer_is_handed_in_once_and_kept_for_it() -> None:
     machine = machine_of({"a": "", "b": "a"}, {"w0": "ab"}, sinks="aab")
     machine.handle(Started())
     assert machine.handle(Executed(a, SMALL)) == [HandIn(a, saved=False), Execute(b)]
@@ -64,13 +65,13 @@ def test_sink_that_is_also_taken_is_handed_in_once_and_kept_for_its_taker() -> N
     ]
 
 
-def test_output_that_nobody_wants_is_forgotten_at_once() -> None:
+def test_an_output_that_nobody_needs_is_dropped_at_once() -> None:
     machine = machine_of({"a": "", "b": ""}, {"w0": "ab"}, sinks="b")
     machine.handle(Started())
     assert machine.handle(Executed(a, LARGE)) == [Forget((a,)), Execute(b)]
 
 
-def test_small_output_wanted_elsewhere_travels_with_the_mark() -> None:
+def test_a_small_output_needed_elsewhere_travels_with_the_mark() -> None:
     machine = machine_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"})
     machine.handle(Started())
     assert machine.handle(Executed(a, SMALL)) == [
@@ -150,7 +151,7 @@ def test_own_shared_task_without_own_inputs_is_not_marked_by_its_worker() -> Non
     assert machine.handle(Arrived(b, held=(a,))) == [Execute(b)]
 
 
-def test_output_for_own_and_foreign_takers_is_kept_until_both_are_served() -> None:
+def test_an_output_for_local_and_remote_tasks_is_kept_until_both_are_served() -> None:
     machine = machine_of({"a": "", "b": "a", "c": "a"}, {"w0": "ac", "w1": "b"})
     machine.handle(Started())
     assert machine.handle(Executed(a, LARGE)) == [Save(a), Execute(c)]
@@ -170,7 +171,7 @@ def test_repeated_arrival_does_nothing_while_its_input_is_needed() -> None:
     assert machine.handle(Executed(b, SMALL)) == [Forget((a,)), Execute(c)]
 
 
-def test_repeated_arrival_after_the_task_frees_what_came_with_it_again() -> None:
+def test_a_repeated_arrival_after_the_task_drops_its_inputs_again() -> None:
     machine = machine_of({"a": "", "b": "a", "c": "b"}, {"w0": "a", "w1": "bc"}, "w1")
     machine.handle(Started())
     machine.handle(Arrived(b, held=(a,)))
@@ -179,11 +180,11 @@ def test_repeated_arrival_after_the_task_frees_what_came_with_it_again() -> None
 
 
 def test_repeated_arrival_keeps_what_another_task_still_needs() -> None:
-    """An input came with two tasks, and the first task's message comes again.
+    """An input arrives with two tasks, and the first task's message is repeated.
 
     1. `b` arrives with `a`, runs and is done; `c`, which also takes `a`, hasn't arrived.
-    2. `b` arrives again: `a` is put into memory once more, and stays for `c`.
-    3. `c` arrives, runs, and only now `a` is forgotten.
+    2. `b` arrives again: `a` is put into memory again, and stays for `c`.
+    3. `c` arrives and runs, and only now `a` is dropped.
     """
     machine = machine_of({"a": "", "b": "a", "c": "a"}, {"w0": "a", "w1": "bc"}, "w1")
     machine.handle(Started())
@@ -266,7 +267,7 @@ def test_constants_are_fetched_once_per_worker_and_freed_after_the_last_task() -
     ]
 
 
-def test_as_many_tasks_run_at_a_time_as_the_worker_has_slots() -> None:
+def test_a_worker_runs_as_many_tasks_at_once_as_it_has_slots() -> None:
     wiring = {name: "" for name in "abcdef"}
     resources = {"w0": Resources(memory_mb=4 * 1769)}
     machine = machine_of(wiring, {"w0": "abcdef"}, resources=resources)
@@ -297,7 +298,7 @@ def test_tasks_that_others_wait_for_go_first() -> None:
     assert machine.handle(Executed(c, SMALL))[-1] == Execute(a)
 
 
-def test_failed_task_is_tried_again_after_pauses_that_double_and_then_ends_the_run() -> None:
+def test_a_failed_task_is_retried_with_doubling_pauses_and_then_ends_the_run() -> None:
     machine = machine_of({"a": ""}, {"w0": "a"}, retries={"a": 3}, linger=0.5)
     machine.handle(Started())
     for pause in (retry_pause(a, tried) for tried in range(3)):
@@ -313,23 +314,23 @@ def test_task_without_retries_ends_the_run_at_its_first_failure() -> None:
     machine = machine_of({"a": "", "b": ""}, {"w0": "ab"})
     machine.handle(Started())
     assert machine.handle(Failed(a)) == [Abort(a)]
-    assert machine.handle(TimerFired("linger 1")) == []
+    assert machine.handle(TimerFired(ParkTimer(1))) == []
 
 
 def test_another_task_uses_the_slot_during_the_pause() -> None:
     machine = machine_of({"a": "", "b": ""}, {"w0": "ab"}, retries={"a": 1})
     machine.handle(Started())
-    assert machine.handle(Failed(a)) == [SetTimer("retry a", retry_pause(a, 0)), Execute(b)]
-    assert machine.handle(TimerFired("retry a")) == []
+    assert machine.handle(Failed(a)) == [SetTimer(RetryTimer(a), retry_pause(a, 0)), Execute(b)]
+    assert machine.handle(TimerFired(RetryTimer(a))) == []
     assert machine.handle(Executed(b, SMALL))[-1] == Execute(a)
 
 
-def test_inputs_are_kept_for_the_next_try() -> None:
+def test_inputs_are_kept_for_the_retry() -> None:
     machine = machine_of({"a": "", "b": "a"}, {"w0": "ab"}, retries={"b": 1})
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    assert machine.handle(Failed(b)) == [SetTimer("retry b", retry_pause(b, 0))]
-    assert machine.handle(TimerFired("retry b")) == [Execute(b)]
+    assert machine.handle(Failed(b)) == [SetTimer(RetryTimer(b), retry_pause(b, 0))]
+    assert machine.handle(TimerFired(RetryTimer(b))) == [Execute(b)]
     assert Forget((a, b)) in machine.handle(Executed(b, SMALL))
 
 
@@ -338,14 +339,14 @@ def test_inputs_are_kept_for_the_next_try() -> None:
     [
         (Executed(a, SMALL), "executed, but not running"),
         (Failed(a), "failed, but not running"),
-        (Saved(a), "saved, but nobody had asked for it"),
-        (Fetched((a,)), "fetched, but nobody had asked for it"),
-        (Arrived(a), "waits for nobody elsewhere"),
-        (Arrived(g), "belongs elsewhere"),
+        (Saved(a), "saved, but not asked for"),
+        (Fetched((a,)), "fetched, but not asked for"),
+        (Arrived(a), "waits for no other worker"),
+        (Arrived(g), "another worker runs it"),
     ],
     ids=lambda value: type(value).__name__ if not isinstance(value, str) else "",
 )
-def test_event_that_does_not_fit_is_a_protocol_violation(event: object, reason: str) -> None:
+def test_an_invalid_event_is_a_protocol_violation(event: object, reason: str) -> None:
     machine = machine_of({"a": "", "b": "a", "g": "b"}, {"w0": "ab", "w1": "g"})
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
@@ -353,7 +354,7 @@ def test_event_that_does_not_fit_is_a_protocol_violation(event: object, reason: 
         machine.handle(event)  # type: ignore[arg-type]
 
 
-def test_violation_tells_the_tasks_story() -> None:
+def test_a_protocol_violation_includes_the_tasks_story() -> None:
     machine = machine_of({"a": "", "b": "a"}, {"w0": "ab"})
     machine.handle(Started())
     machine.handle(Executed(a, 10), now=1.5)
@@ -378,20 +379,20 @@ def test_story_goes_back_a_limited_number_of_events() -> None:
     machine = machine_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"}, "w1")
     machine.handle(Started())
     for _ in range(REMEMBERED + 10):
-        machine.handle(TimerFired("of somebody else"))
+        machine.handle(TimerFired(CopyTimer(b)))
     assert len(machine._log) == REMEMBERED
 
 
-def test_nothing_follows_the_end() -> None:
+def test_events_after_the_end_have_no_effect() -> None:
     machine = machine_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"}, "w1")
     machine.handle(Started())
     machine.handle(Arrived(b, held=(a,)))
     assert machine.handle(Executed(b, SMALL))[-1] == Finish()
-    for event in (Arrived(b, held=(a,)), TimerFired("linger 1"), MailCame(), Executed(b, SMALL)):
+    for event in (Arrived(b, held=(a,)), TimerFired(ParkTimer(1)), MailCame(), Executed(b, SMALL)):
         assert machine.handle(event) == []
 
 
-def test_failure_after_which_another_try_is_no_use_ends_the_run() -> None:
+def test_a_failure_that_no_retry_can_cure_ends_the_run() -> None:
     machine = machine_of({"a": ""}, {"w0": "a"}, retries={"a": 3})
     machine.handle(Started())
     assert machine.handle(Failed(a, final=True)) == [Abort(a)]
@@ -403,7 +404,7 @@ def test_pauses_double_and_differ_between_tasks() -> None:
     assert retry_pause(a, 0) != retry_pause(b, 0)
 
 
-def test_a_machine_that_nobody_holds_is_freed_without_the_collector() -> None:
+def test_an_unreferenced_machine_is_freed_without_the_garbage_collector() -> None:
     machine = machine_of({"a": ""}, {"w0": "a"})
     machine.handle(Started())
     held = weakref.ref(machine)

@@ -42,9 +42,10 @@ from shoal.execution.events import (
     Started,
     TimerFired,
 )
-from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Prewarm
 from shoal.execution.retries import retry_pause
+from shoal.execution.timers import CopyTimer, ParkTimer, RetryTimer, WarmUpTimer
 from shoal.types import MB_PER_CPU, Resources, TaskId
 
 SMALL = INLINE_NBYTES
@@ -122,10 +123,10 @@ def test_task_that_arrives_while_an_announced_output_is_fetched_waits_for_it() -
     assert machine.handle(Fetched((a,))) == [Execute(c)]
 
 
-def test_announcement_of_what_is_held_fetched_or_used_up_is_ignored() -> None:
+def test_an_announcement_of_an_output_that_is_held_fetched_or_used_is_ignored() -> None:
     wiring = {"a": "", "b": "", "c": "ab", "d": "b", "e": "d"}
-    homes = {"w0": "a", "w1": "bd", "w2": "ce"}
-    machine = machine_of(wiring, homes, "w2", preload="c")
+    assignment = {"w0": "a", "w1": "bd", "w2": "ce"}
+    machine = machine_of(wiring, assignment, "w2", preload="c")
     machine.handle(Started())
     machine.handle(Announced((a,)))
     assert machine.handle(Announced((a,))) == []
@@ -136,7 +137,7 @@ def test_announcement_of_what_is_held_fetched_or_used_up_is_ignored() -> None:
     assert machine.handle(Announced((a,))) == []
 
 
-def test_started_again_worker_does_not_fetch_what_was_announced_and_used_before() -> None:
+def test_a_restarted_worker_does_not_fetch_announced_outputs_it_has_used() -> None:
     wiring = {"a": "", "b": "", "c": "ab", "d": "a"}
     machine = machine_of(wiring, {"w0": "a", "w1": "b", "w2": "cd"}, "w2", preload="c")
     machine.handle(Started(executed=(c,)))
@@ -144,34 +145,34 @@ def test_started_again_worker_does_not_fetch_what_was_announced_and_used_before(
     assert machine.handle(Announced((a,))) == [Fetch((a,))]
 
 
-def test_announcement_is_no_reason_to_stay_for_ever() -> None:
+def test_an_announcement_does_not_keep_a_worker_forever() -> None:
     machine = machine_of(JOIN, APART, "w2", preload="c", linger=0.5)
-    assert machine.handle(Started()) == [SetTimer("linger 1", 0.5)]
+    assert machine.handle(Started()) == [SetTimer(ParkTimer(1), 0.5)]
     assert machine.handle(Announced((a,))) == [Fetch((a,))]
-    assert machine.handle(TimerFired("linger 1")) == []
-    assert machine.handle(Fetched((a,))) == [SetTimer("linger 2", 0.5)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == []
+    assert machine.handle(Fetched((a,))) == [SetTimer(ParkTimer(2), 0.5)]
     assert machine.handle(Announced((a,))) == []
-    assert machine.handle(TimerFired("linger 2")) == [Park(executed=())]
+    assert machine.handle(TimerFired(ParkTimer(2))) == [Park(executed=())]
 
 
-def test_announcement_that_keeps_a_worker_from_parking_is_followed() -> None:
+def test_an_announcement_that_prevents_parking_is_followed() -> None:
     machine = machine_of(JOIN, APART, "w2", preload="c", linger=0.5)
     machine.handle(Started())
-    assert machine.handle(TimerFired("linger 1")) == [Park(executed=())]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Park(executed=())]
     assert machine.handle(Announced((a,))) == [Fetch((a,))]
     assert machine.handle(MailCame()) == []
-    assert machine.handle(Fetched((a,))) == [SetTimer("linger 2", 0.5)]
+    assert machine.handle(Fetched((a,))) == [SetTimer(ParkTimer(2), 0.5)]
 
 
-def test_announcement_while_a_worker_saves_to_park_keeps_it() -> None:
+def test_an_announcement_while_a_worker_saves_to_park_keeps_it() -> None:
     wiring = {"a": "", "b": "", "c": "ab"}
     machine = machine_of(wiring, {"w0": "a", "w2": "bc"}, "w2", preload="c", linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(b, SMALL))
-    assert machine.handle(TimerFired("linger 1")) == [Save(b)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(b)]
     assert machine.handle(Announced((a,))) == [Fetch((a,))]
     assert machine.handle(Saved(b)) == []
-    assert machine.handle(Fetched((a,))) == [SetTimer("linger 2", 0.5)]
+    assert machine.handle(Fetched((a,))) == [SetTimer(ParkTimer(2), 0.5)]
 
 
 # Warming up.
@@ -189,48 +190,48 @@ def test_sandboxes_are_warmed_up_when_their_task_begins_each_after_its_delay() -
     assert machine.handle(Started()) == [
         Execute(a),
         WarmUp(ONE_SLOT),
-        SetTimer("prewarm 1", 2.0),
-        SetTimer("prewarm 2", 1.0),
+        SetTimer(WarmUpTimer(1), 2.0),
+        SetTimer(WarmUpTimer(2), 1.0),
     ]
-    assert machine.handle(TimerFired("prewarm 2")) == [WarmUp(ONE_SLOT)]
-    assert machine.handle(TimerFired("prewarm 1")) == [WarmUp(TWO_SLOTS)]
-    assert machine.handle(TimerFired("prewarm 1")) == []
+    assert machine.handle(TimerFired(WarmUpTimer(2))) == [WarmUp(ONE_SLOT)]
+    assert machine.handle(TimerFired(WarmUpTimer(1))) == [WarmUp(TWO_SLOTS)]
+    assert machine.handle(TimerFired(WarmUpTimer(1))) == []
 
 
-def test_task_that_is_tried_again_warms_up_nothing_again() -> None:
+def test_a_retried_task_does_not_warm_up_again() -> None:
     prewarm = {"a": (Prewarm(ONE_SLOT),)}
     machine = machine_of({"a": ""}, {"w0": "a"}, retries={"a": 1}, prewarm=prewarm)
     assert machine.handle(Started()) == [Execute(a), WarmUp(ONE_SLOT)]
-    assert machine.handle(Failed(a)) == [SetTimer("retry a", retry_pause(a, 0))]
-    assert machine.handle(TimerFired("retry a")) == [Execute(a)]
+    assert machine.handle(Failed(a)) == [SetTimer(RetryTimer(a), retry_pause(a, 0))]
+    assert machine.handle(TimerFired(RetryTimer(a))) == [Execute(a)]
 
 
-def test_worker_that_finishes_warms_up_what_it_has_not_yet() -> None:
+def test_a_worker_that_finishes_does_its_remaining_warm_ups() -> None:
     prewarm = {"a": (Prewarm(TWO_SLOTS, 60.0),)}
     machine = machine_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"}, prewarm=prewarm)
     machine.handle(Started())
     assert machine.handle(Executed(a, SMALL))[-2:] == [WarmUp(TWO_SLOTS), Finish()]
 
 
-def test_worker_that_parks_warms_up_what_it_has_not_yet_and_only_once() -> None:
+def test_a_worker_that_parks_does_its_remaining_warm_ups_once() -> None:
     machine = warming(Prewarm(TWO_SLOTS, 60.0), linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    assert machine.handle(TimerFired("linger 1")) == [Save(a)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a)]
     assert machine.handle(Saved(a)) == [WarmUp(TWO_SLOTS), Park(executed=(a,))]
     machine.handle(MailCame())
-    assert machine.handle(TimerFired("prewarm 1")) == []
+    assert machine.handle(TimerFired(WarmUpTimer(1))) == []
 
 
-def test_timer_of_a_warm_up_neither_keeps_a_worker_nor_makes_it_linger_anew() -> None:
+def test_the_timer_of_a_warm_up_neither_keeps_a_worker_nor_restarts_its_linger() -> None:
     machine = warming(Prewarm(TWO_SLOTS, 0.25), linger=0.5)
     machine.handle(Started())
-    assert machine.handle(Executed(a, SMALL))[-1] == SetTimer("linger 1", 0.5)
-    assert machine.handle(TimerFired("prewarm 1")) == [WarmUp(TWO_SLOTS)]
-    assert machine.handle(TimerFired("linger 1")) == [Save(a)]
+    assert machine.handle(Executed(a, SMALL))[-1] == SetTimer(ParkTimer(1), 0.5)
+    assert machine.handle(TimerFired(WarmUpTimer(1))) == [WarmUp(TWO_SLOTS)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a)]
 
 
-def test_failed_run_warms_up_nothing_more() -> None:
+def test_a_failed_run_warms_up_nothing_more() -> None:
     machine = warming(Prewarm(TWO_SLOTS, 60.0))
     machine.handle(Started())
     assert WarmUp(TWO_SLOTS) not in machine.handle(Failed(a))
@@ -255,10 +256,10 @@ def test_copy_is_run_at_once_if_the_output_is_expected_much_later() -> None:
     assert machine.handle(Started(), now=1.0) == [Execute(s)]
 
 
-def test_copy_that_would_gain_too_little_is_run_once_the_output_is_late_enough() -> None:
+def test_a_copy_that_gains_too_little_runs_once_the_output_is_late_enough() -> None:
     machine = copying(seconds=1.0, expected=2.0, linger=0.0)
-    assert machine.handle(Started(), now=0.75) == [SetTimer("copy s", 2.75)]
-    assert machine.handle(TimerFired("copy s"), now=3.5) == [Execute(s)]
+    assert machine.handle(Started(), now=0.75) == [SetTimer(CopyTimer(s), 2.75)]
+    assert machine.handle(TimerFired(CopyTimer(s)), now=3.5) == [Execute(s)]
 
 
 def test_copy_of_an_output_that_is_late_already_is_run_at_once() -> None:
@@ -266,7 +267,7 @@ def test_copy_of_an_output_that_is_late_already_is_run_at_once() -> None:
     assert machine.handle(Started(), now=3.5) == [Execute(s)]
 
 
-def test_gain_is_the_plans() -> None:
+def test_the_required_gain_comes_from_the_plan() -> None:
     plan = plan_of(WAITING, TWO, duplicable="s", expected={"s": (1.0, 2.0)})
     machine = CheckedMachine(part_of(replace(plan, duplication_gain=0.0), "w1"))
     assert machine.handle(Started(), now=1.0) == [Execute(s)]
@@ -288,14 +289,14 @@ def test_executed_copy_marks_its_target_in_the_name_of_its_worker() -> None:
     ]
 
 
-def test_copy_is_not_begun_once_its_output_has_come() -> None:
+def test_a_copy_does_not_start_once_its_output_has_arrived() -> None:
     machine = copying(expected=2.0, seconds=2.0)
-    assert machine.handle(Started()) == [SetTimer("copy s", 4.5)]
+    assert machine.handle(Started()) == [SetTimer(CopyTimer(s), 4.5)]
     assert machine.handle(Arrived(t, held=(s,)), now=1.0) == [Execute(t)]
-    assert machine.handle(TimerFired("copy s"), now=4.5) == []
+    assert machine.handle(TimerFired(CopyTimer(s)), now=4.5) == []
 
 
-def test_output_that_comes_while_its_copy_runs_is_used_and_the_copy_dropped() -> None:
+def test_an_output_that_arrives_while_its_copy_runs_is_used_and_the_copy_dropped() -> None:
     machine = copying(resources={"w1": TWO_SLOTS})
     machine.handle(Started())
     assert machine.handle(Arrived(t, held=(s,))) == [Execute(t)]
@@ -304,11 +305,11 @@ def test_output_that_comes_while_its_copy_runs_is_used_and_the_copy_dropped() ->
 
 
 def test_copy_that_ends_while_its_output_is_fetched_is_used_and_the_fetched_one_dropped() -> None:
-    """Both come.
+    """Both the copy and the output arrive.
 
-    1. The copy of `s` runs when `t` arrives, whose input is to be fetched.
+    1. The copy of `s` runs when `t` arrives, whose input has to be fetched.
     2. The copy returns first: `t` runs with it.
-    3. The fetched output comes when nobody needs it any more.
+    3. The fetched output arrives when nobody needs it any more.
     """
     machine = copying(resources={"w1": TWO_SLOTS})
     machine.handle(Started())
@@ -318,18 +319,18 @@ def test_copy_that_ends_while_its_output_is_fetched_is_used_and_the_fetched_one_
     assert machine.handle(Fetched((s,))) == [Forget((s,)), Finish()]
 
 
-def test_failed_copy_is_ignored_and_not_tried_again() -> None:
+def test_a_failed_copy_is_ignored_and_not_retried() -> None:
     machine = copying(retries={"s": 3}, linger=0.5)
     machine.handle(Started())
-    assert machine.handle(Failed(s)) == [SetTimer("linger 1", 0.5)]
+    assert machine.handle(Failed(s)) == [SetTimer(ParkTimer(1), 0.5)]
     assert machine.handle(Arrived(t, held=(s,))) == [Execute(t)]
 
 
 def test_own_ready_task_goes_before_a_copy() -> None:
     wiring = {"s": "", "t": "s", "a": "", "b": ""}
     expected = {"s": (1.0, 60.0)}
-    homes = {"w0": "s", "w1": "tab"}
-    machine = machine_of(wiring, homes, "w1", duplicable="s", expected=expected)
+    assignment = {"w0": "s", "w1": "tab"}
+    machine = machine_of(wiring, assignment, "w1", duplicable="s", expected=expected)
     assert machine.handle(Started()) == [Execute(a)]
     assert machine.handle(Executed(a, SMALL))[-1] == Execute(b)
     assert machine.handle(Executed(b, SMALL))[-1] == Execute(s)
@@ -347,10 +348,10 @@ def test_free_slot_beside_an_own_task_runs_a_copy() -> None:
     assert machine.handle(Started()) == [Execute(a), Execute(s)]
 
 
-def test_task_without_a_prediction_or_permission_is_not_copied() -> None:
+def test_a_task_without_a_prediction_or_permission_is_not_copied() -> None:
     for options in ({"duplicable": "s"}, {"expected": {"s": (1.0, 60.0)}}):
         machine = machine_of(WAITING, TWO, "w1", linger=0.5, **options)
-        assert machine.handle(Started()) == [SetTimer("linger 1", 0.5)]
+        assert machine.handle(Started()) == [SetTimer(ParkTimer(1), 0.5)]
 
 
 def test_copy_warms_up_nothing() -> None:
@@ -358,11 +359,11 @@ def test_copy_warms_up_nothing() -> None:
     assert machine.handle(Started()) == [Execute(s)]
 
 
-def test_copy_takes_own_outputs_and_those_that_came_and_keeps_them_as_long_as_it_may_run() -> None:
+def test_a_copy_keeps_local_and_received_inputs_as_long_as_it_may_run() -> None:
     """`s` takes `a` of w1 itself and `x`, which w1 gets for `b`."""
     wiring = {"a": "", "x": "", "b": "x", "s": "ax", "t": "s"}
-    homes = {"w0": "xs", "w1": "abt"}
-    machine = machine_of(wiring, homes, "w1", duplicable="s", expected={"s": (1.0, 60.0)})
+    assignment = {"w0": "xs", "w1": "abt"}
+    machine = machine_of(wiring, assignment, "w1", duplicable="s", expected={"s": (1.0, 60.0)})
     assert machine.handle(Started()) == [Execute(a)]
     assert machine.handle(Executed(a, SMALL)) == [Mark(s, w0, (w1, w0), inline=(a,), saved=())]
     assert machine.handle(Arrived(b, held=(x,))) == [Execute(b)]
@@ -373,18 +374,18 @@ def test_copy_takes_own_outputs_and_those_that_came_and_keeps_them_as_long_as_it
     ]
 
 
-def test_inputs_kept_for_a_copy_are_forgotten_when_its_output_comes() -> None:
+def test_inputs_kept_for_a_copy_are_dropped_when_its_output_arrives() -> None:
     wiring = {"a": "", "x": "", "b": "x", "s": "ax", "t": "s"}
-    homes = {"w0": "xs", "w1": "abt"}
-    machine = machine_of(wiring, homes, "w1", duplicable="s", expected={"s": (9.0, 9.0)})
+    assignment = {"w0": "xs", "w1": "abt"}
+    machine = machine_of(wiring, assignment, "w1", duplicable="s", expected={"s": (9.0, 9.0)})
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
     machine.handle(Arrived(b, held=(x,)))
-    assert machine.handle(Executed(b, SMALL))[-1] == SetTimer("copy s", 18.5)
+    assert machine.handle(Executed(b, SMALL))[-1] == SetTimer(CopyTimer(s), 18.5)
     assert machine.handle(Arrived(t, held=(s,))) == [Forget((a, x)), Execute(t)]
 
 
-def test_constants_of_a_copy_are_fetched_when_it_is_decided_upon() -> None:
+def test_the_constants_of_a_copy_are_fetched_when_it_is_chosen() -> None:
     plan = plan_of(WAITING, TWO, duplicable="s", expected={"s": (1.0, 60.0)})
     constant = TaskId("constant:1")
     machine = CheckedMachine(part_of(plan, "w1", {"s": [constant]}))
@@ -393,7 +394,7 @@ def test_constants_of_a_copy_are_fetched_when_it_is_decided_upon() -> None:
     assert machine.handle(Executed(s, SMALL))[-1] == Forget((constant,))
 
 
-def test_copy_that_gathers_its_constants_is_given_up_when_its_output_comes() -> None:
+def test_a_copy_that_gathers_its_constants_is_abandoned_when_its_output_arrives() -> None:
     plan = plan_of(WAITING, TWO, duplicable="s", expected={"s": (1.0, 60.0)})
     constant = TaskId("constant:1")
     machine = CheckedMachine(part_of(plan, "w1", {"s": [constant]}))
@@ -403,17 +404,17 @@ def test_copy_that_gathers_its_constants_is_given_up_when_its_output_comes() -> 
     assert machine.handle(Executed(t, SMALL))[-1] == Finish()
 
 
-def test_target_is_marked_only_when_all_that_the_other_worker_owes_it_is_here() -> None:
+def test_the_target_is_marked_only_when_all_outputs_owed_by_the_other_worker_are_here() -> None:
     wiring = {"s": "", "u": "", "t": "su"}
     expected = {"s": (1.0, 60.0), "u": (1.0, 60.0)}
-    homes = {"w0": "su", "w1": "t"}
-    machine = machine_of(wiring, homes, "w1", duplicable="su", expected=expected)
+    assignment = {"w0": "su", "w1": "t"}
+    machine = machine_of(wiring, assignment, "w1", duplicable="su", expected=expected)
     assert machine.handle(Started()) == [Execute(s)]
     assert machine.handle(Executed(s, SMALL)) == [Execute(u)]
     assert machine.handle(Executed(u, SMALL)) == [Mark(t, w1, (w0,), (s, u), (), producer=w0)]
 
 
-def test_target_is_not_marked_if_the_other_worker_owes_it_more() -> None:
+def test_the_target_is_not_marked_if_the_other_worker_owes_it_more() -> None:
     wiring = {"s": "", "u": "", "t": "su"}
     machine = machine_of(
         wiring, {"w0": "su", "w1": "t"}, "w1", duplicable="s", expected={"s": (1.0, 60.0)}
@@ -434,92 +435,92 @@ def test_announced_output_is_fetched_and_not_copied() -> None:
         duplicable="s",
         expected=expected,
     )
-    assert machine.handle(Started()) == [SetTimer("copy s", 10.5)]
+    assert machine.handle(Started()) == [SetTimer(CopyTimer(s), 10.5)]
     assert machine.handle(Announced((s,))) == [Fetch((s,))]
     assert machine.handle(Fetched((s,))) == []
-    assert machine.handle(TimerFired("copy s"), now=10.5) == []
+    assert machine.handle(TimerFired(CopyTimer(s)), now=10.5) == []
 
 
 def test_worker_does_not_park_as_long_as_a_copy_is_scheduled() -> None:
     machine = copying(seconds=2.0, expected=2.0, linger=0.5)
-    assert machine.handle(Started()) == [SetTimer("copy s", 4.5)]
-    assert machine.handle(TimerFired("copy s"), now=4.5) == [Execute(s)]
+    assert machine.handle(Started()) == [SetTimer(CopyTimer(s), 4.5)]
+    assert machine.handle(TimerFired(CopyTimer(s)), now=4.5) == [Execute(s)]
     machine.handle(Executed(s, SMALL))
-    assert machine.handle(TimerFired("linger 1")) == [Save(s)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(s)]
 
 
 def test_timer_of_an_earlier_wait_does_not_make_a_worker_park_while_a_copy_is_scheduled() -> None:
     """`s` takes `x`, which comes for `b` when the worker already lingers."""
     wiring = {"x": "", "b": "x", "s": "x", "t": "s"}
-    homes = {"w0": "xs", "w1": "bt"}
+    assignment = {"w0": "xs", "w1": "bt"}
     options = {"linger": 0.5, "duplicable": "s", "expected": {"s": (9.0, 9.0)}}
-    machine = machine_of(wiring, homes, "w1", **options)
-    assert machine.handle(Started()) == [SetTimer("linger 1", 0.5)]
+    machine = machine_of(wiring, assignment, "w1", **options)
+    assert machine.handle(Started()) == [SetTimer(ParkTimer(1), 0.5)]
     machine.handle(Arrived(b, held=(x,)))
-    assert machine.handle(Executed(b, SMALL))[-1] == SetTimer("copy s", 18.5)
-    assert machine.handle(TimerFired("linger 1")) == []
-    assert machine.handle(TimerFired("copy s"), now=18.5) == [Execute(s)]
+    assert machine.handle(Executed(b, SMALL))[-1] == SetTimer(CopyTimer(s), 18.5)
+    assert machine.handle(TimerFired(ParkTimer(1))) == []
+    assert machine.handle(TimerFired(CopyTimer(s)), now=18.5) == [Execute(s)]
 
 
 STAND_IN = {"s": "", "a": "", "t": "sa"}
 THREE = {"w0": "s", "w1": "t", "w2": "a"}
 
 
-def test_output_of_a_copy_that_was_vouched_for_is_saved_before_the_worker_parks() -> None:
-    """Nobody else may ever save it.
+def test_the_output_of_a_marked_copy_is_saved_before_the_worker_parks() -> None:
+    """No other worker may ever save it.
 
-    1. w1 has copied `s` and marked `t` in w0's name; w0's own mark comes later and is ignored,
+    1. w1 has copied `s` and marked `t` in w0's name; w0's own mark arrives later and is ignored,
        with the output that travels with it.
     2. `t` also waits for `a` of w2: w1 saves `s` and parks.
-    3. Started again when `t` is ready, w1 finds that nothing came with it, and fetches `s`.
+    3. When `t` is ready, w1 comes back, finds that no output came with `t`, and fetches `s`.
     """
     options = {"linger": 0.5, "duplicable": "s", "expected": {"s": (1.0, 60.0)}}
     machine = machine_of(STAND_IN, THREE, "w1", **options)
     machine.handle(Started())
     assert machine.handle(Executed(s, SMALL)) == [
         Mark(t, w1, (w0, w2), (s,), (), producer=w0),
-        SetTimer("linger 1", 0.5),
+        SetTimer(ParkTimer(1), 0.5),
     ]
-    assert machine.handle(TimerFired("linger 1")) == [Save(s)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(s)]
     assert machine.handle(Saved(s)) == [Park(executed=(s,))]
 
     resumed = machine_of(STAND_IN, THREE, "w1", **options)
-    assert resumed.handle(Started(executed=(s,))) == [SetTimer("linger 1", 0.5)]
+    assert resumed.handle(Started(executed=(s,))) == [SetTimer(ParkTimer(1), 0.5)]
     assert resumed.handle(Arrived(t, held=(a,))) == [Fetch((s,))]
     assert resumed.handle(Fetched((s,))) == [Execute(t)]
 
 
-def test_copy_that_was_vouched_for_is_not_run_again_however_often_the_worker_parks() -> None:
+def test_a_marked_copy_is_not_run_again_however_often_the_worker_parks() -> None:
     options = {"linger": 0.5, "duplicable": "s", "expected": {"s": (1.0, 60.0)}}
     machine = machine_of(STAND_IN, THREE, "w1", **options)
     machine.handle(Started(executed=(s,)))
-    assert machine.handle(TimerFired("linger 1")) == [Park(executed=(s,))]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Park(executed=(s,))]
 
 
-def test_worker_that_parks_gives_up_its_copies_and_what_it_kept_for_them() -> None:
+def test_a_worker_that_parks_drops_its_copies_and_their_inputs() -> None:
     """`s` takes `x`, which came for `b`, and `a`, which hasn't come."""
     wiring = {"x": "", "a": "", "b": "x", "c": "a", "s": "xa", "t": "s"}
-    homes = {"w0": "xas", "w1": "bct"}
+    assignment = {"w0": "xas", "w1": "bct"}
     options = {"linger": 0.5, "duplicable": "s", "expected": {"s": (1.0, 60.0)}}
-    machine = machine_of(wiring, homes, "w1", **options)
+    machine = machine_of(wiring, assignment, "w1", **options)
     machine.handle(Started())
     machine.handle(Arrived(b, held=(x,)))
     machine.handle(Executed(b, SMALL))
-    assert machine.handle(TimerFired("linger 2")) == [Forget((x,)), Park(executed=(b,))]
+    assert machine.handle(TimerFired(ParkTimer(2))) == [Forget((x,)), Park(executed=(b,))]
 
 
-def test_started_again_worker_holds_what_comes_again_for_a_copy() -> None:
+def test_a_restarted_worker_holds_inputs_that_arrive_again_for_a_copy() -> None:
     wiring = {"x": "", "b": "x", "s": "x", "t": "s"}
-    homes = {"w0": "xs", "w1": "bt"}
-    machine = machine_of(wiring, homes, "w1", duplicable="s", expected={"s": (1.0, 60.0)})
+    assignment = {"w0": "xs", "w1": "bt"}
+    machine = machine_of(wiring, assignment, "w1", duplicable="s", expected={"s": (1.0, 60.0)})
     assert machine.handle(Started(executed=(b,))) == []
     assert machine.handle(Arrived(b, held=(x,))) == [Execute(s)]
 
 
-def test_announcement_is_not_followed_for_the_sake_of_a_copy_alone() -> None:
+def test_an_announcement_is_not_followed_for_a_copy_alone() -> None:
     wiring = {"x": "", "b": "x", "s": "x", "t": "s"}
-    homes = {"w0": "xs", "w1": "bt"}
+    assignment = {"w0": "xs", "w1": "bt"}
     options = {"preload": "b", "duplicable": "s", "expected": {"s": (1.0, 60.0)}}
-    machine = machine_of(wiring, homes, "w1", **options)
+    machine = machine_of(wiring, assignment, "w1", **options)
     machine.handle(Started(executed=(b,)))
     assert machine.handle(Announced((x,))) == []

@@ -1,4 +1,4 @@
-"""The machine as data: waiting, parking, and going on after it."""
+"""The machine as data: waiting, parking, and coming back."""
 
 from execution_examples import a, b, c, d, e, machine_of, w0, w1, w2
 
@@ -24,8 +24,9 @@ from shoal.execution.events import (
     TimerFired,
     Unsaved,
 )
-from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.retries import retry_pause
+from shoal.execution.timers import ParkTimer, RetryTimer
 
 SMALL = INLINE_NBYTES
 LARGE = INLINE_NBYTES + 1
@@ -39,11 +40,11 @@ def test_worker_with_nothing_to_do_lingers() -> None:
     machine.handle(Started())
     assert machine.handle(Executed(a, SMALL)) == [
         Mark(c, owner=w0, producers=(w0, w1), inline=(), saved=()),
-        SetTimer("linger 1", 0.5),
+        SetTimer(ParkTimer(1), 0.5),
     ]
 
 
-def test_worker_lingers_for_ever_without_a_limit() -> None:
+def test_a_worker_without_a_limit_lingers_forever() -> None:
     machine = machine_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"}, "w1", linger=None)
     assert machine.handle(Started()) == []
 
@@ -52,77 +53,77 @@ def test_worker_saves_what_it_holds_and_then_parks_with_its_executed_tasks() -> 
     machine = machine_of(WAITING, {"w0": "ac", "w1": "b"}, linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    assert machine.handle(TimerFired("linger 1")) == [Save(a)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a)]
     assert machine.handle(Saved(a)) == [Park(executed=(a,))]
 
 
 def test_worker_that_holds_nothing_parks_at_once() -> None:
     machine = machine_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"}, "w1", linger=0.5)
     machine.handle(Started())
-    assert machine.handle(TimerFired("linger 1")) == [Park(executed=())]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Park(executed=())]
 
 
-def test_inputs_that_came_from_elsewhere_are_not_saved_to_park() -> None:
+def test_inputs_from_other_workers_are_not_saved_before_parking() -> None:
     wiring = {"a": "", "b": "a", "c": "", "d": "bc"}
     machine = machine_of(wiring, {"w0": "a", "w1": "bd", "w2": "c"}, "w1", linger=0.5)
     machine.handle(Started())
     machine.handle(Arrived(b, held=(a,)))
     machine.handle(Executed(b, SMALL))
-    assert machine.handle(TimerFired("linger 2")) == [Save(b)]
+    assert machine.handle(TimerFired(ParkTimer(2))) == [Save(b)]
 
 
-def test_output_that_was_saved_for_others_is_not_saved_again_to_park() -> None:
+def test_an_output_saved_for_others_is_not_saved_again_before_parking() -> None:
     wiring = {"a": "", "b": "", "c": "ab", "d": "a"}
     machine = machine_of(wiring, {"w0": "ac", "w1": "bd"}, linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, LARGE))
-    assert machine.handle(Saved(a))[-1] == SetTimer("linger 1", 0.5)
-    assert machine.handle(TimerFired("linger 1")) == [Park(executed=(a,))]
+    assert machine.handle(Saved(a))[-1] == SetTimer(ParkTimer(1), 0.5)
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Park(executed=(a,))]
 
 
-def test_refused_parking_goes_back_to_lingering_and_saves_nothing_twice() -> None:
-    """A message comes while the worker asks to leave.
+def test_a_worker_refused_to_park_lingers_again_and_saves_nothing_twice() -> None:
+    """A message arrives while the worker asks to park.
 
     1. The worker has saved `a` and asks to park.
-    2. A message is in its mailbox: the store refuses, and the worker lingers anew.
+    2. A message is in its mailbox: the store refuses, and the worker lingers again.
     3. The message was a repeat, so nothing follows; `a` needn't be saved again to park.
     """
     machine = machine_of(WAITING, {"w0": "ac", "w1": "b"}, linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    machine.handle(TimerFired("linger 1"))
+    machine.handle(TimerFired(ParkTimer(1)))
     assert machine.handle(Saved(a)) == [Park(executed=(a,))]
-    assert machine.handle(MailCame()) == [SetTimer("linger 2", 0.5)]
-    assert machine.handle(TimerFired("linger 2")) == [Park(executed=(a,))]
-    assert machine.handle(MailCame()) == [SetTimer("linger 3", 0.5)]
+    assert machine.handle(MailCame()) == [SetTimer(ParkTimer(2), 0.5)]
+    assert machine.handle(TimerFired(ParkTimer(2))) == [Park(executed=(a,))]
+    assert machine.handle(MailCame()) == [SetTimer(ParkTimer(3), 0.5)]
     assert machine.handle(Arrived(c, held=(b,))) == [Execute(c)]
-    assert machine.handle(TimerFired("linger 3")) == []
+    assert machine.handle(TimerFired(ParkTimer(3))) == []
     assert machine.handle(Executed(c, SMALL))[-1] == Finish()
 
 
-def test_message_that_comes_while_saving_to_park_is_served_first() -> None:
-    """Work comes when the worker has already decided to leave.
+def test_a_message_that_arrives_while_saving_to_park_is_handled_first() -> None:
+    """A task arrives when the worker has already decided to park.
 
     1. The worker saves `a` in order to park.
-    2. Before that is done `c` arrives, takes `a` from memory and runs: no parking.
-    3. `a` is saved while `c` runs, and again nobody parks.
+    2. Before that is done, `c` arrives, takes `a` from memory and runs: no parking.
+    3. `a` is saved while `c` runs, and the worker doesn't park either.
     """
     wiring = {"a": "", "b": "", "c": "ab", "d": "b", "e": "cd"}
     machine = machine_of(wiring, {"w0": "ace", "w1": "bd"}, linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    assert machine.handle(TimerFired("linger 1")) == [Save(a)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a)]
     assert machine.handle(Arrived(c, held=(b,))) == [Execute(c)]
     assert machine.handle(Saved(a)) == []
     assert machine.handle(Executed(c, SMALL)) == [
         Mark(e, owner=w0, producers=(w0, w1), inline=(), saved=()),
         Forget((a, b)),
-        SetTimer("linger 2", 0.5),
+        SetTimer(ParkTimer(2), 0.5),
     ]
 
 
-def test_output_is_kept_until_it_is_saved_though_nobody_needs_it_any_more() -> None:
-    """The saving outlives the need.
+def test_an_output_is_kept_until_it_is_saved_even_if_nobody_needs_it() -> None:
+    """The output is still being saved when the last task that needs it is done.
 
     1. The worker saves `a` in order to park; `c` arrives and takes `a` from memory.
     2. `c` is executed: nobody needs `a` any more, but the driver may not have read it yet.
@@ -131,23 +132,23 @@ def test_output_is_kept_until_it_is_saved_though_nobody_needs_it_any_more() -> N
     machine = machine_of(WAITING, {"w0": "ac", "w1": "b"}, linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    assert machine.handle(TimerFired("linger 1")) == [Save(a)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a)]
     assert machine.handle(Arrived(c, held=(b,))) == [Execute(c)]
     assert machine.handle(Executed(c, SMALL)) == [HandIn(c, saved=False), Forget((b, c))]
     assert machine.handle(Saved(a)) == [Forget((a,)), Finish()]
 
 
-def test_message_whose_inputs_are_to_be_fetched_also_stops_parking() -> None:
-    """A fetch is under way when the last save to park is done.
+def test_a_message_whose_inputs_must_be_fetched_also_prevents_parking() -> None:
+    """A fetch is in progress when the last save before parking is done.
 
     1. The worker saves `a` in order to park; `c` arrives and `b` is fetched.
-    2. `a` is saved: the fetch is still under way, so the worker doesn't park.
-    3. `b` is there, and `c` runs.
+    2. `a` is saved: the fetch is still in progress, so the worker doesn't park.
+    3. `b` is fetched, and `c` runs.
     """
     machine = machine_of(WAITING, {"w0": "ac", "w1": "b"}, linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    assert machine.handle(TimerFired("linger 1")) == [Save(a)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a)]
     assert machine.handle(Arrived(c)) == [Fetch((b,))]
     assert machine.handle(Saved(a)) == []
     assert machine.handle(Fetched((b,))) == [Execute(c)]
@@ -158,32 +159,32 @@ def test_worker_does_not_park_while_an_output_for_others_is_being_saved() -> Non
     machine = machine_of(wiring, {"w0": "ac", "w1": "b"}, linger=0.0)
     machine.handle(Started())
     assert machine.handle(Executed(a, LARGE)) == [Save(a)]
-    assert machine.handle(TimerFired("linger 0")) == []
-    assert machine.handle(Saved(a))[-1] == SetTimer("linger 1", 0.0)
+    assert machine.handle(TimerFired(ParkTimer(0))) == []
+    assert machine.handle(Saved(a))[-1] == SetTimer(ParkTimer(1), 0.0)
 
 
 def test_worker_does_not_park_during_the_pause_before_a_retry() -> None:
     wiring = {"a": "", "b": "", "c": "ab"}
     machine = machine_of(wiring, {"w0": "ac", "w1": "b"}, retries={"a": 1}, linger=0.0)
     machine.handle(Started())
-    assert machine.handle(Failed(a)) == [SetTimer("retry a", retry_pause(a, 0))]
+    assert machine.handle(Failed(a)) == [SetTimer(RetryTimer(a), retry_pause(a, 0))]
 
 
-def test_timer_of_an_earlier_wait_neither_parks_the_worker_nor_prolongs_the_wait() -> None:
-    """A worker that is woken again and again must still park in the end.
+def test_the_timer_of_an_earlier_wait_neither_parks_the_worker_nor_prolongs_the_wait() -> None:
+    """A worker that is woken repeatedly must still park in the end.
 
-    1. The worker lingers (timer 1), works on `b` meanwhile, and lingers again (timer 2).
-    2. Timer 1 fires: it is of the earlier wait, and nothing happens.
-    3. Timer 2 fires: the worker parks. Had timer 1 set a third one, timer 2 would have been
-       taken for an old one too, and so on for ever.
+    1. The worker lingers (timer 1), works on `b`, and lingers again (timer 2).
+    2. Timer 1 fires: it belongs to the earlier wait, so nothing happens.
+    3. Timer 2 fires: the worker parks. Had timer 1 set a third timer, timer 2 would have been
+       outdated too, and so on forever.
     """
     wiring = {"a": "", "b": "a", "c": "a"}
     machine = machine_of(wiring, {"w0": "a", "w1": "bc"}, "w1", linger=0.5)
-    assert machine.handle(Started()) == [SetTimer("linger 1", 0.5)]
+    assert machine.handle(Started()) == [SetTimer(ParkTimer(1), 0.5)]
     assert machine.handle(Arrived(b, held=(a,)), now=0.1) == [Execute(b)]
-    assert machine.handle(Executed(b, SMALL), now=0.2)[-1] == SetTimer("linger 2", 0.5)
-    assert machine.handle(TimerFired("linger 1"), now=0.5) == []
-    assert machine.handle(TimerFired("linger 2"), now=0.7) == [Park(executed=(b,))]
+    assert machine.handle(Executed(b, SMALL), now=0.2)[-1] == SetTimer(ParkTimer(2), 0.5)
+    assert machine.handle(TimerFired(ParkTimer(1)), now=0.5) == []
+    assert machine.handle(TimerFired(ParkTimer(2)), now=0.7) == [Park(executed=(b,))]
 
 
 def test_repeated_message_does_not_prolong_the_wait() -> None:
@@ -191,9 +192,9 @@ def test_repeated_message_does_not_prolong_the_wait() -> None:
     machine = machine_of(wiring, {"w0": "a", "w1": "bc"}, "w1", linger=0.5)
     machine.handle(Started())
     machine.handle(Arrived(b, held=(a,)))
-    assert machine.handle(Executed(b, SMALL))[-1] == SetTimer("linger 2", 0.5)
+    assert machine.handle(Executed(b, SMALL))[-1] == SetTimer(ParkTimer(2), 0.5)
     assert machine.handle(Arrived(b)) == []
-    assert machine.handle(TimerFired("linger 2")) == [Park(executed=(b,))]
+    assert machine.handle(TimerFired(ParkTimer(2))) == [Park(executed=(b,))]
 
 
 def test_worker_asks_to_park_only_once() -> None:
@@ -202,13 +203,13 @@ def test_worker_asks_to_park_only_once() -> None:
     machine.handle(Started())
     machine.handle(Arrived(b, held=(a,)))
     machine.handle(Executed(b, SMALL))
-    assert machine.handle(TimerFired("linger 2")) == [Park(executed=(b,))]
-    assert machine.handle(TimerFired("linger 1")) == []
+    assert machine.handle(TimerFired(ParkTimer(2))) == [Park(executed=(b,))]
+    assert machine.handle(TimerFired(ParkTimer(1))) == []
 
 
-def test_resumed_worker_fetches_its_own_saved_outputs() -> None:
+def test_a_worker_that_parked_fetches_its_own_saved_outputs() -> None:
     machine = machine_of(WAITING, {"w0": "ac", "w1": "b"}, linger=0.5)
-    assert machine.handle(Started(executed=(a,))) == [SetTimer("linger 1", 0.5)]
+    assert machine.handle(Started(executed=(a,))) == [SetTimer(ParkTimer(1), 0.5)]
     assert machine.handle(Arrived(c, held=(b,))) == [Fetch((a,))]
     assert machine.handle(Fetched((a,))) == [Execute(c)]
     assert machine.handle(Executed(c, SMALL)) == [
@@ -218,29 +219,29 @@ def test_resumed_worker_fetches_its_own_saved_outputs() -> None:
     ]
 
 
-def test_resumed_worker_does_not_repeat_what_it_had_marked_and_handed_in() -> None:
+def test_a_worker_that_parked_does_not_repeat_its_marks_and_results() -> None:
     wiring = {"a": "", "b": "", "c": "ab", "d": "a"}
     machine = machine_of(wiring, {"w0": "ac", "w1": "bd"}, sinks="acd", linger=0.5)
-    assert machine.handle(Started(executed=(a,))) == [SetTimer("linger 1", 0.5)]
+    assert machine.handle(Started(executed=(a,))) == [SetTimer(ParkTimer(1), 0.5)]
 
 
-def test_small_output_kept_for_a_later_mark_is_saved_to_park_and_marked_as_saved() -> None:
-    """Parking between two outputs for one task elsewhere.
+def test_a_small_output_kept_for_a_later_mark_is_saved_to_park_and_marked_as_saved() -> None:
+    """A worker parks between two outputs for one task of another worker.
 
     1. `a` is small and waits in memory to travel with the mark of `d`, which also takes `c`.
-    2. `c` has to wait for `b` of another worker: this worker parks, and saves `a` for it.
-    3. Started again, it executes `c` and marks `d`: `c` travels, `a` is to be fetched.
+    2. `c` has to wait for `b` of another worker: this worker saves `a` and parks.
+    3. Back again, it executes `c` and marks `d`: `c` travels with the mark, `a` has to be fetched.
     """
     wiring = {"a": "", "b": "", "c": "b", "d": "ac"}
-    homes = {"w0": "ac", "w1": "b", "w2": "d"}
-    machine = machine_of(wiring, homes, linger=0.5)
+    assignment = {"w0": "ac", "w1": "b", "w2": "d"}
+    machine = machine_of(wiring, assignment, linger=0.5)
     machine.handle(Started())
-    assert machine.handle(Executed(a, SMALL)) == [SetTimer("linger 1", 0.5)]
-    assert machine.handle(TimerFired("linger 1")) == [Save(a)]
+    assert machine.handle(Executed(a, SMALL)) == [SetTimer(ParkTimer(1), 0.5)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a)]
     assert machine.handle(Saved(a)) == [Park(executed=(a,))]
 
-    resumed = machine_of(wiring, homes, linger=0.5)
-    assert resumed.handle(Started(executed=(a,))) == [SetTimer("linger 1", 0.5)]
+    resumed = machine_of(wiring, assignment, linger=0.5)
+    assert resumed.handle(Started(executed=(a,))) == [SetTimer(ParkTimer(1), 0.5)]
     assert resumed.handle(Arrived(c, held=(b,))) == [Execute(c)]
     assert resumed.handle(Executed(c, SMALL)) == [
         Mark(d, owner=w2, producers=(w0,), inline=(c,), saved=(a,)),
@@ -254,7 +255,7 @@ def test_small_output_still_travels_with_the_mark_if_parking_was_refused() -> No
     machine = machine_of(wiring, {"w0": "ac", "w1": "b", "w2": "d"}, linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    machine.handle(TimerFired("linger 1"))
+    machine.handle(TimerFired(ParkTimer(1)))
     machine.handle(Saved(a))
     machine.handle(MailCame())
     machine.handle(Arrived(c, held=(b,)))
@@ -265,7 +266,7 @@ def test_small_output_still_travels_with_the_mark_if_parking_was_refused() -> No
     ]
 
 
-def test_resumed_worker_ignores_the_replayed_messages_of_executed_tasks() -> None:
+def test_a_worker_that_parked_ignores_replayed_messages_of_executed_tasks() -> None:
     wiring = {"a": "", "b": "a", "c": "a"}
     machine = machine_of(wiring, {"w0": "a", "w1": "bc"}, "w1", linger=0.5)
     machine.handle(Started(executed=(b,)))
@@ -279,31 +280,31 @@ def test_worker_that_parks_again_saves_only_what_is_new() -> None:
     machine = machine_of(wiring, {"w0": "acde", "w1": "b"}, linger=0.5)
     machine.handle(Started(executed=(a,)))
     machine.handle(Arrived(c, held=(b,)))
-    assert machine.handle(Executed(c, SMALL))[-1] == SetTimer("linger 2", 0.5)
-    assert machine.handle(TimerFired("linger 2")) == [Save(c)]
+    assert machine.handle(Executed(c, SMALL))[-1] == SetTimer(ParkTimer(2), 0.5)
+    assert machine.handle(TimerFired(ParkTimer(2))) == [Save(c)]
     assert machine.handle(Saved(c)) == [Park(executed=(a, c))]
 
 
-def test_an_output_that_cannot_be_pickled_keeps_the_worker_until_nobody_needs_it() -> None:
+def test_an_unpicklable_output_keeps_the_worker_until_nobody_needs_it() -> None:
     wiring = {"a": "", "b": "", "c": "ab", "d": "", "e": "cd"}
     machine = machine_of(wiring, {"w0": "ace", "w1": "b", "w2": "d"}, linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
-    assert machine.handle(TimerFired("linger 1")) == [Save(a)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a)]
     assert machine.handle(Unsaved(a)) == []
     assert machine.handle(Arrived(c, held=(b,))) == [Execute(c)]
-    assert machine.handle(Executed(c, SMALL))[-1] == SetTimer("linger 2", 0.5)
-    assert machine.handle(TimerFired("linger 2")) == [Save(c)]
+    assert machine.handle(Executed(c, SMALL))[-1] == SetTimer(ParkTimer(2), 0.5)
+    assert machine.handle(TimerFired(ParkTimer(2))) == [Save(c)]
     assert machine.handle(Saved(c)) == [Park(executed=(a, c))]
 
 
-def test_worker_stays_with_all_its_outputs_if_one_cannot_be_pickled() -> None:
+def test_a_worker_with_an_unpicklable_output_stays_with_all_its_outputs() -> None:
     wiring = {"a": "", "b": "", "c": "", "d": "abc"}
     machine = machine_of(wiring, {"w0": "abd", "w1": "c"}, linger=0.5)
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
     machine.handle(Executed(b, SMALL))
-    assert machine.handle(TimerFired("linger 1")) == [Save(a), Save(b)]
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a), Save(b)]
     assert machine.handle(Unsaved(a)) == []
     assert machine.handle(Saved(b)) == []
     assert machine.handle(Arrived(d, held=(c,))) == [Execute(d)]

@@ -1,9 +1,10 @@
-"""A worker that was lost begins again with what the store has of it."""
+"""A restarted worker recovers what the store has of its lost start."""
 
 from __future__ import annotations
 
 from execution_examples import a, b, c, machine_of, w0, w1
 
+from shoal.execution.base import IN_TIME
 from shoal.execution.effects import (
     Abort,
     Execute,
@@ -28,7 +29,8 @@ from shoal.execution.events import (
     TimerFired,
     Unsaved,
 )
-from shoal.execution.machine import IN_TIME, INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
+from shoal.execution.timers import LimitTimer
 from shoal.types import TaskId
 
 t = TaskId("t")
@@ -42,7 +44,7 @@ def lost(**found: object) -> Started:
     return Started(recovered=Recovered(**found))  # type: ignore[arg-type]
 
 
-def test_nothing_is_left_so_everything_is_repeated() -> None:
+def test_if_nothing_was_saved_everything_is_repeated() -> None:
     machine = machine_of(CHAIN, {"w0": "abc"})
     assert machine.handle(lost()) == [Execute(a)]
     machine.handle(Executed(a, SMALL))
@@ -50,13 +52,13 @@ def test_nothing_is_left_so_everything_is_repeated() -> None:
     assert machine.handle(Executed(c, SMALL))[-1] == Finish()
 
 
-def test_what_is_saved_is_fetched_and_what_led_to_it_is_not_repeated() -> None:
+def test_saved_outputs_are_fetched_and_their_upstream_tasks_not_repeated() -> None:
     machine = machine_of(CHAIN, {"w0": "abc"})
     assert machine.handle(lost(saved=frozenset({b}))) == [Fetch((b,))]
     assert machine.handle(Fetched((b,))) == [Execute(c)]
 
 
-def test_outputs_that_were_saved_and_not_told_of_are_told_of() -> None:
+def test_outputs_that_were_saved_but_not_marked_are_marked() -> None:
     machine = machine_of(FEEDING, TWO)
     found = lost(saved=frozenset({a, b}))
     assert machine.handle(found) == [Mark(t, w1, (w0,), (), (a, b)), Finish()]
@@ -74,25 +76,25 @@ def test_a_small_output_that_travelled_with_a_mark_is_used_again() -> None:
     ]
 
 
-def test_a_small_output_that_is_needed_no_more_is_forgotten() -> None:
+def test_a_small_output_that_is_no_longer_needed_is_dropped() -> None:
     machine = machine_of({"a": "", "t": "a"}, {"w0": "a", "w1": "t"})
     assert machine.handle(lost(held=(a,), marked=frozenset({t}))) == [Forget((a,)), Finish()]
 
 
-def test_what_the_client_has_is_not_handed_in_again_and_what_it_lacks_is() -> None:
+def test_only_results_that_the_client_lacks_are_handed_in_again() -> None:
     machine = machine_of({"a": "", "b": ""}, {"w0": "ab"})
     found = lost(saved=frozenset({a, b}), handed_in=frozenset({a}))
     assert machine.handle(found) == [HandIn(b, saved=True), Finish()]
 
 
-def test_a_task_that_is_repeated_for_an_own_one_is_not_marked_again() -> None:
+def test_a_task_repeated_for_a_local_one_is_not_marked_again() -> None:
     """`a` was marked for `t`; its output is lost, and `b` needs it."""
     machine = machine_of({"a": "", "t": "a", "b": "a"}, {"w0": "ab", "w1": "t"})
     assert machine.handle(lost(marked=frozenset({t}))) == [Execute(a)]
     assert machine.handle(Executed(a, LARGE)) == [Execute(b)]
 
 
-def test_what_arrives_again_for_a_task_that_is_done_changes_nothing() -> None:
+def test_a_repeated_arrival_of_a_completed_task_changes_nothing() -> None:
     wiring = {"a": "", "b": "a", "c": "b"}
     machine = machine_of(wiring, {"w0": "a", "w1": "bc"}, "w1")
     assert machine.handle(lost(saved=frozenset({b}))) == [Fetch((b,))]
@@ -100,7 +102,7 @@ def test_what_arrives_again_for_a_task_that_is_done_changes_nothing() -> None:
     assert machine.handle(Fetched((b,))) == [Execute(c)]
 
 
-def test_a_worker_that_is_told_to_stop_saves_what_it_alone_has() -> None:
+def test_a_worker_told_to_stop_saves_outputs_that_only_it_has() -> None:
     machine = machine_of(CHAIN, {"w0": "abc"})
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
@@ -108,30 +110,30 @@ def test_a_worker_that_is_told_to_stop_saves_what_it_alone_has() -> None:
     assert machine.handle(Executed(b, SMALL)) == []
 
 
-def test_a_failure_saves_what_is_finished_for_who_resumes_the_run() -> None:
+def test_a_failure_saves_completed_outputs_for_a_resumed_run() -> None:
     machine = machine_of(CHAIN, {"w0": "abc"})
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))
     assert machine.handle(Failed(b)) == [Save(a), Abort(b)]
 
 
-def test_a_worker_whose_time_is_nearly_over_saves_and_leaves_to_begin_anew() -> None:
+def test_a_worker_near_its_time_limit_saves_and_leaves_to_be_restarted() -> None:
     machine = machine_of(CHAIN, {"w0": "abc"}, limit=10.0)
-    assert machine.handle(Started()) == [SetTimer("limit", 10.0 * IN_TIME), Execute(a)]
-    assert machine.handle(TimerFired("limit")) == []
+    assert machine.handle(Started()) == [SetTimer(LimitTimer(), 10.0 * IN_TIME), Execute(a)]
+    assert machine.handle(TimerFired(LimitTimer())) == []
     assert machine.handle(Executed(a, SMALL)) == [Save(a)]
     assert machine.handle(Saved(a)) == [Park(executed=(a,), again=True)]
 
 
-def test_a_worker_that_has_to_leave_with_an_output_that_cannot_be_pickled_ends_the_run() -> None:
+def test_a_worker_that_must_leave_with_an_unpicklable_output_ends_the_run() -> None:
     machine = machine_of(CHAIN, {"w0": "abc"}, limit=10.0)
     machine.handle(Started())
-    machine.handle(TimerFired("limit"))
+    machine.handle(TimerFired(LimitTimer()))
     assert machine.handle(Executed(a, SMALL)) == [Save(a)]
     assert machine.handle(Unsaved(a)) == [Abort(a)]
 
 
-def test_a_run_that_ends_anyway_does_without_an_output_that_cannot_be_pickled() -> None:
+def test_an_unpicklable_output_does_not_matter_if_the_run_ends_anyway() -> None:
     machine = machine_of(CHAIN, {"w0": "abc"})
     machine.handle(Started())
     machine.handle(Executed(a, SMALL))

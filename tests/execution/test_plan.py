@@ -1,4 +1,4 @@
-"""Plans, and what each worker is given of them."""
+"""Plans, and each worker's part of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,8 +20,9 @@ from execution_examples import (
     workflow_of,
 )
 from execution_strategies import Scenario, scenarios
-from hypothesis import given, settings
+from hypothesis import given
 
+from examples_drawn import examples
 from shoal.errors import WorkflowError
 from shoal.execution.plan import Copy, Placement, Plan, Prewarm
 from shoal.types import Resources, TaskId
@@ -39,7 +40,7 @@ def test_plan_must_place_every_task() -> None:
         plan_of({"a": "", "b": "a"}, {"w0": "a"})
 
 
-def test_worker_has_one_configuration() -> None:
+def test_all_tasks_of_a_worker_have_the_same_resources() -> None:
     placements = {a: Placement(w0, ONE_SLOT), b: Placement(w0, TWO_SLOTS)}
     with pytest.raises(WorkflowError, match="worker w0 two configurations"):
         Plan(workflow_of({"a": "", "b": "a"}), placements)
@@ -51,7 +52,7 @@ def test_workers_come_in_the_order_of_their_first_tasks() -> None:
     assert [part.worker for part in plan.parts()] == [w1, w0, w2]
 
 
-def test_placements_of_tasks_that_the_workflow_lacks_make_no_workers() -> None:
+def test_placements_of_unknown_tasks_create_no_workers() -> None:
     plan = plan_of({"a": ""}, {"w0": "a", "w1": "z"})
     assert list(plan.workers) == [w0]
 
@@ -65,9 +66,9 @@ def test_changed_copy_of_a_plan_has_its_own_workers() -> None:
 
 def test_part_has_its_own_tasks_with_their_numbers_and_upstream_tasks() -> None:
     part = part_of(plan_of(DIAMOND, {"w0": "ad", "w1": "bce"}), "w1")
-    assert part.tasks == (b, c, e)
+    assert list(part.tasks) == [b, c, e]
     assert part.numbers == (1, 2, 4)
-    assert part.upstream == ((a,), (a,), (d,))
+    assert part.upstream == {b: (a,), c: (a,), e: (d,)}
 
 
 def test_wholly_local_tasks_are_not_shared() -> None:
@@ -78,7 +79,7 @@ def test_wholly_local_tasks_are_not_shared() -> None:
     assert part.sinks == {e}
 
 
-def test_shared_task_is_known_to_its_owner_and_to_all_it_waits_for() -> None:
+def test_a_shared_task_is_known_to_its_owner_and_its_producers() -> None:
     plan = plan_of(DIAMOND, APART)
     assert part_of(plan, "w0").shared == {c: (w0,), d: (w0, w1)}
     assert part_of(plan, "w1").shared == {c: (w0,), d: (w0, w1)}
@@ -90,7 +91,7 @@ def test_producers_are_named_once_and_include_the_owner_if_it_is_one() -> None:
     assert part_of(plan, "w1").shared == {d: (w0, w1)}
 
 
-def test_part_knows_who_runs_what_it_feeds_and_what_that_worker_needs() -> None:
+def test_a_part_knows_the_owner_and_producers_of_each_task_it_feeds() -> None:
     plan = plan_of(DIAMOND, APART, resources={"w2": TWO_SLOTS})
     part = part_of(plan, "w0")
     assert part.feeds == {a: (c,), b: (d,)}
@@ -119,42 +120,42 @@ def test_part_has_its_own_tasks_retries_and_the_plans_linger() -> None:
     assert part_of(plan, "w2").linger == 3.0
 
 
-def test_part_is_rooted_if_a_task_of_it_waits_for_nothing() -> None:
+def test_a_part_is_rooted_if_one_of_its_tasks_has_no_upstream() -> None:
     wiring = {"a": "", "b": "a", "c": "", "d": "bc"}
     plan = plan_of(wiring, {"w0": "a", "w1": "b", "w2": "c", "w3": "d"})
     rooted = {part.worker: part.rooted for part in plan.parts()}
     assert rooted == {w0: True, w1: False, w2: True, w3: False}
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(scenarios())
 def test_parts_together_are_the_plan(scenario: Scenario) -> None:
     plan = scenario.plan
     parts = plan.parts()
-    home = {task: placement.worker for task, placement in plan.placements.items()}
+    owner = {task: placement.worker for task, placement in plan.placements.items()}
     order = list(plan.workflow.calls)
     assert sorted(task for part in parts for task in part.tasks) == sorted(order)
     for part in parts:
         assert [order[number] for number in part.numbers] == list(part.tasks)
-        assert all(home[task] == part.worker for task in part.tasks)
+        assert all(owner[task] == part.worker for task in part.tasks)
         for source, takers in part.feeds.items():
-            assert home[source] == part.worker
+            assert owner[source] == part.worker
             assert all(source in plan.workflow.upstream[taker] for taker in takers)
     fed = {(source, t) for part in parts for source, takers in part.feeds.items() for t in takers}
     assert fed == {
         (source, task)
         for task, sources in plan.workflow.upstream.items()
         for source in sources
-        if home[source] != home[task]
+        if owner[source] != owner[task]
     }
     crossing = {task for _, task in fed}
     for part in parts:
         assert part.shared.keys() == {
             task
             for task in crossing
-            if part.worker in {home[task], *(home[s] for s in plan.workflow.upstream[task])}
+            if part.worker in {owner[task], *(owner[s] for s in plan.workflow.upstream[task])}
         }
-        assert part.owners == {task: home[task] for task in part.shared}
+        assert part.owners == {task: owner[task] for task in part.shared}
 
 
 def copies_of(plan: Plan, worker: str) -> dict[TaskId, Copy]:
@@ -172,10 +173,10 @@ def test_part_names_the_preloaded_tasks_of_others_and_what_own_tasks_warm_up() -
     assert part_of(plan, "w1").prewarms == {}
 
 
-def test_duplicable_task_may_be_copied_where_its_output_is_waited_for() -> None:
+def test_a_duplicable_task_may_be_copied_where_its_output_is_awaited() -> None:
     wiring = {"a": "", "b": "", "c": "ab", "d": "a", "e": "b"}
-    homes = {"w0": "abd", "w1": "c", "w2": "e"}
-    plan = plan_of(wiring, homes, duplicable="a", expected={"a": (1.0, 3.0), "b": (1.0, 3.0)})
+    assignment = {"w0": "abd", "w1": "c", "w2": "e"}
+    plan = plan_of(wiring, assignment, duplicable="a", expected={"a": (1.0, 3.0), "b": (1.0, 3.0)})
     copy = Copy(w0, 0, (), seconds=1.0, expected=3.0, targets={c: (a, b)})
     assert copies_of(plan, "w1") == {a: copy}
     assert copies_of(plan, "w0") == {}
@@ -183,10 +184,10 @@ def test_duplicable_task_may_be_copied_where_its_output_is_waited_for() -> None:
     assert part_of(plan, "w1").numbered() == {c: 2, a: 0}
 
 
-def test_task_may_be_copied_only_where_its_inputs_come_anyway() -> None:
+def test_a_task_may_be_copied_only_where_its_inputs_arrive_anyway() -> None:
     wiring = {"a": "", "b": "", "c": "ab", "d": "c", "e": "c", "f": "b"}
-    homes = {"w0": "bc", "w1": "adf", "w2": "e"}
-    plan = plan_of(wiring, homes, duplicable="c", expected={"c": (1.0, 3.0)})
+    assignment = {"w0": "bc", "w1": "adf", "w2": "e"}
+    plan = plan_of(wiring, assignment, duplicable="c", expected={"c": (1.0, 3.0)})
     assert copies_of(plan, "w1").keys() == {c}
     assert copies_of(plan, "w1")[c].upstream == (a, b)
     assert copies_of(plan, "w2") == {}

@@ -1,4 +1,4 @@
-"""What flexible workers decide: each decision by itself, then each policy in a machine."""
+"""The policies of flexible workers: each decision by itself, then each policy in a machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from execution_examples import ONE_SLOT, a, b, c, d, e
 from execution_strategies import DrawnCosts, Outcome, Scenario, scenarios
 from flexible_examples import flexible_machine, flexible_plan, made_flexible, policies
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_drawn import examples
 from shoal.execution.effects import (
     Execute,
     Fetch,
@@ -25,11 +26,12 @@ from shoal.execution.effects import (
     SetTimer,
 )
 from shoal.execution.events import Arrived, Executed, Marked, Saved, TimerFired
-from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Plan
 from shoal.execution.policies import Forecast, Pace, Policies, branches, invoked_after
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import Simulation
+from shoal.execution.timers import HoldTimer, LimitTimer
 from shoal.types import Resources, TaskId, WorkerId
 
 BIG = 1_000_000
@@ -39,7 +41,7 @@ FORECAST = Forecast({}, {}, start=2.0, message=0.25)
 
 
 def deciding(**switches: Any) -> Policies:
-    """Policies by size, for which a megabyte is big and takes a second."""
+    """Create policies for which a megabyte is big and takes a second."""
     pace = {"save": SECOND_PER_MB, "fetch": SECOND_PER_MB}
     return Policies(**({"big_output_nbytes": BIG} | pace | switches))
 
@@ -59,18 +61,18 @@ def test_without_a_forecast_tasks_stay_with_big_inputs(nbytes: int, kept: bool) 
 
 @pytest.mark.parametrize(("backlog", "kept"), [(3.9, True), (4.0, True), (4.1, False)])
 def test_with_a_forecast_tasks_stay_where_they_begin_sooner(backlog: float, kept: bool) -> None:
-    """A worker of its own would take 2 s to start, a second to write for and one to fetch."""
+    """Another worker would take 2 s to start; writing and fetching its input a second each."""
     known = deciding(fan_out_clustering=True, forecast=FORECAST)
     assert known.keeps(join=False, nbytes=BIG, moved=BIG, unsaved=BIG, backlog=backlog) is kept
 
 
-def test_what_is_saved_already_makes_going_elsewhere_cheaper() -> None:
+def test_saved_inputs_make_another_worker_cheaper() -> None:
     known = deciding(fan_out_clustering=True, forecast=FORECAST)
     assert not known.keeps(join=False, nbytes=BIG, moved=BIG, unsaved=0, backlog=3.5)
     assert not known.keeps(join=False, nbytes=1, moved=0, unsaved=0, backlog=2.5)
 
 
-def test_outputs_are_held_while_there_is_something_else_to_do() -> None:
+def test_outputs_are_held_while_there_is_other_work() -> None:
     known = deciding(delayed_io=True)
     assert known.hold_seconds(BIG, busy=True, wait=0.0, left=None) == INFINITY
     assert known.hold_seconds(BIG, busy=False, wait=0.0, left=None) is None
@@ -113,7 +115,7 @@ def test_a_hold_always_leaves_the_time_to_write(
 
 
 @given(st.integers(0, 20_000), st.integers(1, 60))
-def test_an_invoker_hands_on_what_is_too_much_for_it(count: int, most: int) -> None:
+def test_an_invoker_delegates_what_exceeds_its_share(count: int, most: int) -> None:
     shares = branches(range(count), most)
     assert len(shares) <= most or most == 1
     assert [key for share in shares for key in share] == (list(range(count)) if shares else [])
@@ -122,7 +124,7 @@ def test_an_invoker_hands_on_what_is_too_much_for_it(count: int, most: int) -> N
     assert not sizes or max(sizes) - min(sizes) <= 1
 
 
-def test_a_tree_of_invokers_is_as_deep_as_it_has_to_be() -> None:
+def test_a_tree_of_invokers_is_only_as_deep_as_needed() -> None:
     assert invoked_after(3, 1.0, 0.25) == [0.25, 0.5, 0.75]
     assert max(invoked_after(50, 1.0, 0.0)) == 0.0
     assert max(invoked_after(2_500, 1.0, 0.0)) == 1.0
@@ -144,7 +146,7 @@ def test_a_big_output_keeps_all_branches_on_its_worker() -> None:
     assert machine.handle(Executed(d, 1))[-2:] == [Forget((d, a)), Finish()]
 
 
-def test_what_becomes_ready_through_a_task_goes_before_what_waits() -> None:
+def test_newly_ready_tasks_run_before_waiting_ones() -> None:
     wiring = {"a": "", "b": "a", "c": "a", "d": "b"}
     machine = flexible_machine(wiring, "a", policies=deciding(fan_out_clustering=True))
     machine.handle(Arrived(a))
@@ -153,22 +155,22 @@ def test_what_becomes_ready_through_a_task_goes_before_what_waits() -> None:
     assert Execute(c) in machine.handle(Executed(d, 1))
 
 
-def test_when_time_is_nearly_over_what_waits_gets_workers() -> None:
+def test_near_the_time_limit_waiting_tasks_get_workers() -> None:
     known = deciding(fan_out_clustering=True)
     machine = flexible_machine(FAN_OUT, "a", policies=known, limit=10.0)
-    assert SetTimer("limit", 7.0) in machine.handle(Arrived(a))
+    assert SetTimer(LimitTimer(), 7.0) in machine.handle(Arrived(a))
     machine.handle(Executed(a, BIG))
-    assert machine.handle(TimerFired("limit")) == [Save(a)]
+    assert machine.handle(TimerFired(LimitTimer())) == [Save(a)]
     assert machine.handle(Saved(a)) == [Invoke(c, ()), Invoke(d, ())]
 
 
 FAN_IN = {"a": "", "b": "", "c": "a", "d": "ab"}
-"""Whoever runs `a` goes on with `c`, and `d` takes the outputs of both roots."""
+"""The worker that runs `a` continues with `c`, and `d` takes the outputs of both roots."""
 ASK = Mark(d, None, (a, b), (), (), a, held=(a,))
 
 
 def asking(**switches: Any) -> Any:
-    """A worker that has `a`, is busy with `c`, and asks whether `d` waits for `a` only."""
+    """Create a worker that holds `a`, runs `c`, and asks whether `d` only waits for `a`."""
     known = deciding(**({"fan_in_clustering": True, "delayed_io": True} | switches))
     machine = flexible_machine(FAN_IN, "a", policies=known)
     machine.handle(Arrived(a))
@@ -182,7 +184,7 @@ def test_nothing_is_written_if_only_this_output_was_missing() -> None:
     assert machine.handle(Executed(c, 1))[1] == Fetch((b,))
 
 
-def test_an_output_is_held_until_nothing_else_is_to_do_and_then_written() -> None:
+def test_an_output_is_held_until_there_is_no_other_work_and_then_written() -> None:
     machine, _ = asking()
     refused = Marked(d, a, claimed=False, refused=True)
     assert machine.handle(refused) == []
@@ -206,8 +208,8 @@ def test_a_fan_in_with_a_big_input_here_waits_for_the_slot() -> None:
     assert Execute(d) in machine.handle(Executed(c, 1))
 
 
-def test_a_task_that_is_to_fetch_is_a_longer_wait_for_others() -> None:
-    """`d` is to fetch `b` here, which takes longer than to start a worker for `e`."""
+def test_a_task_that_must_fetch_delays_the_tasks_behind_it() -> None:
+    """`d` has to fetch `b` here, which takes longer than starting a worker for `e`."""
     slow = deciding(fan_in_clustering=True, forecast=FORECAST, fetch=Pace(3.0, 0.0))
     wiring = {"a": "", "b": "", "c": "a", "d": "ab", "e": "ab"}
     machine = flexible_machine(wiring, "a", policies=slow)
@@ -218,7 +220,7 @@ def test_a_task_that_is_to_fetch_is_a_longer_wait_for_others() -> None:
 
 
 def clustering() -> Any:
-    """A worker that has all of a diamond, and asks whether `d` waits for `b` only."""
+    """Create a worker that has a whole diamond, and asks whether `d` only waits for `b`."""
     known = deciding(fan_out_clustering=True, fan_in_clustering=True, delayed_io=True)
     machine = flexible_machine({"a": "", "b": "a", "c": "a", "d": "bc"}, "a", policies=known)
     machine.handle(Arrived(a))
@@ -227,15 +229,15 @@ def clustering() -> Any:
     return machine
 
 
-def test_two_outputs_for_one_task_are_asked_for_together() -> None:
+def test_two_outputs_for_one_task_are_marked_together() -> None:
     machine = clustering()
     machine.handle(Marked(d, b, claimed=False, refused=True))
     assert Mark(d, None, (b, c), (), (), c, held=(c, b)) in machine.handle(Executed(c, BIG))
     assert machine.handle(Marked(d, c, claimed=True)) == [Execute(d)]
 
 
-def test_what_comes_while_the_store_is_asked_is_asked_for_with_it() -> None:
-    """Each of two questions in flight would be refused because of the other."""
+def test_an_output_made_while_a_mark_is_pending_is_marked_with_it() -> None:
+    """Two marks in flight at once would each be refused because of the other."""
     machine = clustering()
     assert machine.handle(Executed(c, BIG)) == [Forget((a,))]
     together = Mark(d, None, (b, c), (), (), c, held=(c, b))
@@ -244,32 +246,32 @@ def test_what_comes_while_the_store_is_asked_is_asked_for_with_it() -> None:
 
 
 def test_nothing_is_held_for_a_task_that_has_become_the_workers_own() -> None:
-    """An earlier start of the worker had marked `d` for `c`, whose output was small then."""
+    """An earlier start of the worker had marked `d` for `c` with a small output."""
     machine = clustering()
     machine.handle(Executed(c, BIG))
     assert Execute(d) in machine.handle(Marked(d, b, claimed=True))
     assert machine.handle(Executed(d, 1))[-1] == Finish()
 
 
-def test_a_forecast_says_for_how_long_an_output_is_held() -> None:
+def test_a_forecast_determines_how_long_an_output_is_held() -> None:
     """`b` is predicted to end in a second, and moving `a` would take two."""
     forecast = replace(FORECAST, ends={b: 1.0})
     machine, _ = asking(forecast=forecast)
     machine.handle(Executed(c, 1))
     refused = Marked(d, a, claimed=False, refused=True)
-    assert machine.handle(refused) == [SetTimer("hold a", 1.5)]
-    assert machine.handle(TimerFired("hold a"), now=1.5) == [ASK]
+    assert machine.handle(refused) == [SetTimer(HoldTimer(a), 1.5)]
+    assert machine.handle(TimerFired(HoldTimer(a)), now=1.5) == [ASK]
     assert machine.handle(refused, now=1.5) == [Save(a)]
 
 
-def test_what_is_held_is_written_when_time_is_nearly_over() -> None:
+def test_held_outputs_are_written_near_the_time_limit() -> None:
     machine, _ = asking()
     machine.handle(Marked(d, a, claimed=False, refused=True))
-    assert machine.handle(TimerFired("limit")) == [Save(a)]
+    assert machine.handle(TimerFired(LimitTimer())) == [Save(a)]
     assert machine.handle(Saved(a)) == [Mark(d, None, (a, b), (), (a,), a)]
 
 
-def test_many_workers_are_the_invokers_to_invoke() -> None:
+def test_many_workers_are_invoked_by_the_invoker() -> None:
     machine = flexible_machine(FAN_OUT, "a", policies=deciding(large_fan_out=2))
     machine.handle(Arrived(a))
     assert machine.handle(Executed(a, 1))[1:] == [Invoke(c, (a,), True), Invoke(d, (a,), True)]
@@ -279,7 +281,7 @@ def test_many_workers_are_the_invokers_to_invoke() -> None:
     assert machine.handle(Saved(a)) == [Invoke(c, ()), Invoke(d, ())]
 
 
-def test_no_more_travels_with_an_invocation_than_the_platform_takes() -> None:
+def test_an_invocation_carries_no_more_than_the_platform_accepts() -> None:
     for inline_nbytes, effects in ((99, [Save(a)]), (100, [Invoke(c, (a,)), Invoke(d, (a,))])):
         machine = flexible_machine(FAN_OUT, "a", policies=deciding(inline_nbytes=inline_nbytes))
         machine.handle(Arrived(a))
@@ -305,7 +307,7 @@ def test_clustering_leaves_a_big_output_unwritten() -> None:
         known = deciding(fan_out_clustering=clustered)
         simulation = simulated(flexible_plan(wiring, policies=known))
         assert len(simulation._workers) == workers
-        assert spans(simulation, "save") == saves  # sinks are written all the same
+        assert spans(simulation, "save") == saves  # sinks are written in any case
 
 
 def test_clustering_and_delaying_write_nothing_between_tasks_of_one_worker() -> None:
@@ -316,7 +318,7 @@ def test_clustering_and_delaying_write_nothing_between_tasks_of_one_worker() -> 
     assert (spans(simulation, "save"), spans(simulation, "fetch")) == (1, 0)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(scenarios(), policies)
 def test_without_a_forecast_nobody_waits_at_a_fan_in(scenario: Scenario, chosen: Policies) -> None:
     """A worker is always executing, moving, retrying or waiting for an answer; never idle."""
@@ -325,16 +327,18 @@ def test_without_a_forecast_nobody_waits_at_a_fan_in(scenario: Scenario, chosen:
     for name, worker in outcome.simulation._workers.items():
         assert worker.machine is not None
         for now, event, effects in worker.machine._log:
-            holds = [e for e in effects if isinstance(e, SetTimer) and e.timer.startswith("hold")]
+            holds = [
+                e for e in effects if isinstance(e, SetTimer) and isinstance(e.timer, HoldTimer)
+            ]
             assert not holds, (name, now, event)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(scenarios(), policies, st.sampled_from([1.0, 6.0]))
 def test_held_outputs_are_written_in_time(
     scenario: Scenario, chosen: Policies, limit: float
 ) -> None:
-    """Nothing is begun to be held so late that it could not be written before the limit."""
+    """No output is held so late that it could not be written before the limit."""
     plan = replace(made_flexible(scenario.plan, ONE_SLOT, chosen), limit=limit)
     outcome = replace(scenario, plan=plan).run()
     for worker in outcome.simulation._workers.values():
@@ -342,11 +346,11 @@ def test_held_outputs_are_written_in_time(
         began = worker.machine._since  # type: ignore[union-attr]
         for now, _, effects in worker.machine._log:
             for effect in effects:
-                if isinstance(effect, SetTimer) and effect.timer.startswith("hold"):
+                if isinstance(effect, SetTimer) and isinstance(effect.timer, HoldTimer):
                     assert now + effect.seconds + chosen.save.seconds(0) <= began + limit
 
 
-def test_a_crowd_is_invoked_by_a_tree() -> None:
+def test_many_workers_are_invoked_by_a_tree() -> None:
     class Invoking(DrawnCosts):
         def invocation(self) -> float:
             return 1.0
@@ -368,8 +372,8 @@ def test_workers_named_by_the_invoker_begin_with_their_tasks() -> None:
     assert Resources(ONE_SLOT.memory_mb) == simulation.plan.resources_of(WorkerId("c"))
 
 
-def test_an_input_is_not_forgotten_for_a_task_that_takes_it_next() -> None:
-    """`c` and `e` both take what another worker has saved, and wait here one after the other."""
+def test_an_input_is_kept_for_the_next_task_that_needs_it() -> None:
+    """`c` and `e` both need an output of another worker, and wait here one after the other."""
     wiring = {"a": "", "b": "", "c": "ba", "d": "a", "e": "db"}
     chosen = Policies(fan_in_clustering=True, delayed_io=True, big_output_nbytes=0)
     plan = flexible_plan(wiring, policies=chosen)

@@ -1,18 +1,19 @@
-"""Which sandboxes are warm, and which make room."""
+"""The pool: which sandboxes are warm, and which make room."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_drawn import examples
 from shoal.execution.pool import Acquired, Bound, Queue, WarmPool
 
 
-def test_first_start_of_a_kind_is_cold() -> None:
+def test_the_first_start_of_a_configuration_is_cold() -> None:
     pool: WarmPool[str] = WarmPool()
     assert pool.acquire("small", 0.0) == Acquired("cold", 1)
     assert (pool.busy, pool.idle) == (1, 0)
 
 
-def test_idle_sandbox_of_the_same_kind_is_used_again() -> None:
+def test_an_idle_sandbox_of_the_same_configuration_is_reused() -> None:
     pool: WarmPool[str] = WarmPool()
     pool.acquire("small", 0.0)
     pool.release(1, 1.0)
@@ -20,20 +21,20 @@ def test_idle_sandbox_of_the_same_kind_is_used_again() -> None:
     assert pool.acquire("small", 2.0) == Acquired("warm", 1)
 
 
-def test_busy_sandbox_serves_nobody_else() -> None:
+def test_a_busy_sandbox_is_not_shared() -> None:
     pool: WarmPool[str] = WarmPool()
     pool.acquire("small", 0.0)
     assert pool.acquire("small", 0.0) == Acquired("cold", 2)
 
 
-def test_sandbox_of_another_kind_is_not_warm() -> None:
+def test_a_sandbox_of_another_configuration_is_not_warm() -> None:
     pool: WarmPool[str] = WarmPool()
     pool.acquire("small", 0.0)
     pool.release(1, 1.0)
     assert pool.acquire("large", 2.0) == Acquired("cold", 2)
 
 
-def test_sandbox_used_last_is_used_first() -> None:
+def test_the_most_recently_used_sandbox_is_reused_first() -> None:
     pool: WarmPool[str] = WarmPool()
     for _ in range(3):
         pool.acquire("small", 0.0)
@@ -43,14 +44,14 @@ def test_sandbox_used_last_is_used_first() -> None:
     assert pool.acquire("small", 2.0) == Acquired("warm", 3)
 
 
-def test_full_pool_has_no_sandbox() -> None:
+def test_a_full_pool_has_no_sandbox() -> None:
     pool: WarmPool[str] = WarmPool(capacity=1)
     pool.acquire("small", 0.0)
     assert pool.acquire("small", 0.0) is None
     assert (pool.busy, pool.idle) == (1, 0)
 
 
-def test_sandbox_idle_longest_makes_room_for_another_kind() -> None:
+def test_the_sandbox_idle_longest_makes_room_for_another_configuration() -> None:
     pool: WarmPool[str] = WarmPool(capacity=2)
     pool.acquire("small", 0.0)
     pool.acquire("small", 0.0)
@@ -74,7 +75,7 @@ def test_sandbox_that_was_idle_for_too_long_is_removed() -> None:
     assert pool.next_expiry() is None
 
 
-def test_removed_sandbox_is_gone_whether_it_was_busy_or_idle_or_unknown() -> None:
+def test_a_sandbox_can_be_removed_whether_busy_idle_or_unknown() -> None:
     pool: WarmPool[str] = WarmPool(capacity=2)
     pool.acquire("small", 0.0)
     pool.acquire("small", 0.0)
@@ -86,7 +87,7 @@ def test_removed_sandbox_is_gone_whether_it_was_busy_or_idle_or_unknown() -> Non
     assert pool.acquire("small", 1.0) == Acquired("cold", 3)
 
 
-def test_run_has_no_more_at_work_than_it_may() -> None:
+def test_a_run_has_no_more_busy_sandboxes_than_allowed() -> None:
     pool: WarmPool[str] = WarmPool()
     one, other = Bound("run-1", 1), Bound("run-2", 1)
     assert pool.acquire("small", 0.0, one) == Acquired("cold", 1)
@@ -98,7 +99,7 @@ def test_run_has_no_more_at_work_than_it_may() -> None:
     assert pool.acquire("small", 1.0, one) == Acquired("cold", 3)
 
 
-def test_what_is_at_work_for_no_run_is_bounded_by_the_capacity_alone() -> None:
+def test_only_the_capacity_bounds_sandboxes_without_a_run() -> None:
     pool: WarmPool[str] = WarmPool(capacity=2)
     assert pool.acquire("small", 0.0) is not None
     assert pool.acquire("small", 0.0) is not None
@@ -106,13 +107,13 @@ def test_what_is_at_work_for_no_run_is_bounded_by_the_capacity_alone() -> None:
 
 
 def waiting(pool: WarmPool[str], jobs: str) -> Queue[str, str]:
-    """A queue of jobs; the first letter says of which run, of two workers at most."""
+    """Create a queue of invocations; the first letter names the run, which may have two workers."""
     queue: Queue[str, str] = Queue(pool, lambda _: "small", lambda job: Bound(job[0], 2))
     queue.extend(jobs.split())
     return queue
 
 
-def test_queue_serves_who_came_first_while_there_is_room() -> None:
+def test_the_queue_is_first_in_first_out_while_there_is_room() -> None:
     queue = waiting(WarmPool(capacity=3), "a1 b1 a2 b2")
     served = [queue.serve(0.0) for _ in range(4)]
     assert [found[0] for found in served if found] == ["a1", "b1", "a2"]
@@ -120,7 +121,7 @@ def test_queue_serves_who_came_first_while_there_is_room() -> None:
     assert list(queue) == ["b2"]
 
 
-def test_run_that_has_all_its_workers_lets_others_pass() -> None:
+def test_a_run_at_its_worker_limit_lets_others_pass() -> None:
     pool: WarmPool[str] = WarmPool()
     queue = waiting(pool, "a1 a2 a3 a4 b1")
     assert [found[0] for found in iter(lambda: queue.serve(0.0), None)] == ["a1", "a2", "b1"]
@@ -129,7 +130,7 @@ def test_run_that_has_all_its_workers_lets_others_pass() -> None:
     assert len(queue) == 1
 
 
-def test_what_is_put_back_is_served_next() -> None:
+def test_an_item_that_is_put_back_is_served_next() -> None:
     pool: WarmPool[str] = WarmPool(capacity=1)
     queue = waiting(pool, "a1 b1")
     served = queue.serve(0.0)
@@ -140,7 +141,7 @@ def test_what_is_put_back_is_served_next() -> None:
     assert list(queue) == ["b1"]
 
 
-def test_queue_forgets_what_is_dropped() -> None:
+def test_dropped_items_leave_the_queue() -> None:
     queue = waiting(WarmPool(), "a1 b1 a2")
     queue.drop(lambda job: job.startswith("a"))
     assert (len(queue), list(queue)) == (1, ["b1"])
@@ -150,7 +151,7 @@ def test_queue_forgets_what_is_dropped() -> None:
 
 @given(released=st.floats(0, 2e9), idle_seconds=st.floats(0, 1e6))
 def test_something_expires_at_the_next_expiry(released: float, idle_seconds: float) -> None:
-    """Whoever wakes up at that time must find something, or would wake up for ever."""
+    """A thread that wakes up at that time must find something, or it would wake up forever."""
     pool: WarmPool[str] = WarmPool(idle_seconds=idle_seconds)
     pool.acquire("small", 0.0)
     pool.release(1, released)
@@ -169,9 +170,11 @@ _steps = st.lists(
 )
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(capacity=st.integers(1, 4), steps=_steps)
-def test_pool_keeps_its_rules(capacity: int, steps: list[tuple[str, str | int | float]]) -> None:
+def test_the_pools_invariants_hold(
+    capacity: int, steps: list[tuple[str, str | int | float]]
+) -> None:
     pool: WarmPool[str] = WarmPool(capacity, idle_seconds=7.0)
     now, highest = 0.0, 0
     busy: dict[int, str] = {}

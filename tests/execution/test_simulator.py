@@ -1,4 +1,4 @@
-"""Simulated runs: whatever the plan, the delays and the pool, the same things hold."""
+"""Simulated runs: the same invariants hold for any plan, delays and pool."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,33 +18,34 @@ from execution_strategies import (
     lingers,
     scenarios,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_drawn import examples
 from shoal.errors import WorkflowError
 from shoal.execution import simulator
 from shoal.execution.costs import Direction
 from shoal.execution.events import MailCame, Started
-from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import Simulation, makespan_of, simulate
 from shoal.execution.timeline import Span, Timeline
-from shoal.types import Resources, TaskId, WorkerId
+from shoal.types import SHARED_NBYTES, Resources, TaskId, WorkerId
 
-many = settings(max_examples=300)
+many = examples(300)
 
 
 @contextmanager
 def checked_machines() -> Iterator[None]:
-    """Every machine checks its state after each event."""
+    """Let every machine check its invariants after each event."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulator, "WorkerMachine", CheckedMachine)
         yield
 
 
 def most_at_once(spans: list[Span]) -> int:
-    """How many spans overlap; one that ends when another starts doesn't overlap it."""
+    """Return how many spans overlap at most; touching spans don't overlap."""
     steps = [(span.end, -1) for span in spans if span.seconds]
     steps += [(span.start, 1) for span in spans if span.seconds]
     level = most = 0
@@ -55,7 +56,7 @@ def most_at_once(spans: list[Span]) -> int:
 
 
 def assert_complete(scenario: Scenario, outcome: Outcome) -> None:
-    """Everything was done once, where it should be, rightly, and nothing is left over."""
+    """Assert that each task ran once and where planned, with the right results and no leftovers."""
     plan, simulation = scenario.plan, outcome.simulation
     assert_performed_as_planned(plan, simulation)
     values = scenario.sequential()
@@ -64,20 +65,20 @@ def assert_complete(scenario: Scenario, outcome: Outcome) -> None:
 
 
 def assert_performed_as_planned(plan: Plan, simulation: Simulation) -> None:
-    """Each task was performed once where it should be, and elsewhere only as a copy."""
-    homes = {task: placement.worker for task, placement in plan.placements.items()}
+    """Assert that each task ran once on its planned worker, and elsewhere only as a copy."""
+    assignment = {task: placement.worker for task, placement in plan.placements.items()}
     copies = {(task, part.worker) for part in plan.parts() for task in part.copies}
     performed = Counter(simulation.performed)
-    assert performed.keys() <= set(homes.items()) | copies
-    assert [performed[planned] for planned in homes.items()] == [1] * len(homes)
+    assert performed.keys() <= set(assignment.items()) | copies
+    assert [performed[planned] for planned in assignment.items()] == [1] * len(assignment)
 
 
 def assert_nothing_left(outcome: Outcome) -> None:
-    """Every worker has finished, and neither it nor its driver holds anything."""
+    """Assert that every worker has finished, and that neither it nor its driver holds anything."""
     for worker in outcome.simulation._workers.values():
         assert worker.machine is not None
         assert worker.machine.finished
-        assert not worker.machine._held
+        assert not worker.machine._memory.held
         assert worker.values == {}
     assert outcome.pool.busy == 0
 
@@ -93,7 +94,7 @@ def test_each_task_is_performed_once_and_on_its_planned_worker(scenario: Scenari
 
 @many
 @given(scenarios())
-def test_results_are_those_of_a_sequential_evaluation(scenario: Scenario) -> None:
+def test_results_equal_those_of_a_sequential_evaluation(scenario: Scenario) -> None:
     values = scenario.sequential()
     results = scenario.run().simulation.results
     assert results == {sink: values[sink] for sink in scenario.plan.workflow.sinks}
@@ -130,7 +131,7 @@ def test_run_takes_no_less_than_its_longest_path(scenario: Scenario) -> None:
 @many
 @given(scenarios())
 def test_no_task_starts_before_its_upstream_tasks_have_ended(scenario: Scenario) -> None:
-    """A task that was copied has ended when one of its executions has."""
+    """A copied task has ended when one of its executions has."""
     spans = scenario.run().timeline.of_kind("execute")
     ends: dict[TaskId | None, float] = {}
     for span in spans:
@@ -143,7 +144,7 @@ def test_no_task_starts_before_its_upstream_tasks_have_ended(scenario: Scenario)
 
 @many
 @given(scenarios())
-def test_no_worker_runs_more_tasks_at_a_time_than_it_has_slots(scenario: Scenario) -> None:
+def test_no_worker_runs_more_tasks_at_once_than_it_has_slots(scenario: Scenario) -> None:
     executions = scenario.run().timeline.of_kind("execute")
     for worker, resources in scenario.plan.workers.items():
         spans = [span for span in executions if span.worker == worker]
@@ -162,7 +163,7 @@ def test_pool_never_has_more_sandboxes_than_its_capacity(scenario: Scenario) -> 
 
 @many
 @given(scenarios())
-def test_no_more_workers_are_at_work_than_may_be(scenario: Scenario) -> None:
+def test_no_more_workers_run_than_allowed(scenario: Scenario) -> None:
     most = scenario.run().pool.most_at_work
     assert 1 <= most <= (scenario.workers or scenario.capacity)
 
@@ -191,7 +192,7 @@ def test_worker_may_park_many_times_while_messages_are_repeated(
     sizes: list[int],
     capacity: int,
 ) -> None:
-    """A chain goes round the workers, and the last task takes every task's output."""
+    """A chain alternates between the workers, and the last task takes every output."""
     wiring = {f"t{i}": [f"t{i - 1}"] if i else [] for i in range(length)}
     wiring["end"] = list(wiring)
     plan = round_robin(wiring, workers, linger)
@@ -201,7 +202,7 @@ def test_worker_may_park_many_times_while_messages_are_repeated(
 
 
 def round_robin(wiring: dict[str, list[str]], workers: int, linger: float | None) -> Plan:
-    """A plan that deals tasks out one by one."""
+    """Plan tasks on workers in turn."""
     plan = plan_of(wiring, {"w0": list(wiring)}, linger=linger)
     placements = {
         task: Placement(WorkerId(f"w{number % workers}"), CONFIGURATIONS[0])
@@ -210,16 +211,17 @@ def round_robin(wiring: dict[str, list[str]], workers: int, linger: float | None
     return replace(plan, placements=placements)
 
 
-@settings(max_examples=1500)
+@examples(1500)
 @given(seed=st.integers(0, 2**32), tasks=st.integers(1, 24))
-def test_everything_holds_for_thousands_of_small_plans(seed: int, tasks: int) -> None:
+def test_all_invariants_hold_for_thousands_of_small_plans(seed: int, tasks: int) -> None:
     scenario = large_scenario(seed, tasks)
     with checked_machines():
         assert_complete(scenario, scenario.run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
-def test_everything_holds_for_large_plans(seed: int) -> None:
+def test_all_invariants_hold_for_large_plans(seed: int) -> None:
     scenario = large_scenario(seed, 400)
     outcome = scenario.run()
     assert_complete(scenario, outcome)
@@ -227,12 +229,12 @@ def test_everything_holds_for_large_plans(seed: int) -> None:
     assert outcome.timeline.makespan >= scenario.longest_path(outcome.costs.executions)
 
 
-def test_worker_that_is_woken_often_still_parks_and_gives_up_its_sandbox() -> None:
+def test_a_worker_that_is_woken_often_still_parks_and_releases_its_sandbox() -> None:
     """Timers of earlier waits must not keep a worker from parking.
 
     1. The only sandbox goes to w0, then to w1, which waits for w0 more than once.
-    2. Each message comes three times, so that w1's waits and their timers overlap.
-    3. w0 gets the sandbox back each time, because w1 parks all the same.
+    2. Each message arrives three times, so that w1's waits and their timers overlap.
+    3. w0 gets the sandbox back each time, because w1 parks nevertheless.
     """
     wiring = {f"t{i}": [f"t{i - 1}"] if i else [] for i in range(12)}
     plan = round_robin(wiring, 2, linger=0.5)
@@ -244,12 +246,12 @@ def test_worker_that_is_woken_often_still_parks_and_gives_up_its_sandbox() -> No
     assert starts[w1] > 3
 
 
-def test_message_that_comes_while_a_worker_leaves_keeps_it() -> None:
-    """The store decides between leaving and a message.
+def test_a_message_that_arrives_while_a_worker_leaves_keeps_it() -> None:
+    """The store decides whether a worker may park or has a message.
 
-    1. w1 has nothing to do and asks to park at 1.25, which takes a trip for what it has to tell
-       and one for the question, a second each.
-    2. w0's mark for `b` lands at 2.0: the message lies in w1's mailbox.
+    1. w1 has nothing to do and asks to park at 1.25, which takes a trip for its report and one
+       for the request, a second each.
+    2. w0's mark for `b` arrives at 2.0: the message is in w1's mailbox.
     3. At 3.25 the store refuses: w1 stays, reads the message and runs `b`.
     """
 
@@ -275,28 +277,28 @@ def test_message_that_comes_while_a_worker_leaves_keeps_it() -> None:
     assert simulation.performed == [(a, w0), (c, w1), (b, w1)]
 
 
-def test_plan_whose_workers_wait_for_ever_in_too_small_a_pool_is_said_to_never_end() -> None:
+def test_a_plan_whose_workers_wait_forever_in_a_small_pool_is_an_error() -> None:
     plan = plan_of({"a": "", "b": "a", "c": "b"}, {"w0": "ac", "w1": "b"}, linger=None)
     scenario = Scenario(plan, (1.0,), (1,), capacity=1)
     with pytest.raises(WorkflowError, match=r"never ends: workers \['w0', 'w1'\]"):
         scenario.run()
 
 
-def test_worker_that_is_started_again_in_time_starts_warm() -> None:
+def test_a_worker_that_comes_back_in_time_starts_warm() -> None:
     plan = plan_of({"a": "", "b": "a", "c": "b"}, {"w0": "ac", "w1": "b"}, linger=0.0)
     timeline = Scenario(plan, (0.125,), (1,), capacity=1).run().timeline
     kinds = [(s.kind, s.worker) for s in timeline.of_kind("cold start", "warm start")]
     assert kinds == [("cold start", w0), ("warm start", w1), ("warm start", w0)]
 
 
-def test_worker_that_is_started_again_too_late_starts_cold() -> None:
+def test_a_worker_that_comes_back_too_late_starts_cold() -> None:
     plan = plan_of({"a": "", "b": "a", "c": "b"}, {"w0": "ac", "w1": "b"}, linger=0.0)
     timeline = Scenario(plan, (0.125,), (1,), capacity=1, idle_seconds=0.0).run().timeline
     kinds = [(s.kind, s.worker) for s in timeline.of_kind("cold start", "warm start")]
     assert kinds == [("cold start", w0), ("cold start", w1), ("cold start", w0)]
 
 
-def test_far_from_the_store_outputs_and_messages_travel_together() -> None:
+def test_with_a_remote_store_outputs_and_messages_travel_together() -> None:
     """Everything takes a second, a cold start two; `a` is too large to travel with its mark.
 
     w0's mark arrives with the output, and w0 asks for w1 before it hands its timeline in.
@@ -316,26 +318,80 @@ def test_far_from_the_store_outputs_and_messages_travel_together() -> None:
     assert timeline.makespan == 9.0
 
 
-def test_near_the_store_messages_follow_outputs_and_nobody_waits_for_them() -> None:
-    """Everything takes a tick, a cold start a second more: w1 gets the sandbox that w0 has left."""
-    tick = 1 / 1024
+TICK = 1 / 1024
+
+
+def near_run(nbytes: int) -> list[tuple[str, WorkerId, float, float]]:
+    """Spans of `a`, whose output has this size, then `b` on another worker, near the store.
+
+    Everything takes a tick, a cold start 1,024 ticks more.
+    """
     plan = plan_of({"a": "", "b": "a"}, {"w0": "a", "w1": "b"})
-    timeline = simulate(plan, DrawnCosts((tick,), (INLINE_NBYTES + 1, 1)))
-    ticks = [(s.kind, s.worker, s.start / tick, s.end / tick) for s in timeline.spans[1:]]
-    assert ticks == [
+    timeline = simulate(plan, DrawnCosts((TICK,), (nbytes, 1)))
+    return [(s.kind, s.worker, s.start / TICK, s.end / TICK) for s in timeline.spans[1:]]
+
+
+def test_near_the_store_messages_and_the_timeline_follow_an_output_in_shared_memory() -> None:
+    """w0 keeps its sandbox until the reply arrives, so w1 starts in another one."""
+    assert near_run(SHARED_NBYTES) == [
         ("execute", w0, 1025, 1026),
-        ("leave", w0, 1026, 1026),
         ("save", w0, 1026, 1027),
-        ("warm start", w1, 1028, 1029),
-        ("fetch", w1, 1029, 1030),
-        ("execute", w1, 1030, 1031),
-        ("leave", w1, 1031, 1031),
+        ("leave", w0, 1027, 1027),
+        ("cold start", w1, 1028, 2053),
+        ("fetch", w1, 2053, 2054),
+        ("execute", w1, 2054, 2055),
+        ("leave", w1, 2055, 2055),
     ]
-    assert timeline.makespan == 1032 * tick
 
 
-def test_far_from_the_store_a_worker_goes_on_and_sends_together_what_came_meanwhile() -> None:
-    """`b` and `c` end while `a` is saved; with that trip over, both go in one."""
+def test_near_the_store_the_timeline_follows_the_trip_that_saves_an_output() -> None:
+    """`a` isn't large enough for shared memory, and travels with its mark.
+
+    w0 asks for w1 until 1028, and then hands its timeline in.
+    """
+    assert near_run(SHARED_NBYTES - 1) == [
+        ("execute", w0, 1025, 1026),
+        ("save", w0, 1026, 1027),
+        ("cold start", w1, 1027, 2052),
+        ("leave", w0, 1028, 1028),
+        ("fetch", w1, 2052, 2053),
+        ("execute", w1, 2053, 2054),
+        ("leave", w1, 2054, 2054),
+    ]
+
+
+def near_executions(seconds: float, slots: int = 1) -> list[float]:
+    """Return when `a` and `b` start, in ticks, if `a` is sent to another worker near the store."""
+
+    class Costs(DrawnCosts):
+        def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
+            return seconds
+
+        def startup(
+            self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
+        ) -> float:
+            return 0.0
+
+    plan = plan_of(
+        {"a": "", "b": "a", "c": "a"},
+        {"w0": "ab", "w1": "c"},
+        resources={"w0": CONFIGURATIONS[slots - 1], "w1": CONFIGURATIONS[0]},
+    )
+    return [tick / TICK for tick in starts(simulate(plan, Costs((TICK,), (1,))), "execute", w0)]
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_near_the_store_a_slot_waits_for_the_round_trip_after_a_long_task(slots: int) -> None:
+    """The slot that ran `a` also requests w1's start, and runs `b` afterwards."""
+    assert near_executions(3 * TICK, slots) == [0.0, 5.0]
+
+
+def test_near_the_store_a_slot_does_not_wait_for_the_round_trip_after_a_short_task() -> None:
+    assert near_executions(TICK) == [0.0, 1.0]
+
+
+def test_with_a_remote_store_a_worker_continues_and_batches_what_it_sends() -> None:
+    """`b` and `c` end while `a` is saved; both are sent in the next trip."""
     large = (INLINE_NBYTES + 1,)
     wiring = {"a": "", "b": "a", "c": "b", "d": "abc"}
     timeline = simulate(plan_of(wiring, {"w0": "abc", "w1": "d"}), Slow((0.25,), large))
@@ -349,7 +405,7 @@ def test_far_from_the_store_a_worker_goes_on_and_sends_together_what_came_meanwh
 
 
 class Slow(DrawnCosts):
-    """Whatever goes to the store takes a second."""
+    """Every trip to the store takes a second."""
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         return 1.0
@@ -358,7 +414,7 @@ class Slow(DrawnCosts):
         return 1.0
 
 
-def test_message_to_a_worker_that_is_there_is_part_of_the_timeline() -> None:
+def test_a_message_to_a_running_worker_is_part_of_the_timeline() -> None:
     """`c` waits for `a`, which w0 has itself, and for `b`; w2 is started for `d` by its message."""
     plan = plan_of({"a": "", "b": "", "c": "ab", "d": "c"}, {"w0": "ac", "w1": "b", "w2": "d"})
     timeline = simulate(plan, DrawnCosts((1.0,), (1,)))
@@ -380,6 +436,7 @@ def test_makespan_is_the_same_whether_the_run_is_recorded_or_not(scenario: Scena
     assert makespan_of(scenario.plan, costs(), pool()) == recorded.makespan
 
 
+@pytest.mark.slow
 def test_chain_of_100_000_tasks_is_simulated_without_recursion() -> None:
     length = 100_000
     wiring = {f"t{i}": [f"t{i - 1}"] if i else [] for i in range(length)}
@@ -390,7 +447,7 @@ def test_chain_of_100_000_tasks_is_simulated_without_recursion() -> None:
 
 
 class SetCosts(DrawnCosts):
-    """A second for everything but messages, unless said otherwise; outputs are large."""
+    """Everything but messages takes a second unless set otherwise; outputs are large."""
 
     def __init__(self, executions: dict[str, float], cold: float = 1.0) -> None:
         super().__init__((1.0,), (INLINE_NBYTES + 1,))
@@ -400,20 +457,20 @@ class SetCosts(DrawnCosts):
     def startup(
         self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
     ) -> float:
-        """A warm start takes no time."""
+        """Return 0 for a warm start."""
         return 0.0 if warm else self._cold
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-        """What was said."""
+        """Return the given duration."""
         return self._executions.get(task, 1.0)
 
     def coordination(self) -> float:
-        """No time."""
+        """Return 0."""
         return 0.0
 
 
 def starts(timeline: Timeline, kind: str, worker: WorkerId) -> list[float]:
-    """When a worker's spans of a kind start."""
+    """Return when a worker's spans of a kind start."""
     return [span.start for span in timeline.of_kind(kind) if span.worker == worker]
 
 
@@ -421,11 +478,11 @@ def test_large_constant_is_fetched_once_by_each_worker_that_needs_it() -> None:
     class Costs(SetCosts):
         @property
         def constants(self) -> dict[TaskId, dict[TaskId, int]]:
-            """One, of all tasks."""
+            """Return one constant that all tasks share."""
             return {task: {TaskId("constant"): 10**6} for task in (a, b, c)}
 
         def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-            """It is part of the input."""
+            """Count the constant as part of the input."""
             return float(input_nbytes == 10**6)
 
     plan = plan_of({"a": "", "b": "", "c": ""}, {"w0": "ab", "w1": "c"})
@@ -435,28 +492,28 @@ def test_large_constant_is_fetched_once_by_each_worker_that_needs_it() -> None:
     assert [span.seconds for span in timeline.of_kind("execute")] == [1.0, 1.0, 1.0]
 
 
-def test_worker_moves_one_thing_at_a_time() -> None:
+def test_a_worker_does_one_transfer_at_a_time() -> None:
     plan = plan_of({"a": "", "b": "", "c": "ab"}, {"w0": "a", "w2": "b", "w1": "c"})
     timeline = simulate(plan, SetCosts({}))
     assert starts(timeline, "fetch", w1) == [3.0, 4.0]
 
 
-def test_only_slot_sees_to_a_save_before_it_goes_on() -> None:
+def test_a_single_slot_saves_before_it_continues() -> None:
     """`a` ends at 2 and is saved until 3; only then `b` begins."""
     plan = plan_of({"a": "", "b": "", "c": "a"}, {"w0": "ab", "w1": "c"})
     assert starts(simulate(plan, SetCosts({})), "execute", w0) == [1.0, 3.0]
 
 
-def test_nothing_begins_before_the_client_has_launched_the_run() -> None:
+def test_nothing_starts_before_the_client_has_launched_the_run() -> None:
     class Costs(SetCosts):
         def launch(self) -> float:
-            """Five seconds."""
+            """Return five seconds."""
             return 5.0
 
     assert starts(simulate(plan_of({"a": ""}, {"w0": "a"}), Costs({})), "cold start", w0) == [5.0]
 
 
-def test_tasks_go_in_the_order_of_their_ranks() -> None:
+def test_tasks_run_in_the_order_of_their_ranks() -> None:
     plan = plan_of({"a": "", "b": "", "c": ""}, {"w0": "abc"})
     ranked = replace(plan, ranks={a: 2, b: 0, c: 1})
     order = [span.task for span in simulate(ranked, SetCosts({})).of_kind("execute")]
@@ -464,13 +521,13 @@ def test_tasks_go_in_the_order_of_their_ranks() -> None:
 
 
 class SetRates(SetCosts):
-    """Transfers take a second for each output's bytes."""
+    """Transfers take a second per byte."""
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         return nbytes / (INLINE_NBYTES + 1)
 
 
-def test_outputs_that_are_fetched_together_are_one_transfer() -> None:
+def test_outputs_fetched_together_are_one_transfer() -> None:
     timeline = simulate(
         plan_of({"a": "", "b": "", "d": "ab"}, {"w0": "ab", "w1": "d"}), SetCosts({})
     )
@@ -480,12 +537,12 @@ def test_outputs_that_are_fetched_together_are_one_transfer() -> None:
 
 
 def test_preloaded_input_is_fetched_while_the_other_is_computed() -> None:
-    """`d` waits for `a`, saved at 3, and for `b`, saved at 12; w1 is there for `c`."""
+    """`d` waits for `a`, saved at 3, and `b`, saved at 12; w1 runs because of `c`."""
     wiring = {"a": "", "b": "", "c": "", "d": "ab"}
-    homes = {"w0": "a", "w1": "cd", "w2": "b"}
+    assignment = {"w0": "a", "w1": "cd", "w2": "b"}
     costs = SetRates({"b": 10.0})
-    plain = simulate(plan_of(wiring, homes), costs)
-    preloaded = simulate(plan_of(wiring, homes, preload="d"), costs)
+    plain = simulate(plan_of(wiring, assignment), costs)
+    preloaded = simulate(plan_of(wiring, assignment, preload="d"), costs)
     assert starts(plain, "fetch", w1) == [12.0, 14.0]
     assert starts(preloaded, "fetch", w1) == [3.0, 12.0]
     assert preloaded.makespan == plain.makespan - 1.0
@@ -522,7 +579,7 @@ def test_worker_whose_sandbox_was_warmed_up_in_time_starts_warm() -> None:
 
 
 def test_worker_whose_sandbox_is_still_being_warmed_up_waits_for_it() -> None:
-    """As at the gateway, the sandbox counts as idle, and is up 5 s after the request."""
+    """As in the gateway, the sandbox counts as idle, and is ready 5 s after the request."""
     _, timeline = warmed(delay=1.0, execution=2.0)
     [start] = timeline.of_kind("warm start")
     assert (start.worker, start.start, start.end) == (w1, 8.0, 11.0)
@@ -539,7 +596,7 @@ def test_nothing_is_warmed_up_in_a_full_pool() -> None:
     assert timeline.of_kind("warm start") == ()
 
 
-def test_nothing_is_warmed_up_if_a_sandbox_of_the_kind_is_idle() -> None:
+def test_nothing_is_warmed_up_if_such_a_sandbox_is_idle() -> None:
     pool: WarmPool[Resources] = WarmPool(idle_seconds=100.0)
     idle = pool.acquire(LARGE_WORKER, 0.0)
     assert idle is not None
@@ -551,8 +608,8 @@ def test_nothing_is_warmed_up_if_a_sandbox_of_the_kind_is_idle() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 30.0])
-def test_first_of_a_task_and_its_copy_counts(seconds: float) -> None:
-    """w0 needs much longer than expected for `a` if it takes 30 s, and w1 copies it at 3.5 s."""
+def test_the_first_of_a_task_and_its_copy_counts(seconds: float) -> None:
+    """If `a` takes 30 s on w0, much longer than expected, w1 copies it at 3.5 s."""
     plan = plan_of(
         {"a": "", "b": "a", "c": "", "d": "bc"},
         {"w0": "a", "w1": "bcd"},

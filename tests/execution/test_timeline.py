@@ -1,4 +1,4 @@
-"""Timelines, and the records that they are read from."""
+"""Timelines, and the records that they are decoded from."""
 
 import json
 import sys
@@ -38,7 +38,7 @@ _rows: st.SearchStrategy[list[Row]] = st.lists(
 
 
 def spans_of(worker: str, rows: list[Row], started: float = 0.0) -> list[Span]:
-    """The spans that rows stand for."""
+    """Return the spans that rows represent."""
     return [
         Span(
             KINDS[kind],
@@ -54,7 +54,7 @@ def spans_of(worker: str, rows: list[Row], started: float = 0.0) -> list[Span]:
 
 
 @given(first=_rows, second=_rows, started=_seconds, makespan=_seconds)
-def test_decoding_gives_what_was_encoded_in_the_order_of_starts(
+def test_decoding_restores_what_was_encoded_in_the_order_of_starts(
     first: list[Row], second: list[Row], started: float, makespan: float
 ) -> None:
     records = [encode_record(w0, first), encode_record(w1, second)]
@@ -63,7 +63,7 @@ def test_decoding_gives_what_was_encoded_in_the_order_of_starts(
     assert timeline == Timeline(tuple(sorted(spans, key=lambda span: span.start)), makespan)
 
 
-def test_what_went_to_and_came_from_each_shard_adds_up() -> None:
+def test_bytes_to_and_from_each_shard_add_up() -> None:
     first = {"a:1": Moved(10, 1), "b:1": Moved(saved=20)}
     records = [encode_record(w0, [], first), encode_record(w1, [], {"a:1": Moved(fetched=5)})]
     timeline = decode_records(records, [], 0.0, 1.0)
@@ -95,7 +95,7 @@ def test_any_worker_name_survives(worker: str, rows: list[Row]) -> None:
     assert len(timeline.spans) == len(rows)
 
 
-def test_record_of_a_machine_with_the_other_byte_order_is_read() -> None:
+def test_a_record_in_the_other_byte_order_is_read() -> None:
     rows: list[Row] = [(3, 2, 1.5, 2.5, 0.25, 4096), (4, 2, 2.5, 3.0, 0.0, 4096)]
     head, _, packed = encode_record(w0, rows).partition(b"\n")
     columns = array("d")
@@ -106,7 +106,7 @@ def test_record_of_a_machine_with_the_other_byte_order_is_read() -> None:
     assert decode_records([record], TASKS, 0.0, 3.0).spans == tuple(spans_of("w0", rows))
 
 
-def test_cut_off_record_is_not_taken_for_a_shorter_one() -> None:
+def test_a_truncated_record_is_not_taken_for_a_shorter_one() -> None:
     record = encode_record(w0, [(3, 2, 1.5, 2.5, 0.25, 4096)])
     with pytest.raises(StoreError, match=r"damaged.*bytes"):
         decode_records([record[:-1]], TASKS, 0.0, 3.0)
@@ -123,7 +123,7 @@ SPANS = (
 )
 
 
-def test_placements_say_which_worker_executed_each_task() -> None:
+def test_placements_name_the_worker_that_executed_each_task() -> None:
     assert Timeline(SPANS, 5.0).placements == {b: w1, c: w0, a: w0}
 
 
@@ -131,7 +131,7 @@ def test_workers_come_in_the_order_of_their_starts() -> None:
     assert Timeline(SPANS, 5.0).workers == (w1, w0)
 
 
-def test_spans_are_chosen_by_kind() -> None:
+def test_spans_can_be_selected_by_kind() -> None:
     timeline = Timeline(SPANS, 5.0)
     assert timeline.of_kind("fetch", "save") == (SPANS[3], SPANS[5])
     assert timeline.of_kind() == ()

@@ -1,4 +1,4 @@
-"""Records to make reports of."""
+"""Records for tests of reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMELINE = Timeline(
 
 
 def runs(workflow: str, planner: str, *makespans: float, sla: int = 50) -> list[Row]:
-    """A run for each makespan."""
+    """Return a run for each makespan."""
     return [
         replace(
             ROW,
@@ -48,7 +48,7 @@ def runs(workflow: str, planner: str, *makespans: float, sla: int = 50) -> list[
 
 
 def recorded(folder: Path, rows: Sequence[Row], experiment: Experiment = EXPERIMENT) -> Records:
-    """A folder with these runs and their timelines."""
+    """Write these runs and their timelines to a folder."""
     records = Records(folder)
     records.begin(experiment)
     for row in rows:

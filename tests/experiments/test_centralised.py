@@ -1,4 +1,4 @@
-"""The centralised designs give the same results as workers do, and end whatever happens."""
+"""The centralised designs give the same results as workers, and end whatever happens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shoal.experiments.centralised.reports import (
 from shoal.experiments.centralised.scheduler import DESIGNS, CentralScheduler, Design
 from shoal.experiments.fan_out import fan_out
 from shoal.experiments.tree_reduction import tree_reduction
-from shoal.platform.base import INLINE_PART
+from shoal.platform.invocation import INLINE_PART
 from shoal.types import RunId
 
 pytestmark = pytest.mark.real
@@ -73,7 +73,7 @@ def scheduler_(central: tuple[CentralScheduler, Session]) -> CentralScheduler:
 
 @pytest.fixture
 def store(central: tuple[CentralScheduler, Session]) -> Iterator[OutputStore]:
-    """The server that the schedulers use; no run may leave anything on it."""
+    """The schedulers' server; no run may leave anything on it."""
     store = OutputStore(central[1].store.url)
     before = _keys_of_runs(store)
     yield store
@@ -93,7 +93,7 @@ def test_a_tree_reduction_gives_the_sum(
 
 
 @designs
-def test_a_fan_out_with_a_large_output_comes_together(
+def test_a_fan_out_with_a_large_output_gives_the_right_result(
     scheduler_: CentralScheduler, store: OutputStore, design: Design
 ) -> None:
     output = fan_out(20, nbytes=200_000)
@@ -110,7 +110,7 @@ def test_a_failed_task_ends_the_run_with_its_exception(
     assert caught.value.not_run == ("seen#0",)
 
 
-def test_arguments_of_all_kinds_arrive(scheduler_: CentralScheduler, store: OutputStore) -> None:
+def test_arguments_of_every_kind_arrive(scheduler_: CentralScheduler, store: OutputStore) -> None:
     large, text = np.arange(50_000.0), "x" * (2 * INLINE_PART)
     many = [f"{number:010}" * 1500 for number in range(2 * INLINE_PART // 15_000)]
     output = seen([nothing()], doubled(large), 3, named={"a": doubled(large)})
@@ -124,7 +124,7 @@ def test_arguments_of_all_kinds_arrive(scheduler_: CentralScheduler, store: Outp
 
 
 @designs
-def test_a_function_that_dies_ends_the_run(
+def test_a_function_whose_process_dies_ends_the_run(
     scheduler_: CentralScheduler,
     store: OutputStore,
     design: Design,
@@ -135,7 +135,7 @@ def test_a_function_that_dies_ends_the_run(
         scheduler_.compute(seen(dying()), design=design)
 
 
-def test_reports_over_tcp_arrive_whole_and_none_without_a_word() -> None:
+def test_tcp_reports_arrive_complete_and_an_empty_connection_reports_nothing() -> None:
     heard: SimpleQueue[str | ShoalError] = SimpleQueue()
     reports = TcpReports(heard.put)
     early, late = (TcpReport(reports.address, 0.0) for _ in range(2))
@@ -148,7 +148,7 @@ def test_reports_over_tcp_arrive_whole_and_none_without_a_word() -> None:
     assert heard.empty()
 
 
-def test_an_output_is_there_when_its_report_is_heard(store: OutputStore) -> None:
+def test_an_output_is_saved_before_it_is_reported(store: OutputStore) -> None:
     heard: SimpleQueue[str | ShoalError] = SimpleQueue()
     run = RunId("0")
     reports = PublishedReports(heard.put, store, run)

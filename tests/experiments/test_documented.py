@@ -1,4 +1,4 @@
-"""What docs/workflows.md says of the workflows is what there is."""
+"""docs/workflows.md describes the workflows correctly."""
 
 import inspect
 import re
@@ -26,20 +26,20 @@ def build(workflow: str) -> Any:
     return getattr(import_module(f"shoal.experiments.{workflow}"), workflow)
 
 
-def test_every_workflow_has_its_command() -> None:
+def test_every_workflow_is_documented_with_its_command() -> None:
     commands = re.findall(r"^shoal run shoal\.experiments\.(\w+):(\w+)$", PAGE, re.MULTILINE)
     assert commands == [(workflow, workflow) for workflow in SMALL]
 
 
 @pytest.mark.parametrize("workflow", SMALL)
-def test_shape_is_as_told(workflow: str) -> None:
+def test_the_documented_shape_is_right(workflow: str) -> None:
     built = Workflow.of(build(workflow)(**SMALL[workflow]))
     level = list(levels(built).values())
     assert f"| `{workflow}` | {len(built)} | {1 + max(level)} | {level.count(0)} |" in PAGE
 
 
 @pytest.mark.parametrize("workflow", SMALL)
-def test_every_parameter_has_a_default_and_is_told(workflow: str) -> None:
+def test_every_parameter_has_a_default_and_is_documented(workflow: str) -> None:
     table = PAGE.partition("| workflow | parameter |")[2]
     rows = re.search(rf"^\| `{workflow}` (\|.*\n(?:\| \|.*\n)*)", table, re.MULTILINE)
     assert rows is not None

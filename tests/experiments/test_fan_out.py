@@ -1,4 +1,4 @@
-"""The wide fan-out: its shape, and that all bytes are counted."""
+"""The wide fan-out: its shape and its byte count."""
 
 from typing import Any
 
@@ -20,6 +20,6 @@ def test_every_byte_is_counted() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"width": 0}, {"width": 257}, {"nbytes": 0}, {"seconds": -1}])
-def test_what_cannot_be_is_refused(bad: dict[str, Any]) -> None:
+def test_invalid_arguments_are_rejected(bad: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=rf"fan_out\({next(iter(bad))}="):
         fan_out(**bad)

@@ -1,4 +1,4 @@
-"""Grids name what there is, and shapes do the work of the papers' workflows."""
+"""Grids name only what exists, and shapes do the work of the papers' workflows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from evaluating import evaluated
 from shoal.errors import UsageError
 from shoal.experiments.grid import CENTRALISED, GRIDS, PLANNERS, checked, grid_named, restricted
-from shoal.experiments.running import cells_of
+from shoal.experiments.grid_run import cells_of
 from shoal.experiments.shapes import counted, shape_named
-from shoal.experiments.world import BASE, Service, Work
+from shoal.experiments.virtual_costs import BASE, Service, Work
 from shoal.types import Resources
 
 TASKS = {"matrix": 17, "tree": 63, "text": 59, "image": 130, "tr": 1023}
@@ -24,12 +24,12 @@ def test_the_papers_grid_has_every_combination() -> None:
     assert len(set(map(str, cells))) == len(cells)
 
 
-def test_all_that_grids_name_is_there() -> None:
+def test_everything_that_grids_name_exists() -> None:
     for grid in GRIDS.values():
         assert checked(grid) is grid
 
 
-def test_central_designs_only_run_for_real() -> None:
+def test_centralised_designs_only_run_for_real() -> None:
     grid = GRIDS["paper-003"]
     assert {c.planner for c in cells_of(grid, "virtual")}.isdisjoint(CENTRALISED)
     assert {c.planner for c in cells_of(grid, "real")}.issuperset(CENTRALISED)
@@ -40,32 +40,32 @@ def test_central_designs_only_run_for_real() -> None:
     [
         ({"workflows": ["treee"]}, "no workflow 'treee'"),
         ({"planners": ["unform"]}, "no planner 'unform'"),
-        ({"slas": [100]}, "no percentile"),
+        ({"slas": [100]}, "must be a percentile"),
     ],
 )
-def test_a_wrong_name_is_told(part: dict[str, list[str]], error: str) -> None:
+def test_a_wrong_name_is_an_error(part: dict[str, list[str]], error: str) -> None:
     with pytest.raises(UsageError, match=error):
         restricted(GRIDS["paper-000"], **part)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no grid"):
         grid_named("paper-999")
 
 
-def test_a_file_can_hold_a_grid(tmp_path: Path) -> None:
+def test_a_grid_can_come_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     given = {"workflows": ["tree"], "planners": ["uniform"], "work": {"scale": 2.0}}
     path.write_text(json.dumps(given))
     grid = grid_named(str(path))
     assert (grid.name, grid.workflows, grid.work.scale) == ("mine", ["tree"], 2.0)
     path.write_text(json.dumps({**given, "planner": "uniform"}))
-    with pytest.raises(UsageError, match="'planner' isn't known"):
+    with pytest.raises(UsageError, match="unknown key 'planner'"):
         grid_named(str(path))
     path.write_text("[")
-    with pytest.raises(UsageError, match="doesn't hold a grid"):
+    with pytest.raises(UsageError, match="is not a grid"):
         grid_named(str(path))
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_shape_is_a_workflow_that_counts_its_outputs(name: str) -> None:
+def test_a_shape_is_a_workflow_that_adds_up_its_outputs(name: str) -> None:
     shape = shape_named(name)
     assert len(shape.workflow) == TASKS[name]
     assert tuple(shape.workflow.calls) == shape.ids
@@ -78,7 +78,7 @@ def test_large_constants_are_shared_by_tasks() -> None:
     assert len({name for named in sizes.values() for name in named}) == 8
 
 
-def test_the_same_seed_does_the_same_work_and_more_cpus_do_it_sooner() -> None:
+def test_the_same_seed_does_the_same_work_and_more_cpus_are_faster() -> None:
     shape = shape_named("text")
     task = shape.ids[1]
     one, other = (Service(shape, Work(), "7/text/50/0") for _ in range(2))

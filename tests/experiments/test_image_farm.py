@@ -1,3 +1,5 @@
+"""The farm's image processing."""
+
 from __future__ import annotations
 
 from io import BytesIO

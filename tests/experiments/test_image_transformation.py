@@ -1,4 +1,4 @@
-"""The image transformation: its shape, each step on its own, and the whole against them by hand."""
+"""The image transformation: its shape, each step, and the whole against the steps by hand."""
 
 import time
 from typing import Any
@@ -74,7 +74,7 @@ def test_both_branches_of_a_tile_begin_with_its_pick() -> None:
     assert len(workflow.upstream[TaskId("merge#0")]) == 16
 
 
-def test_result_is_that_of_the_steps_by_hand(image: Image) -> None:
+def test_the_result_equals_the_steps_done_by_hand(image: Image) -> None:
     found = evaluated(image_transformation(image, grid=3))
     assert found.shape == image.shape
     assert found.dtype == np.uint8
@@ -165,12 +165,12 @@ def test_combine_draws_lines_on_the_enlarged_tile() -> None:
 
 
 @pytest.mark.parametrize(("width", "height", "grid"), [(1, 1, 1), (4, 4, 4), (5, 9, 2), (40, 3, 3)])
-def test_the_smallest_pictures_work_too(width: int, height: int, grid: int) -> None:
+def test_the_smallest_images_work_too(width: int, height: int, grid: int) -> None:
     found = evaluated(image_transformation(grid=grid, width=width, height=height))
     assert found.shape == (height, width, 3)
 
 
-def test_the_split_sleeps_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_split_sleeps_as_long_as_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     evaluated(image_transformation(width=8, height=8))
@@ -179,7 +179,7 @@ def test_the_split_sleeps_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> N
     assert slept == [9]
 
 
-def test_picture_is_the_same_for_a_seed_and_another_for_another() -> None:
+def test_the_seed_determines_the_image() -> None:
     np.testing.assert_array_equal(generate_image(20, 10, 1), generate_image(20, 10, 1))
     assert not np.array_equal(generate_image(20, 10, 1), generate_image(20, 10, 2))
     assert generate_image(20, 10).shape == (10, 20, 3)
@@ -191,19 +191,19 @@ def test_picture_is_the_same_for_a_seed_and_another_for_another() -> None:
         ({"grid": 0}, "at least 1"),
         ({"width": 2.5}, "at least 1"),
         ({"height": -3}, "at least 1"),
-        ({"split_seconds": -1}, "seconds from 0"),
+        ({"split_seconds": -1}, "at least 0"),
         ({"width": 3, "height": 9}, "3 x 9 pixels"),
         ({"image": np.zeros((9, 9), np.uint8)}, "shape"),
         ({"image": np.zeros((9, 9, 3))}, "float64"),
         ({"image": "picture.png"}, "shape"),
     ],
 )
-def test_what_cannot_be_transformed_is_refused(bad: dict[str, Any], told: str) -> None:
+def test_invalid_images_are_rejected(bad: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=rf"image_transformation\(.*{told}"):
         image_transformation(**bad)
 
 
 @pytest.mark.real
-def test_workers_find_the_same_picture(session: Session, image: Image) -> None:
+def test_workers_compute_the_same_image(session: Session, image: Image) -> None:
     found = session.compute(image_transformation(image))[0]
     np.testing.assert_array_equal(found, evaluated(image_transformation(image)))

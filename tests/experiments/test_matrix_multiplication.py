@@ -1,4 +1,4 @@
-"""The matrix multiplication: its shape and large arguments, and that it is exactly `a @ b`."""
+"""The matrix multiplication: its shape, its large arguments, and its result, exactly `a @ b`."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def test_it_has_17_tasks_in_two_levels() -> None:
     assert shape(workflow) == {(0, "multiply"): 16, (1, "assemble"): 1}
 
 
-def test_eight_blocks_are_arguments_of_four_tasks_each() -> None:
+def test_eight_blocks_are_passed_to_four_tasks_each() -> None:
     calls = Workflow.of(matrix_multiplication(40)).calls.values()
     blocks = [block for call in calls if call.task.name == "multiply" for block in call.args]
     assert len(blocks) == 32
@@ -35,7 +35,7 @@ def test_result_is_the_product(size: int, blocks: int) -> None:
     np.testing.assert_array_equal(found, a @ b)
 
 
-def test_matrices_are_the_same_for_a_seed_and_others_for_another() -> None:
+def test_the_seed_determines_the_matrices() -> None:
     np.testing.assert_array_equal(generate_matrices(9, 1), generate_matrices(9, 1))
     assert not np.array_equal(generate_matrices(9, 1), generate_matrices(9, 2))
     a, b = generate_matrices(9)
@@ -45,12 +45,12 @@ def test_matrices_are_the_same_for_a_seed_and_others_for_another() -> None:
 @pytest.mark.parametrize(
     "bad", [{"size": 0}, {"blocks": 0}, {"size": 3}, {"size": 2.5}, {"seed": -1}, {"seed": "x"}]
 )
-def test_what_cannot_be_cut_into_blocks_is_refused(bad: dict[str, Any]) -> None:
+def test_matrices_that_cannot_be_cut_into_blocks_are_rejected(bad: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"matrix_multiplication\(.*at (least|most)"):
         matrix_multiplication(**bad)
 
 
 @pytest.mark.real
-def test_workers_find_the_same_product(session: Session) -> None:
+def test_workers_compute_the_same_product(session: Session) -> None:
     found = session.compute(matrix_multiplication(90))[0]
     np.testing.assert_array_equal(found, evaluated(matrix_multiplication(90)))

@@ -1,4 +1,4 @@
-"""What an experiment writes down can be read again, also after an interruption."""
+"""An experiment's records can be read again, even after an interruption."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def begun(folder: Path) -> Records:
     return records
 
 
-def test_runs_and_timelines_are_read_as_they_were_written(tmp_path: Path) -> None:
+def test_runs_and_timelines_survive_a_round_trip(tmp_path: Path) -> None:
     records = begun(tmp_path)
     records.append(row(0), timeline())
     records.append(row(1), timeline())
@@ -53,7 +53,7 @@ def test_runs_and_timelines_are_read_as_they_were_written(tmp_path: Path) -> Non
     assert records.done() == {row(0).id, row(1).id}
 
 
-def test_scale_has_a_file_of_its_own(tmp_path: Path) -> None:
+def test_scale_runs_have_a_separate_file(tmp_path: Path) -> None:
     records = begun(tmp_path)
     line = Scale("tree", 10_000, 100, 10.0, 9.0, 12_000, 0.4, 90.0)
     records.append(line)
@@ -62,7 +62,7 @@ def test_scale_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert records.done() == {"tree/10000/100"}
 
 
-def test_a_line_that_was_cut_off_is_named_and_its_run_repeated(tmp_path: Path) -> None:
+def test_a_truncated_line_is_reported_and_its_run_repeated(tmp_path: Path) -> None:
     records = begun(tmp_path)
     records.append(row(0))
     path = records.folder / "runs.jsonl"
@@ -75,7 +75,7 @@ def test_a_line_that_was_cut_off_is_named_and_its_run_repeated(tmp_path: Path) -
     assert "line 2" in damaged[0]
 
 
-def test_a_folder_without_an_experiment_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_an_experiment_is_an_error(tmp_path: Path) -> None:
     records = Records(tmp_path)
     assert not records.exists
     with pytest.raises(UsageError, match="no experiment"):
@@ -84,7 +84,7 @@ def test_a_folder_without_an_experiment_is_told(tmp_path: Path) -> None:
         records.timeline("matrix/uniform/50/0")
 
 
-def test_a_damaged_timeline_is_told(tmp_path: Path) -> None:
+def test_a_damaged_timeline_is_an_error(tmp_path: Path) -> None:
     records = begun(tmp_path)
     records.append(row(0), timeline())
     records.timeline_path(row(0).id).write_bytes(b"nonsense")

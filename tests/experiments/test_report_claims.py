@@ -1,4 +1,4 @@
-"""The papers' claims, held against records."""
+"""The papers' claims, checked against records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from report_examples import ROW as RUN
 
 from shoal.experiments.records import Row
 from shoal.experiments.report.claims import (
-    Claim,
+    PaperClaim,
     claims,
     figure,
     judged,
@@ -20,7 +20,7 @@ from shoal.experiments.report.claims import (
 from shoal.experiments.report.statistics import PLANNERS
 
 ROW = replace(RUN, makespan=8.0)
-FASTER = Claim("000", "Uniform is faster", "12.6 % less", "change", "makespan", "uniform",
+FASTER = PaperClaim("000", "Uniform is faster", "12.6 % less", "change", "makespan", "uniform",
                "wukong", most=-0.126)  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_a_claim_about_absent_planners_is_not_measured() -> None:
 
 
 def test_a_share_needs_enough_runs() -> None:
-    claim = Claim("000", "kept", "", "fulfilment", sla=50, least=0.45, most=0.55)
+    claim = PaperClaim("000", "kept", "", "fulfilment", sla=50, least=0.45, most=0.55)
     kept, broken = replace(ROW, predicted=9.0), replace(ROW, predicted=7.0)
     other = replace(broken, sla=90)
     assert judged(claim, [kept, broken, other] * 49).verdict == "too few runs"
@@ -52,7 +52,7 @@ def test_a_share_needs_enough_runs() -> None:
 
 
 def test_a_saving_is_the_difference_of_the_means() -> None:
-    claim = Claim("000", "pre-warming", "2 to 6 s", "saving", "startup", "uniform-optimised",
+    claim = PaperClaim("000", "pre-warming", "2 to 6 s", "saving", "startup", "uniform-optimised",
                   "uniform", least=2.0)  # fmt: skip
     rows = [
         replace(ROW, startup=1.0),
@@ -65,13 +65,13 @@ def test_a_saving_is_the_difference_of_the_means() -> None:
 
 
 def test_an_error_is_the_median_over_all_runs_that_have_one() -> None:
-    claim = Claim("000", "accurate", "9.3 %", "error", "execution_error", most=0.093)
+    claim = PaperClaim("000", "accurate", "9.3 %", "error", "execution_error", most=0.093)
     rows = [ROW, *(replace(ROW, execution_error=error) for error in (0.01, 0.05, 0.5))]
     assert judged(claim, rows).here == "5.0 %"
 
 
 def test_the_largest_step_is_between_neighbouring_designs() -> None:
-    claim = Claim("003", "the largest", "", "largest-step", "makespan", "decentralised")
+    claim = PaperClaim("003", "the largest", "", "largest-step", "makespan", "decentralised")
     rows = [
         replace(ROW, planner=planner, makespan=makespan)
         for planner, makespan in (
@@ -94,18 +94,18 @@ def test_a_claim_can_be_about_one_workflow() -> None:
 
 
 @pytest.mark.parametrize("claim", claims(), ids=lambda claim: f"{claim.where}-{claim.claim}")
-def test_every_claim_of_the_papers_can_be_judged(claim: Claim) -> None:
+def test_every_claim_of_the_papers_can_be_judged(claim: PaperClaim) -> None:
     assert judged(claim, []).verdict == "not measured"
     assert claim.metric in {"", *(field.name for field in fields(Row))}
     assert claim.where.split(":")[0] in {*titles(), "Shoal's own"}
 
 
-def test_the_papers_figures_and_medians_are_there() -> None:
+def test_the_papers_figures_and_medians_are_included() -> None:
     names = [*(f"000/{number}" for number in range(3, 8)), "003/4"]
     names += [f"003/{number}" for number in range(7, 13)]
     assert all(figure(name).numbers for name in names)
     assert set(relative("makespan")) == set(relative("gb_seconds")) < set(PLANNERS)
 
 
-def test_a_change_is_told_in_words() -> None:
+def test_a_change_is_described_in_words() -> None:
     assert (more(-0.126), more(1.14)) == ("12.6 % less", "114.0 % more")

@@ -1,4 +1,4 @@
-"""`shoal experiments report`: what is printed of a report, and errors."""
+"""`shoal experiments report`: output and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def records(tmp_path: Path) -> Records:
     return records
 
 
-def test_claims_are_printed_with_where_the_page_is(
+def test_claims_and_the_location_of_the_page_are_printed(
     records: Records, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["experiments", "report", str(records.folder)]) == 0
@@ -31,12 +31,12 @@ def test_claims_are_printed_with_where_the_page_is(
     assert "12.6 % less" in claim
     assert "50.0 % less" in claim
     assert claim.rstrip().endswith("holds")
-    assert "Auto" not in printed.out  # there is nothing to say of it
+    assert "Auto" not in printed.out  # there is nothing to report
     assert f"written to {records.folder / 'report.html'}" in printed.out
-    assert "left out: There is no timeline of tree/uniform/50/0" in printed.err
+    assert "skipped: There is no timeline of tree/uniform/50/0" in printed.err
 
 
-def test_a_folder_that_is_not_there_is_a_bad_argument(
+def test_a_missing_folder_is_a_bad_argument(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["experiments", "report", str(tmp_path / "nowhere")]) == 2

@@ -53,7 +53,7 @@ def page_of(folder: Path) -> str:
     return write_report(folder).path.read_text()
 
 
-def test_the_page_has_the_papers_figures_claims_and_set_up(tmp_path: Path) -> None:
+def test_the_page_has_the_papers_figures_claims_and_setup(tmp_path: Path) -> None:
     recorded(tmp_path, planned())
     page = page_of(tmp_path)
     for number in range(3, 8):
@@ -65,14 +65,14 @@ def test_the_page_has_the_papers_figures_claims_and_set_up(tmp_path: Path) -> No
     assert "2048, 4096" in page
 
 
-def test_the_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_the_page_is_self_contained(tmp_path: Path) -> None:
     recorded(tmp_path, planned())
     page = page_of(tmp_path).replace("http://www.w3.org/2000/svg", "")
     assert "http" not in page
     assert not re.search(r"<(link|script|img|iframe)|@import|url\(", page)
 
 
-def test_every_link_of_the_page_leads_to_a_gantt_chart_that_is_there(tmp_path: Path) -> None:
+def test_every_link_of_the_page_leads_to_an_existing_gantt_chart(tmp_path: Path) -> None:
     recorded(tmp_path, planned())
     links = set(re.findall(r'href="([^#"]+)"', page_of(tmp_path)))
     assert len(links) >= len(PLANNERS) * 4
@@ -86,7 +86,7 @@ def test_every_case_of_a_workload_has_its_gantt_charts(tmp_path: Path) -> None:
         assert (f"{row.id.replace('/', '-')}.html" in page) == (row.planner not in CENTRALISED)
 
 
-def test_figures_are_files_of_their_own_whose_links_lead_to_the_same_charts(
+def test_figures_are_separate_files_that_link_to_the_same_charts(
     tmp_path: Path,
 ) -> None:
     recorded(tmp_path, planned())
@@ -106,7 +106,7 @@ def test_designs_are_drawn_by_workload_and_step(tmp_path: Path) -> None:
     for number in (4, 7, 12):
         assert f'id="wukong-{number}"' in page
     assert "tr, seconds 0.5" in page
-    assert "numbers 256" not in page  # it is the same for all
+    assert "numbers 256" not in page  # equal for all designs, so it isn't shown
     assert "Parallel invokers are faster than the strawman" in page
     assert "Auto" not in page
 
@@ -152,7 +152,7 @@ def test_damaged_lines_are_named_and_the_rest_is_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ['"soon"', "null", "NaN", "true"])
-def test_a_line_whose_numbers_are_none_is_damaged(tmp_path: Path, value: str) -> None:
+def test_a_line_with_an_invalid_number_counts_as_damaged(tmp_path: Path, value: str) -> None:
     recorded(tmp_path, [ROW])
     path = tmp_path / "runs.jsonl"
     path.write_text(
@@ -163,14 +163,14 @@ def test_a_line_whose_numbers_are_none_is_damaged(tmp_path: Path, value: str) ->
     assert "makespan" in report.damaged[0]
 
 
-def test_a_grid_that_is_not_complete_is_told(tmp_path: Path) -> None:
+def test_an_incomplete_grid_is_reported(tmp_path: Path) -> None:
     records = recorded(tmp_path, [ROW])
     assert "1 run of the grid still to come" in page_of(tmp_path)
     records.append(replace(ROW, id="tree/uniform/50/1", repeat=1))
     assert "still to come" not in page_of(tmp_path)
 
 
-def test_a_run_without_its_timeline_is_told_and_not_linked(tmp_path: Path) -> None:
+def test_a_run_without_its_timeline_is_reported_and_not_linked(tmp_path: Path) -> None:
     records = recorded(tmp_path, [ROW, replace(ROW, id="tree/uniform/90/0", sla=90)])
     records.timeline_path("tree/uniform/90/0").unlink()
     report = write_report(tmp_path)
@@ -179,43 +179,43 @@ def test_a_run_without_its_timeline_is_told_and_not_linked(tmp_path: Path) -> No
     assert "tree-uniform-90-0.html" not in report.path.read_text()
 
 
-def test_a_central_design_misses_no_timeline(tmp_path: Path) -> None:
+def test_a_centralised_design_needs_no_timeline(tmp_path: Path) -> None:
     records = recorded(tmp_path, [])
     records.append(replace(ROW, planner="strawman"))
     assert not write_report(tmp_path).damaged
 
 
-def test_a_report_can_be_made_again(tmp_path: Path) -> None:
+def test_a_report_can_be_repeated(tmp_path: Path) -> None:
     records = recorded(tmp_path, [ROW])
     write_report(tmp_path)
     records.append(replace(ROW, id="tree/wukong/50/0", planner="wukong"))
     assert "WUKONG" in page_of(tmp_path)
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no folder"):
         write_report(tmp_path / "nowhere")
 
 
-def test_a_folder_without_an_experiment_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_an_experiment_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no experiment"):
         write_report(tmp_path)
 
 
-def test_an_experiment_without_runs_is_told(tmp_path: Path) -> None:
+def test_an_experiment_without_runs_is_an_error(tmp_path: Path) -> None:
     Records(tmp_path).begin(EXPERIMENT)
-    with pytest.raises(UsageError, match="No run is recorded"):
+    with pytest.raises(UsageError, match="has no recorded runs"):
         write_report(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     recorded(tmp_path, [ROW])
     (tmp_path / "figures").write_text("in the way")
     with pytest.raises(UsageError, match="can't be written"):
         write_report(tmp_path)
 
 
-def test_each_figure_is_a_png_too(tmp_path: Path) -> None:
+def test_each_figure_is_also_a_png(tmp_path: Path) -> None:
     recorded(tmp_path, [ROW])
     assert not write_report(tmp_path).note
     figures = sorted((tmp_path / "figures").glob("*.svg"))

@@ -1,4 +1,4 @@
-"""Medians, changes and kept promises, as the report tells them."""
+"""Medians, changes and kept promises, as the report shows them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_typical_change_is_the_median_of_the_changes_within_each_workflow_and_
     assert typical_change(rows, "makespan", "uniform", "wukong") == pytest.approx(-0.1)
 
 
-def test_a_change_that_cannot_be_told_is_none() -> None:
+def test_a_change_that_cannot_be_computed_is_none() -> None:
     rows = runs("tree", "uniform", 1.0)
     assert change(rows, "makespan", "uniform", "wukong") is None
     assert typical_change(rows, "makespan", "uniform", "wukong") is None
@@ -59,7 +59,7 @@ def test_a_promise_is_kept_by_a_run_that_took_no_longer_than_predicted() -> None
     assert promises(runs("tree", "wukong", 9.0)) is None
 
 
-def test_a_promise_of_no_time_at_all_is_broken_not_overlooked() -> None:
+def test_a_promise_of_zero_seconds_is_broken_not_overlooked() -> None:
     assert promises([replace(ROW, predicted=0.0)]) == Promises(made=1, kept=0)
 
 
@@ -68,7 +68,7 @@ def test_planners_come_in_their_order_and_others_after_them() -> None:
     assert list(by_planner(rows)) == [*PLANNERS, "mine"]
 
 
-def test_designs_come_in_the_order_in_which_one_replaced_the_other() -> None:
+def test_designs_come_in_historical_order() -> None:
     names = ("auto-fastest", "mine", "predicted", "decentralised", "strawman")
     rows = [replace(ROW, planner=name) for name in names]
     assert list(by_planner(rows)) == [
@@ -88,7 +88,7 @@ def test_a_breakdown_has_means_of_what_workers_did() -> None:
     assert breakdown(rows)["executing"] == 2.0
 
 
-def test_values_that_were_not_recorded_are_left_out() -> None:
+def test_missing_values_are_left_out() -> None:
     assert values([ROW, replace(ROW, execution_error=0.1)], "execution_error") == [0.1]
 
 
@@ -104,7 +104,7 @@ def test_a_configuration_has_its_repeats() -> None:
     assert len(configurations([*rows, *larger])) == 4
 
 
-def test_runs_are_missing_until_every_planner_has_as_many_in_each_case() -> None:
+def test_runs_are_missing_until_every_planner_has_equally_many_in_each_case() -> None:
     rows = [*runs("tree", "uniform", 1.0, 2.0), *runs("text", "wukong", 3.0)]
     assert missing(rows, repeat=2) == 5
     rows += [*runs("tree", "wukong", 1.0, 2.0), *runs("text", "wukong", 3.0)]

@@ -1,4 +1,4 @@
-"""A workload on real workers is a farm under control, like a simulated one."""
+"""A workload on real workers can be controlled like a simulated farm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def workload() -> Workload:
     return workload_of(np.arange(20) * 0.5, np.full(20, 0.4))
 
 
-def test_every_task_of_a_workload_is_worked_off(workload: Workload, session: Session) -> None:
+def test_every_task_of_a_workload_is_completed(workload: Workload, session: Session) -> None:
     with SleepingFarm(workload, workers=2, limits=Limits(1, 3), factor=10, session=session) as farm:
         seen = farm.advance(8.0)
         assert seen.workers == 2
@@ -28,7 +28,7 @@ def test_every_task_of_a_workload_is_worked_off(workload: Workload, session: Ses
         assert farm.model.completed_total == 20
 
 
-def test_the_environment_takes_a_deployed_farm(workload: Workload, session: Session) -> None:
+def test_the_environment_accepts_a_deployed_farm(workload: Workload, session: Session) -> None:
     made = SleepingFarm(workload, workers=2, limits=Limits(1, 3), factor=20, session=session)
     with made as farm:
 

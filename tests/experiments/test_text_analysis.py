@@ -1,4 +1,4 @@
-"""The text-analysis workflow: its shape, and that its report is right."""
+"""The text-analysis workflow: its shape and its report."""
 
 import re
 
@@ -58,21 +58,21 @@ def test_report_has_the_marks_and_patterns_of_a_direct_count(text: str, report: 
     assert patterns["number"] == text.count("(page ") > 0
 
 
-def test_totals_do_not_depend_on_how_the_text_is_cut(text: str, report: Report) -> None:
+def test_totals_do_not_depend_on_how_the_text_is_split(text: str, report: Report) -> None:
     other = evaluated(text_analysis(text, chunks=5, segments=3))
     assert (other.lines, other.words) == (report.lines, report.words)
     assert other.metrics == report.metrics
     assert other.analyses.marks == report.analyses.marks
 
 
-def test_keywords_are_words_of_the_text_that_mean_something(text: str, report: Report) -> None:
+def test_keywords_are_content_words_of_the_text(text: str, report: Report) -> None:
     keywords = [word for word, _ in report.analyses.keywords]
     assert len(keywords) == 10
     assert all(word in text.lower().split() for word in keywords)
     assert not {"the", "of", "and"} & set(keywords)
 
 
-def test_keywords_tell_segments_apart() -> None:
+def test_keywords_distinguish_segments() -> None:
     text = "\n".join(["of the tide at sea"] * 20 + ["with a wind at sea"] * 20)
     report = evaluated(text_analysis(text, chunks=4, segments=2))
     assert {word for word, _ in report.analyses.keywords} == {"tide", "wind"}
@@ -110,11 +110,11 @@ def test_report_is_about_a_dozen_lines_on_a_terminal(report: Report) -> None:
     assert rows[0].split() == ["lines", "2,000"]
 
 
-def test_report_is_the_same_every_time(text: str, report: Report) -> None:
+def test_the_report_is_deterministic(text: str, report: Report) -> None:
     assert evaluated(text_analysis(text)) == report
 
 
-def test_text_is_the_same_for_a_seed_and_another_for_another() -> None:
+def test_the_seed_determines_the_text() -> None:
     assert generate_text(50, seed=1) == generate_text(50, seed=1)
     assert generate_text(50, seed=1) != generate_text(50, seed=2)
 
@@ -129,11 +129,11 @@ def test_text_is_generated_unless_given() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"chunks": 0}, {"segments": 0}, {"lines": 0}, {"chunks": 2.5}])
-def test_text_cannot_be_cut_into_nothing(bad: dict[str, int]) -> None:
+def test_the_text_cannot_be_split_into_zero_segments(bad: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         text_analysis("text", **bad)
 
 
 @pytest.mark.real
-def test_workers_find_the_same_report(session: Session, text: str, report: Report) -> None:
+def test_workers_compute_the_same_report(session: Session, text: str, report: Report) -> None:
     assert session.compute(text_analysis(text)) == [report]

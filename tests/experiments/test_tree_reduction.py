@@ -1,4 +1,4 @@
-"""The tree reduction: its shape for any number of numbers, and its sum."""
+"""The tree reduction: its shape for any count of numbers, and its sum."""
 
 import math
 import time
@@ -20,7 +20,7 @@ def test_it_has_63_tasks_in_six_levels() -> None:
 
 
 @pytest.mark.parametrize("numbers", [2, 3, 5, 6, 7, 64, 100, 129])
-def test_any_numbers_are_added_in_as_few_levels_as_can_be(numbers: int) -> None:
+def test_any_count_of_numbers_is_added_in_the_fewest_levels(numbers: int) -> None:
     output = tree_reduction(numbers)
     level = levels(Workflow.of(output))
     assert len(level) == numbers - 1
@@ -34,7 +34,7 @@ def test_items_are_joined_with_their_neighbours_in_order() -> None:
     assert in_pairs(lambda a, b: a + b, ["alone"]) == "alone"
 
 
-def test_a_task_sleeps_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_sleeps_as_long_as_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     assert evaluated(tree_reduction(4, seconds=2.5)) == 6
@@ -44,17 +44,17 @@ def test_a_task_sleeps_as_long_as_asked(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("bad", [1, 0, -2, 2.5, "many"])
-def test_fewer_than_two_numbers_are_refused(bad: Any) -> None:
+def test_fewer_than_two_numbers_are_rejected(bad: Any) -> None:
     with pytest.raises(UsageError, match=r"tree_reduction\(numbers=.*at least 2"):
         tree_reduction(bad)
 
 
 @pytest.mark.parametrize("bad", [-1, math.nan, math.inf, "long"])
-def test_a_sleep_that_cannot_be_is_refused(bad: Any) -> None:
-    with pytest.raises(UsageError, match=r"tree_reduction\(seconds=.*from 0"):
+def test_an_invalid_sleep_is_rejected(bad: Any) -> None:
+    with pytest.raises(UsageError, match=r"tree_reduction\(seconds=.*at least 0"):
         tree_reduction(seconds=bad)
 
 
 @pytest.mark.real
-def test_workers_find_the_same_sum(session: Session) -> None:
+def test_workers_compute_the_same_sum(session: Session) -> None:
     assert session.compute(tree_reduction(21)) == [evaluated(tree_reduction(21))] == [210]

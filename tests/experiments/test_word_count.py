@@ -1,4 +1,4 @@
-"""The word count: its shape, and that its counts are right however the text is cut."""
+"""The word count: its shape, and its counts however the text is split."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ def test_it_has_32_tasks_in_six_levels() -> None:
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 3, 16, 600])
-def test_counts_are_those_of_a_direct_count(text: str, chunks: int) -> None:
+def test_the_counts_equal_a_direct_count(text: str, chunks: int) -> None:
     words = Counter(re.findall("[a-z0-9]+", text.lower()))
     found = evaluated(word_count(text, chunks, most=len(words)))
     assert found.words == words.total()
@@ -42,12 +42,12 @@ def test_counts_are_those_of_a_direct_count(text: str, chunks: int) -> None:
     assert [times for _, times in found.most_frequent] == sorted(words.values(), reverse=True)
 
 
-def test_words_are_compared_in_small_letters_and_ties_go_by_the_alphabet() -> None:
+def test_words_are_compared_in_lower_case_and_ties_are_alphabetical() -> None:
     found = evaluated(word_count("The sea, the SEA;\nÉté — été!\nbay_ant", most=4))
     assert found == WordCount(8, 5, (("sea", 2), ("the", 2), ("été", 2), ("ant", 1)))
 
 
-def test_pieces_are_whole_lines_and_together_the_text(text: str) -> None:
+def test_chunks_are_whole_lines_and_make_up_the_text(text: str) -> None:
     pieces = cut_lines(text, 16)
     assert len(pieces) == 16
     assert "".join(pieces) == text
@@ -60,11 +60,11 @@ def test_text_is_generated_unless_given() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"chunks": 0}, {"lines": 0}, {"most": 0}, {"chunks": "some"}])
-def test_nothing_to_count_is_refused(bad: dict[str, Any]) -> None:
+def test_an_empty_text_is_rejected(bad: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"word_count\(.*at least 1"):
         word_count("text", **bad)
 
 
 @pytest.mark.real
-def test_workers_find_the_same_words(session: Session, text: str) -> None:
+def test_workers_compute_the_same_counts(session: Session, text: str) -> None:
     assert session.compute(word_count(text)) == [evaluated(word_count(text))]

@@ -1,4 +1,4 @@
-"""WUKONG's workloads as Dask graphs give what numpy and scikit-learn give."""
+"""WUKONG's workloads as Dask graphs agree with numpy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_gemm_is_the_product_of_both_matrices() -> None:
     assert not np.allclose(a, b)
 
 
-def test_svd1_puts_a_tall_matrix_together_again() -> None:
+def test_svd1_factors_multiply_to_the_tall_matrix() -> None:
     matrix = computed(random_matrix(600, 8, (100, 8), seed=1))
     u, s, v = computed(*svd1(600, 8, 100, seed=1))
     assert np.allclose(u * s @ v, matrix)
     assert np.allclose(s, np.linalg.svd(matrix, compute_uv=False))
 
 
-def test_svd2_is_about_as_near_to_the_matrix_as_its_rank_allows() -> None:
+def test_svd2_is_about_as_close_to_the_matrix_as_its_rank_allows() -> None:
     matrix = computed(random_matrix(120, 120, (40, 40), seed=1))
     u, s, v = computed(*svd2(120, 40, seed=1))
     exact = np.linalg.svd(matrix, compute_uv=False)
@@ -64,7 +64,7 @@ def test_svc_predicts_every_row_as_one_classifier_does() -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("planner", ["auto", "uniform", "wukong"])
-def test_workers_find_the_same_numbers_under_any_planner(planner: str) -> None:
+def test_workers_compute_the_same_numbers_under_any_planner(planner: str) -> None:
     collections = (
         tr(33),
         gemm(60, 20),
@@ -72,7 +72,7 @@ def test_workers_find_the_same_numbers_under_any_planner(planner: str) -> None:
         *svd2(120, 40),
         svc(100, 4, sample=200),
     )
-    # Each of many sandboxes would have to load all packages where none survives a fork.
+    # Few sandboxes, because each may have to load all packages.
     with shoal.options(planner=planner, progress=False, sandboxes=4):
         found = dask.compute(*collections, scheduler=get)
     for value, expected in zip(found, computed(*collections), strict=True):
@@ -91,7 +91,7 @@ def test_workers_find_the_same_numbers_under_any_planner(planner: str) -> None:
         (svc, {"rows": 101}),
     ],
 )
-def test_what_cannot_be_is_refused(build: Any, bad: dict[str, Any]) -> None:
+def test_invalid_arguments_are_rejected(build: Any, bad: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=rf"{build.__name__}\({next(iter(bad))}="):
         build(**bad)
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_is_refused(build: Any, bad: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("workload", "package"), [("tree", "dask"), ("linear", "dask"), ("svc", "sklearn")]
 )
-def test_without_its_packages_the_extra_is_told(
+def test_without_its_packages_the_error_names_the_extra(
     workload: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in [name for name in sys.modules if name.partition(".")[0] == package]:

@@ -1,4 +1,4 @@
-"""What the workers of tests' farms do."""
+"""Functions for the workers of farms in tests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nap(seconds: float) -> float:
 
 
 class Unreadable:
-    """Can be sent, but not read."""
+    """A value that can be pickled but not unpickled."""
 
     def __reduce__(self) -> Any:
         return _refuse, ()

@@ -1,4 +1,4 @@
-"""The paper's baselines get what the paper measured, and what is shipped does better."""
+"""The paper's baselines perform as published, and the shipped policies do better."""
 
 from statistics import fmean
 
@@ -17,7 +17,7 @@ FIFO = Setting("paper-measured", "fifo")
         ("fixed-15", (97, 98.8), (14.7, 15)),
     ],
 )
-def test_baselines_fare_as_published(
+def test_baselines_perform_as_published(
     name: str, qos: tuple[float, float], workers: tuple[float, float]
 ) -> None:
     episodes = evaluate({name: maker_named(name)}, FIFO)[name]
@@ -27,6 +27,7 @@ def test_baselines_fare_as_published(
     assert workers[0] <= mean_workers <= workers[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "setting", "qos", "workers", "actions"),
     [
@@ -42,7 +43,7 @@ def test_baselines_fare_as_published(
     ],
     ids=lambda value: str(value) if isinstance(value, Setting) else None,
 )
-def test_what_is_shipped_serves_well_with_few_workers_and_actions(
+def test_shipped_policies_serve_well_with_few_workers_and_actions(
     name: str, setting: Setting, qos: float, workers: float, actions: float
 ) -> None:
     episodes = evaluate({name: maker_named(name)}, setting)[name]

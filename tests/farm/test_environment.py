@@ -1,3 +1,5 @@
+"""The Gymnasium environment: its contract, its options and its reward."""
+
 import gymnasium
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ def test_vectors_of_environments_work() -> None:
     envs.close()
 
 
-def test_a_seed_is_that_of_the_stream() -> None:
+def test_the_seed_determines_the_stream() -> None:
     env = FarmEnv()
     env.reset(seed=11)
     farm = env.farm
@@ -46,7 +48,7 @@ def test_a_stream_that_is_finished_terminates_the_episode() -> None:
     assert (info["completed"], info["on_time"]) == (1, 1)
 
 
-def test_the_last_step_truncates_a_stream_that_is_not() -> None:
+def test_the_last_step_truncates_an_unfinished_stream() -> None:
     env = FarmEnv(replay([0.0, 90.0], [1.0, 1.0]), steps=2)
     env.reset(seed=0)
     assert env.step(1)[2:4] == (False, False)
@@ -67,24 +69,24 @@ def test_the_phase_clock_can_be_masked() -> None:
     assert masked["waiting"] == shown["waiting"]
 
 
-def test_wider_actions_and_other_fields_are_options() -> None:
+def test_wider_actions_and_other_fields_can_be_chosen() -> None:
     env = FarmEnv(actions=(-4, 0, 4), fields=("workers", "changing"))
     env.reset(seed=0)
     assert env.step(2)[4]["change"] == 4
     assert env.step(1)[0].tolist() == [16.0, 0.0]
 
 
-def test_unknown_fields_are_refused() -> None:
-    with pytest.raises(UsageError, match="no colour"):
+def test_unknown_fields_are_rejected() -> None:
+    with pytest.raises(UsageError, match="no field colour"):
         FarmEnv(fields=("workers", "colour"))
 
 
-def test_stepping_before_the_reset_is_refused() -> None:
+def test_stepping_before_the_reset_is_an_error() -> None:
     with pytest.raises(UsageError, match="reset"):
         FarmEnv().step(0)
 
 
-def test_any_driver_will_do() -> None:
+def test_any_driver_works() -> None:
     made = []
 
     def farm(seed: int) -> SimulatedFarm:
@@ -100,7 +102,7 @@ def test_any_driver_will_do() -> None:
 CALM = Observation(0, 0, 0, 0, 14, 1.5, 3.0, 5.0, 1.0, 7, 0)
 
 
-def test_the_reward_is_the_papers() -> None:
+def test_the_reward_is_that_of_the_paper() -> None:
     reward = Reward()
     assert reward.of(CALM, 0) == pytest.approx(36 * 0.05 + 3.6) == reward.par
     assert reward.of(CALM._replace(workers=20), 0) == pytest.approx(reward.par - 0.05 * 6)
@@ -110,5 +112,5 @@ def test_the_reward_is_the_papers() -> None:
     assert reward.of(flooded, 1) == pytest.approx(reward.of(flooded, 0) - 0.08 + 5.5)
 
 
-def test_the_end_of_a_stream_counts() -> None:
+def test_the_end_of_a_stream_has_a_reward() -> None:
     assert [Reward().at_end(unfinished) for unfinished in (0, 3, 99)] == [8.0, -6.0, -60.0]

@@ -1,4 +1,4 @@
-"""A farm whose workers are killed, while it grows and shrinks, loses nothing."""
+"""A farm whose workers are killed while it scales loses nothing."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dropping_proxy import DroppingProxy, at_random
 from observing import eventually, parent
 from shoal import Farm, Resources
 from shoal.errors import GatewayUnavailable
-from shoal.platform.base import Invocation
 from shoal.platform.gateway import LocalGateway
+from shoal.platform.invocation import RunContext, Start
 from shoal.session import Session
 from shoal.storage.resp import Connection, parse_url
 from shoal.types import RunId
@@ -33,7 +33,7 @@ TASKS = 10_000
 
 
 def sandboxes() -> list[int]:
-    """The processes below this one's zygotes that have started no others."""
+    """Return the sandboxes: descendants of this process's zygotes without children."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -45,7 +45,7 @@ def sandboxes() -> list[int]:
 
 
 def _depth(pid: int, parents: dict[int, int]) -> int:
-    """How many generations a process is from this one; 0: it isn't one of its descendants."""
+    """Return how many generations a process is below this one; 0 if it is no descendant."""
     depth = 0
     while pid in parents and pid != os.getpid():
         pid, depth = parents[pid], depth + 1
@@ -62,17 +62,17 @@ def repeatedly(what: Callable[[], None], pause: float, ended: threading.Event) -
     return thread
 
 
-def test_farm_bears_with_a_platform_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_farm_survives_an_outage_of_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         Session(workers=2, lease=0.5) as session,
         Farm(abs, workers=(1, 3), session=session) as farm,
     ):
         reached, refusals = session.platform.invoke, iter(range(2))
 
-        def invoke(invocations: Sequence[Invocation]) -> None:
+        def invoke(context: RunContext, starts: Sequence[Start]) -> None:
             if next(refusals, None) is not None:
                 raise GatewayUnavailable("nobody answers")
-            reached(invocations)
+            reached(context, starts)
 
         monkeypatch.setattr(session.platform, "invoke", invoke)
         assert farm.scale_by(2) == 2
@@ -81,10 +81,10 @@ def test_farm_bears_with_a_platform_that_is_away(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("ways", [("to",), ("from",)])
-def test_each_result_comes_once_though_connections_to_the_store_drop(
+def test_each_result_arrives_once_even_if_store_connections_drop(
     ways: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """A request is lost, or its answer is: whoever made it makes it again."""
+    """Requests and replies are lost; the sender repeats the request."""
     with tcp_server() as port:
         proxy = DroppingProxy(port)
         try:
@@ -120,9 +120,7 @@ with Session(store=store, platform=platform, token=token, lease=0.5) as session:
 """
 
 
-def test_nothing_is_left_of_a_farm_whose_client_was_killed(
-    session: Session, tmp_path: Path
-) -> None:
+def test_a_farm_whose_client_was_killed_leaves_nothing(session: Session, tmp_path: Path) -> None:
     gateway, file = session.platform, tmp_path / "farm"
     assert isinstance(gateway, LocalGateway)
     command = [sys.executable, "-c", CLIENT, session.store.url, *gateway.address, str(file)]
@@ -140,7 +138,7 @@ def test_nothing_is_left_of_a_farm_whose_client_was_killed(
     connection.close()
 
 
-def test_nothing_is_lost_and_nothing_comes_twice_while_workers_are_killed_and_change_in_number(
+def test_no_task_is_lost_or_repeated_while_workers_are_killed_and_scaled(
     session: Session,
 ) -> None:
     chance = random.Random(4)
@@ -150,7 +148,7 @@ def test_nothing_is_lost_and_nothing_comes_twice_while_workers_are_killed_and_ch
         found = sandboxes()
         if found:
             done["kills"] += 1
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
+            with contextlib.suppress(ProcessLookupError):  # it has just exited
                 os.kill(chance.choice(found), signal.SIGKILL)
 
     with Farm(

@@ -1,3 +1,5 @@
+"""Workloads of farms: the papers' streams, steps and traces."""
+
 import numpy as np
 import pytest
 
@@ -28,7 +30,7 @@ def test_processing_times_have_the_papers_mean_and_bounds() -> None:
     assert times.max() == 2.870
 
 
-def test_deadlines_are_twice_the_processing_time_but_a_tenth_of_a_second_at_least() -> None:
+def test_deadlines_are_twice_the_processing_time_but_at_least_a_tenth_of_a_second() -> None:
     workload = paper_described(0)
     assert workload.deadlines == pytest.approx(np.maximum(2 * workload.processing, 0.1))
 
@@ -41,7 +43,7 @@ def test_the_measured_stream_skips_empty_windows() -> None:
 
 def test_only_the_described_stream_oscillates() -> None:
     def early_share(generate: object) -> float:
-        """Of phase 2's tasks, those of its first half, where the sine is above its mean."""
+        """Return the share of phase 2's tasks in its first half: the sine is above its mean."""
         shares = []
         for seed in range(20):
             workload = generate(seed)  # type: ignore[operator]
@@ -68,19 +70,19 @@ def test_a_step_changes_the_rate_once() -> None:
     assert 800 < after < 1000
 
 
-def test_a_trace_is_replayed_as_it_is() -> None:
+def test_a_trace_is_replayed_unchanged() -> None:
     workload = replay([0.0, 1.0], [2.0, 3.0])(7)
     assert workload.arrivals.tolist() == [0.0, 1.0]
     assert workload.deadlines.tolist() == [4.0, 6.0]
 
 
-def test_arrays_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(UsageError, match="differ in length"):
+def test_mismatched_or_unsorted_arrays_are_rejected() -> None:
+    with pytest.raises(UsageError, match="must have the same length"):
         Workload(np.zeros(2), np.zeros(1), np.zeros(2))
-    with pytest.raises(UsageError, match="never go back"):
+    with pytest.raises(UsageError, match="must be sorted"):
         Workload(np.array([2.0, 1.0]), np.ones(2), np.ones(2))
 
 
-def test_an_unknown_workload_is_named_with_those_that_are_known() -> None:
+def test_an_unknown_workload_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"'papr'.*paper-measured"):
         workload_named("papr")

@@ -1,3 +1,5 @@
+"""Learned policies: what they observe, decide and store."""
+
 import json
 from importlib.resources import files
 from itertools import pairwise
@@ -33,14 +35,14 @@ def test_the_best_action_of_the_cell_is_taken() -> None:
     assert Sarsa({"table": table}, {"phase_clock": True}).decide(SEEN) == 1
 
 
-def test_a_change_must_be_worth_the_margin_more_than_staying() -> None:
+def test_a_change_must_beat_staying_by_the_margin() -> None:
     table = np.zeros(TABLE)
     table[Senses(True).cell(SEEN)] = [0.0, -1.0, 2.0]
     assert Sarsa({"table": table}, {"margin": 1.9}).decide(SEEN) == 1
     assert Sarsa({"table": table}, {"margin": 2.1}).decide(SEEN) == 0
 
 
-def test_workers_under_way_count_as_there() -> None:
+def test_starting_workers_count_as_present() -> None:
     senses = Senses(True)
     assert senses.cell(SEEN) == senses.cell(SEEN._replace(workers=15, changing=0))
 
@@ -52,7 +54,7 @@ def test_without_the_clock_a_policy_cannot_tell_early_from_late() -> None:
     assert Senses(True).cell(SEEN) != Senses(True).cell(later)
 
 
-def test_the_arrival_rate_is_smoothed_but_nothing_is_known_at_the_start() -> None:
+def test_the_arrival_rate_is_smoothed_from_an_unknown_start() -> None:
     senses = Senses(False)
     first = SEEN._replace(arrival_rate=0.0)
     senses.cell(first)
@@ -78,7 +80,7 @@ def test_the_network_is_a_chain_of_layers() -> None:
     ],
     ids=["sarsa", "dqn"],
 )
-def test_a_policy_survives_its_file(policy: Sarsa | DoubleDqn, tmp_path: Path) -> None:
+def test_a_policy_survives_saving_and_loading(policy: Sarsa | DoubleDqn, tmp_path: Path) -> None:
     path = tmp_path / "policy.npz"
     policy.save(path)
     loaded = load_policy(str(path))
@@ -87,21 +89,21 @@ def test_a_policy_survives_its_file(policy: Sarsa | DoubleDqn, tmp_path: Path) -
     assert loaded.values(SEEN) == pytest.approx(policy.values(SEEN))
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_type_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "policy.npz"
     np.savez(path, about=np.array(json.dumps({"kind": "abacus"})))
     with pytest.raises(UsageError, match="'abacus'"):
         load_policy(str(path))
 
 
-def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_policy_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "policy.npz"
     path.write_text("no")
     with pytest.raises(UsageError, match="can't be read"):
         load_policy(str(path))
 
 
-def test_no_policy_comes_for_an_order_that_none_was_trained_for() -> None:
+def test_there_is_no_policy_for_an_order_without_training() -> None:
     with pytest.raises(UsageError, match="shoal farm train"):
         Sarsa.shipped("earliest-deadline")
 
@@ -109,7 +111,7 @@ def test_no_policy_comes_for_an_order_that_none_was_trained_for() -> None:
 @pytest.mark.parametrize(
     "path", sorted((files("shoal.farm") / "policies").iterdir()), ids=lambda path: path.name
 )
-def test_a_shipped_policy_says_the_command_that_makes_it(path: Path) -> None:
+def test_a_shipped_policy_contains_the_command_that_creates_it(path: Path) -> None:
     policy = load_policy(str(path))
     assert f"shoal farm train {policy.kind} {path.name} " in policy.about["command"]
     assert ("--no-clock" in policy.about["command"]) == (not policy.about["phase_clock"])

@@ -1,4 +1,4 @@
-"""The farm's model as data: what is told goes in, what is seen comes out."""
+"""The farm's model as data: events in, observations out."""
 
 from math import inf
 
@@ -8,7 +8,7 @@ from shoal.errors import UsageError
 from shoal.farm.model import Deadline, FarmModel, Limits, nearest
 
 
-def test_changes_are_cut_to_the_limits_with_those_under_way_counted() -> None:
+def test_changes_are_clipped_to_the_limits_counting_starting_workers() -> None:
     model = FarmModel(30, Limits(1, 32))
     assert model.ask(1) == 1
     assert model.ask(5) == 1
@@ -17,7 +17,7 @@ def test_changes_are_cut_to_the_limits_with_those_under_way_counted() -> None:
     assert model.actions == 3
 
 
-def test_a_worker_counts_when_it_has_started_and_until_it_has_left() -> None:
+def test_a_worker_counts_from_its_start_until_it_has_left() -> None:
     model = FarmModel(2, Limits())
     model.ask(1)
     assert model.workers == 2
@@ -41,12 +41,12 @@ def test_the_window_forgets_what_was_completed_long_ago() -> None:
     assert model.on_time_total == 1
 
 
-def test_with_nothing_completed_service_is_taken_to_be_good() -> None:
+def test_with_nothing_completed_the_service_level_is_1() -> None:
     seen = FarmModel(1, Limits()).observe(8.0, waiting=0, busy=0)
     assert (seen.on_time, seen.mean_response, seen.max_response) == (1.0, 1.5, 1.5)
 
 
-def test_the_arrival_rate_counts_from_the_last_look() -> None:
+def test_the_arrival_rate_counts_from_the_last_observation() -> None:
     model = FarmModel(1, Limits())
     for _ in range(16):
         model.arrived()
@@ -55,7 +55,7 @@ def test_the_arrival_rate_counts_from_the_last_look() -> None:
     assert model.observe(12.0, waiting=0, busy=0).arrival_rate == 0.25
 
 
-def test_without_the_clock_nothing_tells_how_far_the_stream_is() -> None:
+def test_without_the_clock_the_observation_hides_the_streams_progress() -> None:
     model = FarmModel(1, Limits())
     model.completed(1.0, arrived=0.0, due=2.0)
     seen = model.observe(8.0, waiting=3, busy=0, phases_left=2)
@@ -75,7 +75,7 @@ def test_deadlines_follow_the_expected_time_within_bounds() -> None:
 
 
 @pytest.mark.parametrize("limits", [(0, 4), (5, 4)])
-def test_limits_that_cannot_be_are_refused(limits: tuple[int, int]) -> None:
+def test_invalid_limits_are_rejected(limits: tuple[int, int]) -> None:
     with pytest.raises(UsageError, match="least <= most"):
         Limits(*limits)
 
@@ -85,7 +85,7 @@ def test_a_farm_starts_within_its_limits() -> None:
         FarmModel(40, Limits())
 
 
-def test_what_was_completed_is_kept_for_the_window_only_if_nobody_looks() -> None:
+def test_completions_are_kept_for_one_window_even_without_observations() -> None:
     model = FarmModel(1, Limits(), window=8.0)
     for second in range(1000):
         model.completed(float(second), arrived=0.0, due=inf)

@@ -1,3 +1,5 @@
+"""The orders of a farm's queue."""
+
 from shoal.farm.orders import EarliestDeadline, Fifo, LeastLaxity, Order, TaskQueue
 
 TASKS = {"long": (0.0, 6.0, 3.0), "urgent": (1.0, 3.0, 1.0), "short": (2.0, 5.5, 0.5)}
@@ -11,7 +13,7 @@ def taken(order: Order, *times: float) -> list[str]:
     return [queue.take(now) for now in times]
 
 
-def test_first_come_is_first_served() -> None:
+def test_the_first_task_to_arrive_goes_first() -> None:
     assert taken(Fifo(), 2.0, 2.0, 2.0) == ["long", "urgent", "short"]
 
 
@@ -19,11 +21,11 @@ def test_the_earliest_deadline_goes_first() -> None:
     assert taken(EarliestDeadline(), 2.0, 2.0, 2.0) == ["urgent", "short", "long"]
 
 
-def test_the_one_that_can_wait_least_goes_first() -> None:
+def test_the_task_with_the_least_slack_goes_first() -> None:
     assert taken(LeastLaxity(), 2.0, 2.0, 2.0) == ["urgent", "long", "short"]
 
 
-def test_a_task_that_became_late_goes_last() -> None:
+def test_a_late_task_goes_last() -> None:
     assert taken(LeastLaxity(), 2.5, 2.5, 2.5) == ["long", "short", "urgent"]
     assert taken(LeastLaxity(), 2.0, 4.0, 4.0) == ["urgent", "short", "long"]
 

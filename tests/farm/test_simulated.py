@@ -1,3 +1,5 @@
+"""The simulated farm."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +25,7 @@ def test_tasks_wait_for_a_free_worker() -> None:
     assert farm.met == [True, True, True]
 
 
-def test_a_worker_takes_tasks_only_after_its_start_up() -> None:
+def test_a_worker_takes_tasks_only_after_it_has_started() -> None:
     farm = SimulatedFarm(work((0, 8), (0, 1)), workers=1, overheads=EXACT)
     farm.scale_by(1)
     farm.drain()
@@ -47,14 +49,14 @@ def test_an_idle_worker_leaves_after_the_drain_time() -> None:
     assert farm.model.worker_seconds == 3 * 2 + 2 * 8
 
 
-def test_several_workers_may_be_asked_for_at_once() -> None:
+def test_several_workers_can_be_requested_at_once() -> None:
     farm = SimulatedFarm(work((0, 1)), workers=1, overheads=EXACT)
     assert farm.scale_by(4) == 4
     assert farm.advance(4.0).changing == 4
     assert farm.advance(4.0).workers == 5
 
 
-def test_late_tasks_are_worked_off_too_but_last() -> None:
+def test_late_tasks_are_completed_too_but_last() -> None:
     tasks = work((0, 3), (0, 1), (2.5, 2))
     farm = SimulatedFarm(tasks, workers=1, order=LeastLaxity(), overheads=EXACT)
     farm.drain()

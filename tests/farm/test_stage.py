@@ -1,4 +1,4 @@
-"""How many workers a stage has, whatever befalls them."""
+"""How many workers a stage counts, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shoal.types import Resources
 
 @pytest.fixture
 def stage() -> Stage:
-    """Of two workers that are there."""
+    """A stage with two running workers."""
     spec = StageSpec(examples.nap, Limits(1, 8), 2, Resources(128), Fifo())
     stage = Stage(0, spec, lambda: 0.0)
     for worker in ("0:0", "0:1"):
@@ -22,17 +22,17 @@ def stage() -> Stage:
 
 
 def counts(stage: Stage) -> tuple[int, int, int]:
-    """Workers, those that are starting, and those that are leaving."""
+    """Return the numbers of running, starting and leaving workers."""
     return stage.model.workers, stage.model.starting, stage.model.leaving
 
 
-def test_the_one_that_comes_for_a_lost_worker_changes_nothing(stage: Stage) -> None:
+def test_a_replacement_of_a_lost_worker_changes_no_count(stage: Stage) -> None:
     assert not stage.left("0:0")
     stage.entered("0:2")
     assert counts(stage) == (2, 0, 0)
 
 
-def test_the_one_that_comes_for_a_worker_that_never_entered_is_the_one_that_was_asked_for(
+def test_a_replacement_of_a_worker_that_never_entered_counts_as_the_requested_one(
     stage: Stage,
 ) -> None:
     stage.ask(1)
@@ -41,14 +41,14 @@ def test_the_one_that_comes_for_a_worker_that_never_entered_is_the_one_that_was_
     assert counts(stage) == (3, 0, 0)
 
 
-def test_a_worker_that_never_entered_can_stand_for_one_that_was_to_leave(stage: Stage) -> None:
+def test_a_worker_that_never_entered_can_count_as_one_that_was_to_leave(stage: Stage) -> None:
     stage.ask(1)
     stage.ask(-1)
     assert stage.left("0:2")
     assert counts(stage) == (2, 0, 0)
 
 
-def test_a_lost_worker_whose_like_has_not_come_yet_can_stand_for_one_that_was_to_leave(
+def test_a_lost_worker_without_a_replacement_can_count_as_one_that_was_to_leave(
     stage: Stage,
 ) -> None:
     assert not stage.left("0:0")

@@ -1,4 +1,4 @@
-"""Farms and pipelines at work, on a real server and real processes."""
+"""Farms and pipelines on a real server and real processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_results_come_in_the_order_of_the_inputs(session: Session) -> None:
         assert list(farm.map(range(500))) == [2 * value for value in range(500)]
 
 
-def test_results_may_come_as_they_are_completed(session: Session) -> None:
+def test_results_can_come_in_order_of_completion(session: Session) -> None:
     with Farm(examples.nap, workers=2, session=session) as farm:
         list(farm.map([0.0] * 20))
         found = list(farm.map([1.0, 0.0, 0.01], ordered=False))
@@ -44,7 +44,7 @@ def test_results_may_come_as_they_are_completed(session: Session) -> None:
     assert found[-1] == 1.0
 
 
-def test_quick_tasks_do_not_wait_for_a_slow_one_that_was_taken_with_them(session: Session) -> None:
+def test_quick_tasks_do_not_wait_for_a_slow_one_in_the_same_batch(session: Session) -> None:
     with Farm(examples.nap, workers=2, session=session) as farm:
         list(farm.map([0.0] * 500))
         found = list(farm.map([0.0] * 100 + [2.0] + [0.0] * 100, ordered=False))
@@ -52,13 +52,13 @@ def test_quick_tasks_do_not_wait_for_a_slow_one_that_was_taken_with_them(session
     assert len(found) == 201
 
 
-def test_a_farm_does_what_is_submitted_one_by_one(session: Session) -> None:
+def test_a_farm_processes_single_submissions(session: Session) -> None:
     with Farm(lambda value: value * value, workers=1, session=session) as farm:
         futures = [farm.submit(value) for value in range(10)]
         assert [future.result(30) for future in futures] == [value**2 for value in range(10)]
 
 
-def test_leaving_waits_for_what_was_submitted_and_leaves_nothing(session: Session) -> None:
+def test_leaving_the_block_waits_for_submitted_tasks_and_leaves_nothing(session: Session) -> None:
     with Farm(examples.nap, workers=2, session=session) as farm:
         futures = [farm.submit(0.01) for _ in range(20)]
         run = farm.deployed.id
@@ -67,14 +67,14 @@ def test_leaving_waits_for_what_was_submitted_and_leaves_nothing(session: Sessio
     assert not session.platform.active(run)
 
 
-def test_an_exception_within_cancels_and_leaves_nothing(session: Session) -> None:
+def test_an_exception_in_the_block_cancels_the_farm_and_leaves_nothing(session: Session) -> None:
     farm = Farm(examples.nap, workers=2, session=session)
     found = []
 
     def use() -> None:
         with farm:
             found.append((farm.submit(600), farm.deployed.id))
-            eventually(lambda: farm.deployed.crew.look()[0].busy)
+            eventually(lambda: farm.deployed.crew.observe()[0].busy)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -86,7 +86,7 @@ def test_an_exception_within_cancels_and_leaves_nothing(session: Session) -> Non
     assert not session.platform.active(run)
 
 
-def test_a_task_that_fails_is_a_dead_letter_and_harms_no_other(session: Session) -> None:
+def test_a_failed_task_becomes_a_dead_letter_and_affects_no_other(session: Session) -> None:
     with Farm(examples.fail_at_seven, workers=2, tries=2, session=session) as farm:
         found = list(farm.map(range(20), return_errors=True))
         (letter,) = farm.dead_letters()
@@ -98,7 +98,7 @@ def test_a_task_that_fails_is_a_dead_letter_and_harms_no_other(session: Session)
 
 
 @pytest.mark.parametrize("function", [examples.die_at_seven, examples.crash_at_seven])
-def test_a_task_that_kills_its_workers_harms_no_other(session: Session, function: object) -> None:
+def test_a_task_that_kills_its_workers_affects_no_other(session: Session, function: object) -> None:
     with Farm(function, workers=2, tries=2, resources=SMALL, session=session) as farm:
         found = list(farm.map(range(200), return_errors=True))
         (letter,) = farm.dead_letters()
@@ -107,7 +107,7 @@ def test_a_task_that_kills_its_workers_harms_no_other(session: Session, function
     assert letter.given == 7
 
 
-def test_an_input_that_no_worker_can_read_harms_no_other(session: Session) -> None:
+def test_an_input_that_no_worker_can_read_affects_no_other(session: Session) -> None:
     with Farm(examples.double, workers=1, tries=1, session=session) as farm:
         poison = farm.submit(examples.Unreadable())
         assert farm.submit(1).result(30) == 2
@@ -115,7 +115,7 @@ def test_an_input_that_no_worker_can_read_harms_no_other(session: Session) -> No
             poison.result(30)
 
 
-def test_a_function_that_can_not_be_sent_is_told_and_leaves_no_connection(
+def test_an_unpicklable_function_is_an_error_and_leaves_no_connection(
     session: Session,
 ) -> None:
     lock = threading.Lock()
@@ -124,10 +124,10 @@ def test_a_function_that_can_not_be_sent_is_told_and_leaves_no_connection(
         Farm(lambda value: (value, lock), workers=1, session=session),
     ):
         pass
-    gc.collect()  # warns of what is still open
+    gc.collect()  # warns of connections that are still open
 
 
-def test_a_result_that_the_client_cannot_read_is_an_error_of_that_task(session: Session) -> None:
+def test_a_result_that_the_client_cannot_read_is_an_error_of_its_task(session: Session) -> None:
     with Farm(examples.unreadable, workers=1, session=session) as farm:
         with pytest.raises(RuntimeError, match="can't be read"):
             farm.submit(1).result(30)
@@ -135,7 +135,7 @@ def test_a_result_that_the_client_cannot_read_is_an_error_of_that_task(session: 
             farm.submit(threading.Lock())
 
 
-def test_inputs_wait_while_results_are_not_taken(session: Session) -> None:
+def test_inputs_are_not_read_while_results_are_not_taken(session: Session) -> None:
     drawn = []
 
     def inputs() -> Iterator[int]:
@@ -151,7 +151,7 @@ def test_inputs_wait_while_results_are_not_taken(session: Session) -> None:
         assert sum(1 for _ in results) == 999
 
 
-def test_large_inputs_wait_sooner_but_one_goes_in_however_large_it_is(
+def test_large_inputs_wait_sooner_but_one_of_any_size_is_accepted(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.farm.deployed._PENDING_NBYTES", 1000)
@@ -168,7 +168,7 @@ def test_large_inputs_wait_sooner_but_one_goes_in_however_large_it_is(
     assert most <= 3
 
 
-def test_an_error_of_the_inputs_reaches_who_takes_the_results(session: Session) -> None:
+def test_an_error_in_the_inputs_is_raised_where_results_are_taken(session: Session) -> None:
     def inputs() -> Iterator[int]:
         yield 1
         raise OSError("the source is gone")
@@ -179,7 +179,9 @@ def test_an_error_of_the_inputs_reaches_who_takes_the_results(session: Session) 
             list(results)
 
 
-def test_who_waits_for_results_is_told_of_the_end_though_no_input_comes(session: Session) -> None:
+def test_waiting_for_results_ends_when_the_farm_ends_without_further_input(
+    session: Session,
+) -> None:
     gate = threading.Event()
 
     def inputs() -> Iterator[int]:
@@ -196,7 +198,7 @@ def test_who_waits_for_results_is_told_of_the_end_though_no_input_comes(session:
         gate.set()
 
 
-def test_workers_come_and_go_and_finish_what_they_hold(session: Session) -> None:
+def test_scaled_workers_finish_the_tasks_they_hold(session: Session) -> None:
     with Farm(
         examples.process, workers=(1, 4), autoscaler=None, resources=SMALL, session=session
     ) as farm:
@@ -226,13 +228,13 @@ def test_an_autoscaler_decides_how_many_workers_there_are(session: Session) -> N
         assert list(farm.map(range(10))) == [2 * value for value in range(10)]
 
 
-def test_a_farm_with_room_to_grow_grows_by_itself(session: Session) -> None:
+def test_a_farm_with_a_range_of_workers_scales_by_itself(session: Session) -> None:
     with Farm(examples.nap, workers=(1, 4), every=0.2, resources=SMALL, session=session) as farm:
         assert len(list(farm.map([0.05] * 100))) == 100
         assert farm.model.most_workers > 1
 
 
-def test_waiting_tasks_are_taken_in_the_order_of_the_farm(session: Session) -> None:
+def test_waiting_tasks_are_taken_in_the_farms_order(session: Session) -> None:
     done: list[float] = []
     with Farm(
         examples.nap,
@@ -249,7 +251,7 @@ def test_waiting_tasks_are_taken_in_the_order_of_the_farm(session: Session) -> N
     assert done == [0.01, 0.02, 0.03]
 
 
-def test_workers_leave_before_their_platform_ends_them_and_others_come(tmp_path: Path) -> None:
+def test_workers_leave_before_the_platforms_time_limit_and_are_replaced(tmp_path: Path) -> None:
     with (
         Session(function_seconds=5.0, folder=str(tmp_path)) as session,
         Farm(examples.nap, workers=2, tries=1, session=session) as farm,
@@ -264,7 +266,7 @@ def test_workers_leave_when_their_owner_is_gone(private_folder: object) -> None:
         farm = Farm(examples.process, workers=1, session=session).__enter__()
         (pid,) = {farm.submit(None).result(30)}
         run, deployed = farm.deployed.id, farm.deployed
-        deployed._closing = True  # its threads end, as if the client were gone
+        deployed._closing = True  # its threads end, as if the client had exited
         with deployed._changed:
             deployed._changed.notify_all()
             deployed._filled.notify_all()
@@ -300,7 +302,7 @@ def test_a_function_that_cannot_be_loaded_ends_the_farm_with_its_error(session: 
         farm.submit(1).result(30)
 
 
-def test_what_is_not_at_work_says_so(session: Session) -> None:
+def test_using_a_farm_outside_its_block_is_an_error(session: Session) -> None:
     farm = Farm(examples.double, session=session)
     with pytest.raises(UsageError, match="with"):
         farm.submit(1)
@@ -310,6 +312,6 @@ def test_what_is_not_at_work_says_so(session: Session) -> None:
         Farm(3)  # type: ignore[arg-type]
 
 
-def test_processes_of_a_farm_are_not_this_one(session: Session) -> None:
+def test_a_farms_tasks_run_in_other_processes(session: Session) -> None:
     with Farm(examples.process, workers=2, session=session) as farm:
         assert os.getpid() not in set(farm.map(range(4)))

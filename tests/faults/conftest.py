@@ -1,4 +1,4 @@
-"""What tests of faults share; the random scenarios of the machine's own tests serve here too."""
+"""Fixtures for tests of faults, which also use the random scenarios of the machine's tests."""
 
 import sys
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[1] / "execution"))
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[StandingGateway]:
-    """A `shoal gateway` of its own process."""
+    """A `shoal gateway` in a separate process."""
     gateway = StandingGateway(tmp_path)
     yield gateway
     gateway.end()

@@ -1,4 +1,4 @@
-"""A detached run goes on without any client, whatever happens to its workers and its gateway."""
+"""A detached run continues without a client, whatever happens to its workers and its gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from observing import eventually, outside
 from shoal import Session, Task
 from shoal.cli.main import main
-from shoal.platform.housing import hidden_folder
+from shoal.platform.sandbox_env import hidden_folder
 from shoal.storage.embedded import EmbeddedServer
 from shoal.workflow import Output
 from standing_gateway import StandingGateway
@@ -33,7 +33,7 @@ def server() -> Iterator[str]:
 
 
 def workflow(folder: Path) -> Output[int]:
-    """A chain and a fan-in; each task leaves its process's number; the second waits to go on."""
+    """Build a chain and a fan-in; each task records its process id, and the second waits."""
 
     def first() -> int:
         (folder / f"first.{time.time_ns()}").touch()
@@ -56,7 +56,7 @@ def workflow(folder: Path) -> Output[int]:
 
 @contextmanager
 def submitted(server: str, gateway: StandingGateway, folder: Path) -> Iterator[str]:
-    """A detached run without a client, whose second task is at work; it has ended afterwards."""
+    """A detached run without a client, whose second task is running; it has ended afterwards."""
     given = {"store": server, "platform": gateway.url, "folder": str(folder / "d")}
     with Session(**given, workers=2) as session:
         run = session.submit(workflow(folder), detach=True, lease=LEASE, planner="uniform")
@@ -66,13 +66,13 @@ def submitted(server: str, gateway: StandingGateway, folder: Path) -> Iterator[s
 
 
 def attached(run: str, server: str, gateway: StandingGateway, folder: Path) -> int:
-    """The exit code of `shoal attach`."""
+    """Return the exit code of `shoal attach`."""
     settings = {"store": server, "platform": gateway.url, "folder": folder / "d"}
     given = [f"{name}={value}" for name, value in settings.items()]
     return main(["attach", run, *[part for each in given for part in ("--set", each)]])
 
 
-def test_the_gateway_alone_starts_a_lost_worker_anew(
+def test_the_gateway_restarts_a_lost_worker_without_a_client(
     server: str, gateway: StandingGateway, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with submitted(server, gateway, tmp_path) as run:
@@ -85,16 +85,17 @@ def test_the_gateway_alone_starts_a_lost_worker_anew(
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_gateway_that_is_started_again_goes_on_with_its_runs(
+def test_a_restarted_gateway_resumes_its_detached_runs(
     server: str,
     gateway: StandingGateway,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     times: int,
 ) -> None:
-    """1. Gateway and workers are killed. 2. It is started again. 3. The run ends. 4. One asks.
+    """1. Gateway and workers are killed. 2. The gateway restarts. 3. The run ends.
+    4. A client attaches.
 
-    It has a new token then, and so have the workers that it starts.
+    The gateway and the workers that it starts have a new token.
     """
     with submitted(server, gateway, tmp_path) as run:
         for time_ in range(times):

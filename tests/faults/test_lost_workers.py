@@ -1,4 +1,4 @@
-"""Real workers are killed, paused and starved of memory, and runs end with the right result."""
+"""Runs give the right result while real workers are killed, paused and starved of memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLANNERS = ["uniform", "wukong", "spread", "auto"]
 
 
 def once(folder: str, what: Callable[[], Any]) -> None:
-    """Do something to this process, the first time."""
+    """Do something to this process, but only the first time."""
     try:
         (Path(folder) / "done").touch(exist_ok=False)
     except FileExistsError:
@@ -35,7 +35,7 @@ def die() -> None:
 
 
 def noted(folder: str, name: str) -> None:
-    """Leave a file for each execution of a task."""
+    """Create a file for each execution of a task."""
     (Path(folder) / f"{name}.{time.time_ns()}").touch()
 
 
@@ -60,15 +60,13 @@ def total(*inputs: Any) -> Any:
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-def test_a_worker_that_is_killed_is_started_anew(
-    session: Session, tmp_path: Path, planner: str
-) -> None:
+def test_a_killed_worker_is_restarted(session: Session, tmp_path: Path, planner: str) -> None:
     inputs = [number(value) for value in range(8)]
     halves = [fragile(str(tmp_path), *inputs[:4]), total(*inputs[4:])]
     assert session.compute(total(*halves), planner=planner) == [28]
 
 
-def test_what_was_saved_is_not_executed_again(session: Session, tmp_path: Path) -> None:
+def test_saved_outputs_are_not_computed_again(session: Session, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def first() -> bytes:
@@ -86,7 +84,7 @@ def test_what_was_saved_is_not_executed_again(session: Session, tmp_path: Path) 
     assert executions(tmp_path, "last") == 2
 
 
-def test_a_task_that_crashes_is_not_repeated_unless_it_may_be(
+def test_a_task_that_crashes_is_repeated_only_with_retries(
     session: Session, tmp_path: Path
 ) -> None:
     def crash(folder: str) -> int:
@@ -99,7 +97,7 @@ def test_a_task_that_crashes_is_not_repeated_unless_it_may_be(
     assert session.compute(Task(crash, retries=1)(str(tmp_path))) == [1]
 
 
-def test_what_is_killed_again_and_again_is_named(session: Session) -> None:
+def test_a_task_whose_worker_is_killed_repeatedly_is_named(session: Session) -> None:
     with pytest.raises(WorkerDied, match=r"doomed.*signal 9"):
         session.compute(Task(die, name="doomed")(), restarts=1)
 
@@ -107,7 +105,7 @@ def test_what_is_killed_again_and_again_is_named(session: Session) -> None:
 @task(resources=Resources(memory_mb=256, cpus=1))
 def allocate(megabytes: int) -> int:
     held = b"x" * (megabytes * 1024 * 1024)
-    time.sleep(0.3)  # where memory is watched, nobody may look before
+    time.sleep(0.3)  # a sandbox that watches its memory may not notice earlier
     return len(held)
 
 
@@ -116,7 +114,7 @@ def test_a_task_that_ran_out_of_memory_gets_more(session: Session) -> None:
     assert session.compute(total(allocate(400), 1)) == [400 * 1024 * 1024 + 1]
 
 
-def test_a_worker_that_is_paused_is_replaced_and_does_no_harm(tmp_path: Path) -> None:
+def test_a_paused_worker_is_replaced_and_does_no_harm(tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def pause() -> int:
@@ -130,7 +128,7 @@ def test_a_worker_that_is_paused_is_replaced_and_does_no_harm(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(limits.detect().kind == "rlimit", reason="memory isn't limited as a whole")
-def test_the_memory_that_a_task_turned_out_to_need_is_remembered(tmp_path: Path) -> None:
+def test_the_memory_that_a_task_needed_is_remembered(tmp_path: Path) -> None:
     with Session(workers=2, folder=str(tmp_path)) as session:
         for planner in ("uniform", "auto"):
             run = session.submit(allocate(300), name="hungry", planner=planner)
@@ -141,7 +139,7 @@ def test_the_memory_that_a_task_turned_out_to_need_is_remembered(tmp_path: Path)
 
 
 @pytest.mark.parametrize("planner", ["uniform", "wukong", "auto"])
-def test_a_worker_hands_over_before_its_time_is_over(tmp_path: Path, planner: str) -> None:
+def test_a_worker_hands_over_before_its_time_limit(tmp_path: Path, planner: str) -> None:
     def step(number: int) -> int:
         time.sleep(0.3)
         return number + 1
@@ -156,7 +154,7 @@ def test_a_worker_hands_over_before_its_time_is_over(tmp_path: Path, planner: st
         assert len(starts) > 1
 
 
-def test_a_task_that_takes_longer_than_a_function_may_is_told(tmp_path: Path) -> None:
+def test_a_task_that_exceeds_the_functions_time_limit_is_an_error(tmp_path: Path) -> None:
     slow = Task(lambda: time.sleep(0.8), name="slow")
     options: dict[str, Any] = {"workers": 1, "folder": str(tmp_path), "restarts": 0}
     told = "longer than the platform lets a function run"
@@ -167,10 +165,10 @@ def test_a_task_that_takes_longer_than_a_function_may_is_told(tmp_path: Path) ->
         session.compute(slow())
     with Session(**options, function_seconds=0.4) as session, pytest.raises(PlanError) as caught:
         session.compute(slow())
-    assert "no task takes longer than the platform lets a function run" in str(caught.value)
+    assert "no task may take longer than the platform lets a function run" in str(caught.value)
 
 
-def test_a_straggler_is_started_a_second_time_and_the_first_result_counts(tmp_path: Path) -> None:
+def test_a_straggler_gets_a_twin_and_the_first_result_counts(tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def moody() -> int:

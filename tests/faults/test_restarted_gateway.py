@@ -1,4 +1,4 @@
-"""A gateway that is started again has a new token, and neither runs nor clients mind."""
+"""A restarted gateway has a new token; runs and clients continue with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from observing import PATIENCE, eventually
 from shoal import Session, Task
-from shoal.connecting import gateway_access
+from shoal.client.backends import gateway_access
 from shoal.errors import GatewayUnavailable, TokenRefused
 from shoal.platform.http import HttpPlatform
 from shoal.storage.embedded import EmbeddedServer
@@ -26,14 +26,14 @@ LEASE = 0.5
 
 @pytest.fixture
 def settings(gateway: StandingGateway, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Of a session whose store outlives the gateway."""
+    """The settings of a session whose store outlives the gateway."""
     server = EmbeddedServer()
     yield {"store": server.url, "platform": gateway.url, "folder": str(tmp_path / "d")}
     server.close()
 
 
 def workflow(folder: Path) -> Output[int]:
-    """A task that leaves a file when it begins and waits to go on, and one after it."""
+    """Build a task that creates a file and waits, and one after it."""
 
     def waiting(number: int) -> int:
         (folder / f"begun.{time.time_ns()}").touch()
@@ -45,7 +45,7 @@ def workflow(folder: Path) -> Output[int]:
 
 
 def begun(folder: Path) -> int:
-    """How often the first task has begun."""
+    """Return how often the first task has started."""
     return len([*folder.glob("begun.*")])
 
 
@@ -54,7 +54,7 @@ def begun(folder: Path) -> int:
     [(False, 0.0), (True, 8 * LEASE)],
     ids=["ended, and started at once", "killed, and away for more leases than a worker has starts"],
 )
-def test_a_run_goes_on_when_its_gateway_is_started_again(
+def test_a_run_survives_a_restart_of_its_gateway(
     gateway: StandingGateway, settings: dict[str, Any], tmp_path: Path, killed: bool, away: float
 ) -> None:
     with Session(**settings) as session:
@@ -68,7 +68,7 @@ def test_a_run_goes_on_when_its_gateway_is_started_again(
         assert run.result(PATIENCE) == 3
 
 
-def test_a_session_goes_on_with_a_gateway_that_is_started_again(
+def test_a_session_survives_a_restart_of_its_gateway(
     gateway: StandingGateway, settings: dict[str, Any]
 ) -> None:
     with Session(**settings) as session:
@@ -78,8 +78,10 @@ def test_a_session_goes_on_with_a_gateway_that_is_started_again(
         assert session.compute(Task(abs)(-3)) == [3]
 
 
-def test_whoever_comes_while_a_gateway_starts_finds_its_token(gateway: StandingGateway) -> None:
-    """The file of the one before is still there; the port answers only with the new one in it."""
+def test_a_client_that_connects_while_a_gateway_starts_finds_its_token(
+    gateway: StandingGateway,
+) -> None:
+    """The old token's file is still there; the port answers only after the new token is written."""
     for _ in range(2):
         gateway.kill()
         starting = threading.Thread(target=gateway.start)
@@ -89,7 +91,7 @@ def test_whoever_comes_while_a_gateway_starts_finds_its_token(gateway: StandingG
 
 
 def reached(url: str) -> bool:
-    """Whether a session can be made; nobody is refused meanwhile."""
+    """Return whether a session can be created; its token must never be rejected."""
     try:
         platform = HttpPlatform(*gateway_access(url, None))
         platform.status()
@@ -101,7 +103,7 @@ def reached(url: str) -> bool:
     return True
 
 
-def test_a_run_whose_token_was_set_ends_with_the_word_that_it_is_refused(
+def test_a_run_with_a_configured_token_reports_its_rejection(
     gateway: StandingGateway, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     token = gateway_access(gateway.url, None)[1].text
@@ -110,5 +112,5 @@ def test_a_run_whose_token_was_set_ends_with_the_word_that_it_is_refused(
         assert eventually(lambda: begun(tmp_path) == 1)
         gateway.kill()
         gateway.start()
-        with pytest.raises(TokenRefused, match="has a new one each time it is started"):
+        with pytest.raises(TokenRefused, match="creates a new token each time it starts"):
             run.result(PATIENCE)

@@ -1,4 +1,4 @@
-"""A run that failed, was cancelled or lost its client goes on where it was."""
+"""A run that failed, was cancelled or lost its client continues where it stopped."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from observing import PATIENCE, eventually, processes_mentioning
 from shoal import Session, Task
 from shoal.cli.main import main
-from shoal.errors import RunCancelled, RunTimeout, TaskError, UnknownRun, UsageError
+from shoal.errors import NotPicklable, RunCancelled, RunTimeout, TaskError, UnknownRun, UsageError
 from shoal.metadata.history import RESUMED
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.http import HttpPlatform
@@ -25,12 +26,20 @@ from shoal.platform.logs import RunLogs
 from shoal.platform.server import GatewayServer
 from shoal.storage.embedded import EmbeddedServer
 from shoal.workflow import Output
+from store_servers import waiting_clients
 
 pytestmark = pytest.mark.real
 
 
-def workflow(folder: Path, *, count: int = 6, nbytes: int = 10) -> Output[int]:
-    """Tasks that leave a file each time they are executed; the last waits for a file."""
+def workflow(folder: Path, *, count: int = 6, nbytes: int = 10, held: object = None) -> Output[int]:
+    """Build tasks that create a file at each execution; the last one waits for a file.
+
+    Args:
+        folder: The folder of the files.
+        count: How many tasks have an output for the last one.
+        nbytes: The size of each of these outputs.
+        held: A value that the last task's function refers to.
+    """
 
     def make(number: int) -> bytes:
         (folder / f"make{number}.{time.time_ns()}").touch()
@@ -41,6 +50,7 @@ def workflow(folder: Path, *, count: int = 6, nbytes: int = 10) -> Output[int]:
         return len(data)
 
     def last(*sizes: int) -> int:
+        assert held is None
         if (folder / "wait").exists():
             (folder / "waiting").touch()
             time.sleep(300)
@@ -58,7 +68,7 @@ def executed(folder: Path) -> int:
 
 @pytest.mark.parametrize("planner", ["uniform", "spread", "auto"])
 @pytest.mark.parametrize("nbytes", [10, 200_000], ids=["small", "large"])
-def test_only_what_is_not_finished_is_repeated_after_a_failure(
+def test_only_unfinished_tasks_are_repeated_after_a_failure(
     session: Session, tmp_path: Path, planner: str, nbytes: int
 ) -> None:
     run = session.submit(workflow(tmp_path, nbytes=nbytes), planner=planner)
@@ -73,10 +83,10 @@ def test_only_what_is_not_finished_is_repeated_after_a_failure(
     assert not [key for key in _keys(session) if run.id.encode() in key]
 
 
-def test_no_prediction_is_held_against_a_run_that_failed_or_was_resumed(
+def test_failed_and_resumed_runs_are_not_compared_with_predictions(
     session: Session, tmp_path: Path
 ) -> None:
-    """Half of it would say nothing of predictions of the whole."""
+    """Half of a run says nothing about predictions for the whole."""
     (tmp_path / "mended").touch()
     session.compute(workflow(tmp_path), name="partly")
     (tmp_path / "mended").unlink()
@@ -105,13 +115,13 @@ def test_flexible_workers_resume_too(session: Session, tmp_path: Path) -> None:
     assert executed(tmp_path) < 24
 
 
-def test_what_a_cancelled_run_has_in_memory_is_not_repeated(
+def test_outputs_in_the_memory_of_a_cancelled_run_are_not_repeated(
     session: Session, tmp_path: Path
 ) -> None:
     (tmp_path / "wait").touch()
     run = session.submit(workflow(tmp_path), planner="uniform", workers=1)
     assert eventually((tmp_path / "waiting").exists)
-    time.sleep(0.5)  # its worker listens by then
+    assert eventually(lambda: waiting_clients(session.store.url) >= 2)  # the client and a worker
     run.cancel()
     with pytest.raises(RunCancelled):
         run.result()
@@ -131,7 +141,20 @@ def test_another_workflow_does_not_resume_a_run(session: Session, tmp_path: Path
         session.compute(workflow(tmp_path), resume="0101-000000-000000")
 
 
-def test_nothing_is_kept_if_that_is_not_wanted(session: Session, tmp_path: Path) -> None:
+def test_resuming_with_an_unpicklable_workflow_leaves_the_run_resumable(
+    session: Session, tmp_path: Path
+) -> None:
+    run = session.submit(workflow(tmp_path))
+    with pytest.raises(TaskError):
+        run.result(PATIENCE)
+    with pytest.raises(NotPicklable):
+        session.compute(workflow(tmp_path, held=threading.Lock()), resume=run.id)
+    (tmp_path / "mended").touch()
+    assert session.compute(workflow(tmp_path), resume=run.id) == [60]
+    assert executed(tmp_path) == 12
+
+
+def test_nothing_is_kept_with_keep_seconds_0(session: Session, tmp_path: Path) -> None:
     run = session.submit(workflow(tmp_path), keep_seconds=0)
     with pytest.raises(TaskError):
         run.result(PATIENCE)
@@ -154,21 +177,24 @@ def server() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("planner", ["uniform", "spread", "wukong"])
-def test_outputs_that_were_lost_with_their_client_are_made_again(
+def test_outputs_lost_with_their_client_are_computed_again(
     server: str, tmp_path: Path, planner: str
 ) -> None:
     def outputs() -> list[Output[Any]]:
         def late(size: int) -> int:
             if not (tmp_path / "mended").exists():
-                time.sleep(0.3)  # the large output is handed in by then
+                assert eventually((tmp_path / "handed in").exists)
                 raise ValueError("not yet")
             return size
 
         return [Task(bytes, name="large")(200_000), Task(late)(Task(len)(Task(bytes)(100_000)))]
 
+    def note(position: int, value: Any) -> None:
+        (tmp_path / "handed in").touch()
+
     data = str(tmp_path / "data")
     with Session(store=server, folder=data, workers=2) as session:
-        run = session.submit(*outputs(), planner=planner)
+        run = session.submit(*outputs(), planner=planner, arrived=note)
         with pytest.raises(TaskError, match="not yet"):
             run.result(PATIENCE)
     assert run.shared is not None
@@ -193,7 +219,7 @@ with Session(**where, folder=sys.argv[3], workers=2, planner="uniform") as sessi
 
 
 def interrupted(folder: Path, store: str) -> tuple[Path, str]:
-    """The data folder of a client that was killed while its last task was at work, and its run."""
+    """Kill a client during its last task; return its data folder and its run."""
     (folder / "wait").touch()
     data, here = folder / "data", Path(__file__).parent
     client = subprocess.Popen(
@@ -223,7 +249,7 @@ def test_a_run_whose_client_was_killed_is_resumed_by_another_process(
     assert not list((data / "unfinished").iterdir())
 
 
-def test_a_run_is_resumed_after_a_crash_of_everything(
+def test_a_run_can_be_resumed_after_everything_crashed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, run = interrupted(tmp_path, "")
@@ -248,7 +274,7 @@ def gateway(tmp_path: Path) -> Iterator[dict[str, str]]:
     local.close()
 
 
-def test_a_detached_run_goes_on_without_its_client(
+def test_a_detached_run_continues_without_its_client(
     server: str, gateway: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "mended").touch()
@@ -262,7 +288,7 @@ def test_a_detached_run_goes_on_without_its_client(
     assert executed(tmp_path) == 12
 
 
-def test_no_prediction_is_held_against_a_run_whose_beginning_nobody_saw(
+def test_a_run_whose_start_nobody_saw_is_not_compared_with_predictions(
     server: str, gateway: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "mended").touch()
@@ -278,7 +304,7 @@ def test_no_prediction_is_held_against_a_run_whose_beginning_nobody_saw(
     assert (attached.predicted, attached.quality) == (None, {})
 
 
-def test_a_run_that_is_attached_to_later_is_recorded_as_it_happened(
+def test_a_run_attached_to_later_is_recorded_with_its_real_times(
     server: str, gateway: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "mended").touch()
@@ -289,7 +315,6 @@ def test_a_run_that_is_attached_to_later_is_recorded_as_it_happened(
     assert eventually(lambda: executed(tmp_path) == 12 and not local.active(run.id))
     local.close()
     ended = time.time()
-    time.sleep(0.5)
     with Session(store=server, folder=folder, workers=2, **gateway) as session:
         attached = session.attach(run.id)
         assert attached.result(PATIENCE) == 60
@@ -301,7 +326,7 @@ def test_a_run_that_is_attached_to_later_is_recorded_as_it_happened(
     assert all(0 <= span.start <= span.end <= record.makespan for span in spans if span.task)
 
 
-def test_the_handle_of_a_detached_run_gives_its_result(
+def test_the_handle_of_a_detached_run_returns_its_result(
     server: str, gateway: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "mended").touch()
@@ -327,7 +352,7 @@ def test_the_handle_of_a_detached_run_cancels_it(
             run.result(PATIENCE)
 
 
-def test_a_detached_run_goes_on_when_the_session_that_waits_for_it_is_closed(
+def test_a_detached_run_continues_when_the_session_waiting_for_it_is_closed(
     server: str, gateway: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "wait").touch()
@@ -350,7 +375,7 @@ def test_a_detached_run_goes_on_when_the_session_that_waits_for_it_is_closed(
         unwatched.result(PATIENCE)
 
 
-def test_a_handle_whose_session_is_closed_says_how_to_go_on(
+def test_a_handle_of_a_closed_session_says_how_to_attach(
     server: str, gateway: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "mended").touch()
@@ -365,8 +390,6 @@ def test_a_handle_whose_session_is_closed_says_how_to_go_on(
         assert session.attach(run.id).result(PATIENCE) == 60
 
 
-def test_a_run_is_not_detached_from_what_ends_with_its_client(
-    session: Session, tmp_path: Path
-) -> None:
+def test_a_run_on_embedded_services_cannot_be_detached(session: Session, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="only if its store and its gateway do"):
         session.submit(workflow(tmp_path), detach=True)

@@ -1,10 +1,9 @@
-"""Whatever is lost on the way, a run ends with the right result.
+"""A run ends with the right result whatever is lost.
 
 Random workflows, plans and policies are simulated while workers are lost at any event, invocations
-are lost or carried out twice, messages come late and more than once, and the store restarts before
-it has answered. Each run must end; each sink must have the value of a sequential evaluation; and a
-worker that wasn't lost itself executes each of its tasks at most once, whatever happens to the
-others.
+are lost or executed twice, messages arrive late or repeatedly, and the store restarts before it has
+replied. Each run must end, and each sink must have the value of a sequential evaluation. A worker
+that isn't lost executes each of its tasks at most once, whatever happens to the others.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from execution_strategies import (
     value_of,
 )
 from flexible_examples import made_flexible, policies
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_drawn import examples
 from shoal.execution.policies import Policies
 from shoal.execution.simulator import Simulation
 from shoal.types import Resources, WorkerId
 
 
 def _turns(counts: tuple[int, ...]) -> Iterator[bool]:
-    """True at the end of each count."""
+    """Yield True at the end of each count."""
     for count in counts:
         yield from [False] * (count - 1)
         yield True
@@ -41,14 +41,14 @@ def _turns(counts: tuple[int, ...]) -> Iterator[bool]:
 
 @dataclass
 class DrawnFaults:
-    """Loses workers and invocations by turns."""
+    """Loses workers and invocations at drawn intervals."""
 
     crash_every: tuple[int, ...]
-    """After so many events of all workers the next one is lost, by turns; then no more."""
+    """The numbers of events, over all workers, between two losses; afterwards none is lost."""
     invoked: tuple[int, ...]
-    """How often the next invocations are carried out; later ones once."""
+    """How often each of the next invocations is executed; later ones once."""
     interrupted: tuple[int, ...] = ()
-    """After so many operations the store restarts before it answers, by turns; then no more."""
+    """The numbers of operations between two restarts of the store; afterwards there are none."""
     lease: float = 3.0
     crashed: Counter[WorkerId] = field(default_factory=Counter)
 
@@ -58,19 +58,19 @@ class DrawnFaults:
         self._invocations = iter(self.invoked)
 
     def crashes(self, worker: WorkerId) -> bool:
-        """Whether its turn has come."""
+        """Return whether the next loss is due."""
         crashes = next(self._crashes, False)
         self.crashed[worker] += crashes
         return crashes
 
     def invocations(self, worker: WorkerId) -> int:
-        """The next count."""
+        """Return the next count."""
         count = next(self._invocations, 1)
         self.crashed[worker] += not count
         return count
 
     def interrupts(self) -> bool:
-        """Whether its turn has come."""
+        """Return whether the next loss is due."""
         return next(self._interrupts, False)
 
 
@@ -106,14 +106,14 @@ def survives(scenario: Scenario, lost: DrawnFaults) -> None:
 
 
 limits = st.sampled_from([None, None, 1.0, 6.0])
-"""How long a start may take."""
+"""How long the platform lets a start run."""
 
 
 def limited(scenario: Scenario, limit: float | None) -> Scenario:
     return replace(scenario, plan=replace(scenario.plan, limit=limit))
 
 
-@settings(max_examples=800)
+@examples(800)
 @given(scenarios(), faults, limits)
 def test_planned_workers_survive_losses(
     scenario: Scenario, lost: DrawnFaults, limit: float | None
@@ -121,7 +121,7 @@ def test_planned_workers_survive_losses(
     survives(limited(scenario, limit), lost)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(scenarios(), faults, limits, st.just(Policies()) | policies, st.sampled_from(CONFIGURATIONS))
 def test_flexible_workers_survive_losses(
     scenario: Scenario,

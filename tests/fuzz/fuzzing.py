@@ -1,9 +1,9 @@
-"""Arbitrary and damaged input for everything that reads what others wrote.
+"""Fuzz everything that parses input from others.
 
-The gateway's HTTP interface gets it over real connections, from schemathesis and the gateway's own
-description of itself, and as damaged invocations and bytes; the codec, the envelope, the records of
-timelines and the settings get it directly. An input counts as a crash if it is answered with
-anything but a result or an error of Shoal's, or by the gateway with a status of 500 or more.
+The gateway's HTTP interface gets its input over real connections: requests that schemathesis
+derives from the gateway's own description, damaged invocations, and arbitrary bytes. The codec, the
+invocations, the records of timelines and the settings get theirs directly. An input counts as a
+crash if it causes anything but a result or a Shoal error, or a status of 500 or more.
 
     python tests/fuzz/fuzzing.py --inputs 100000 --seed 1
 """
@@ -23,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,63 +31,84 @@ from urllib.parse import urlsplit
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from shoal.cli.settings import assigned
+from shoal.cli.settings import parse_assignments
 from shoal.errors import ShoalError
 from shoal.execution.timeline import decode_records, encode_record
-from shoal.platform.base import Invocation
 from shoal.platform.http import HttpPlatform
+from shoal.platform.invocation import (
+    RunContext,
+    Start,
+    StartRequest,
+    UserCode,
+    WarmUpRequest,
+    checked,
+    from_json,
+    to_json,
+)
 from shoal.settings import NAMES, resolve
 from shoal.storage.codec import decode, encode
 from shoal.storage.resp import parse_url
 from shoal.types import RunId, TaskId, WorkerId
 
-SHARES = {"codec": 30, "envelope": 20, "records": 15, "settings": 15, "jobs": 8, "bytes": 4,
+SHARES = {"codec": 30, "invocation": 20, "records": 15, "settings": 15, "jobs": 8, "bytes": 4,
           "interface": 8}  # fmt: skip
-"""Of 100 inputs, those for each target."""
+"""The inputs of each target, of 100 in total."""
 _BODIES = 50
-"""Of so many inputs for the interface, one has a body: schemathesis takes long to make them."""
+"""One in so many inputs of the interface has a body, because schemathesis generates them slowly."""
 _TOKEN = "fuzz"
 _KEY = b"k" * 32
 _SECONDS = 30.0
 
-JOB = asdict(
-    Invocation(
-        run=RunId("run-1"),
-        worker=WorkerId("w0"),
-        epoch=1,
-        memory_mb=64,
-        cpus=1.0,
-        store="unix:///nowhere",
-        key="00ff",
-        session="s1",
-        path=("/a",),
-    )
+_CONTEXT = RunContext(
+    run=RunId("run-1"),
+    key=b"key",
+    store="unix:///nowhere",
+    code=UserCode(session="s1", path=("/a",)),
 )
+_START = Start(worker=WorkerId("w0"), epoch=1, memory_mb=64, cpus=1.0)
+CONTEXT: dict[str, Any] = json.loads(to_json(_CONTEXT))
+START: dict[str, Any] = json.loads(to_json(_START))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=8,
 )
-DAMAGED_JOB = st.builds(
-    lambda job, change, gone: {k: v for k, v in (job | change).items() if k not in gone},
-    st.just(JOB),
-    st.dictionaries(st.sampled_from(sorted(JOB)) | st.text(max_size=8), JSON, max_size=3),
-    st.sets(st.sampled_from(sorted(JOB)), max_size=1),
+
+
+def _damaged(whole: dict[str, Any], fields: tuple[str, ...]) -> st.SearchStrategy[Any]:
+    """Return an object with some fields changed, added or removed."""
+    return st.builds(
+        lambda change, gone: {k: v for k, v in (whole | change).items() if k not in gone},
+        st.dictionaries(st.sampled_from(fields) | st.text(max_size=8), JSON, max_size=3),
+        st.sets(st.sampled_from(fields), max_size=1),
+    )
+
+
+_CONTEXTS = st.just(CONTEXT) | _damaged(CONTEXT, RunContext.__struct_fields__) | st.builds(
+    lambda code: CONTEXT | {"code": code}, _damaged(CONTEXT["code"], UserCode.__struct_fields__)
+)  # fmt: skip
+_STARTS = st.just(START) | _damaged(START, Start.__struct_fields__)
+DAMAGED_STARTS = st.fixed_dictionaries(
+    {"context": _CONTEXTS, "starts": st.lists(_STARTS, max_size=2)}
 )
+DAMAGED_WARM_UP = st.fixed_dictionaries(
+    {"context": _CONTEXTS, "count": st.integers(-1, 3) | JSON, "memory_mb": st.just(64) | JSON,
+     "cpus": st.just(1.0) | JSON}
+)  # fmt: skip
 
 
 @dataclass
 class Tally:
-    """What became of a target's inputs."""
+    """The outcomes of a target's inputs."""
 
     inputs: int = 0
     crashes: list[str] = field(default_factory=list)
     failures: int = 0
-    """Answers with a status of 500 or more."""
+    """Replies with a status of 500 or more."""
 
 
 def damaged(data: bytes) -> st.SearchStrategy[bytes]:
-    """Bytes with some of them changed, cut off or added."""
+    """Return bytes with some of them changed, cut off or added."""
 
     def change(where: int, what: bytes, cut: int) -> bytes:
         at = where % (len(data) + 1)
@@ -98,7 +119,7 @@ def damaged(data: bytes) -> st.SearchStrategy[bytes]:
 
 def attempt(strategy: st.SearchStrategy[Any], act: Callable[[Any], None], count: int, number: int,
             tally: Tally) -> Tally:  # fmt: skip
-    """Act on so many inputs; anything but an error of Shoal's is a crash."""
+    """Try so many inputs; any exception but a Shoal error is a crash."""
     if count < 1:
         return tally
 
@@ -116,7 +137,7 @@ def attempt(strategy: st.SearchStrategy[Any], act: Callable[[Any], None], count:
             tally.crashes.append(f"{value!r:.300}\n{traceback.format_exc(limit=-3)}")
 
     run()
-    while tally.inputs < count and not tally.crashes:  # it found that there are no more
+    while tally.inputs < count and not tally.crashes:  # hypothesis ran out of cases
         before = tally.inputs
         number += 1
         seed(number)(run)()
@@ -126,7 +147,7 @@ def attempt(strategy: st.SearchStrategy[Any], act: Callable[[Any], None], count:
 
 
 def fuzz_codec(count: int, number: int) -> Tally:
-    """A damaged blob is refused, or gives the same value with other raw data."""
+    """Check that a damaged blob is rejected, or decodes to the same value with other raw data."""
     values = [7, "text", [1, {"a": (2.5, None)}], b"x" * 100, bytearray(b"y" * 200)]
     blobs = [b"".join(bytes(part) for part in encode(value, _KEY, "fuzz")) for value in values]
     strategy = st.one_of(st.binary(max_size=200), *map(damaged, blobs))
@@ -139,20 +160,21 @@ def fuzz_codec(count: int, number: int) -> Tally:
     return attempt(strategy, act, count, number, Tally())
 
 
-def fuzz_envelope(count: int, number: int) -> Tally:
-    """An invocation is refused, or travels on as it came."""
-    text = st.text(max_size=50) | st.binary(max_size=50) | damaged(json.dumps(JOB).encode())
+def fuzz_invocation(count: int, number: int) -> Tally:
+    """Check that a request is rejected, or survives a round trip."""
+    whole = to_json(StartRequest(context=_CONTEXT, starts=(_START,)))
+    text = st.text(max_size=50) | st.binary(max_size=50) | damaged(whole)
 
     def act(value: Any) -> None:
-        read = Invocation.from_json if isinstance(value, str | bytes) else Invocation.from_dict
-        found = read(value)
-        assert Invocation.from_json(found.to_json()) == found
+        kind = WarmUpRequest if isinstance(value, dict) and "count" in value else StartRequest
+        found = (from_json if isinstance(value, str | bytes) else checked)(value, kind)
+        assert from_json(to_json(found), kind) == found
 
-    return attempt(DAMAGED_JOB | JSON | text, act, count, number, Tally())
+    return attempt(DAMAGED_STARTS | DAMAGED_WARM_UP | JSON | text, act, count, number, Tally())
 
 
 def fuzz_records(count: int, number: int) -> Tally:
-    """A record of a timeline is read or refused."""
+    """Check that a timeline record is decoded or rejected."""
     record = encode_record(WorkerId("w0"), [(0, -1, 1.0, 2.0, 0.0, 0), (3, 0, 2.0, 3.0, 1.0, 8)])
     head = st.builds(lambda value: json.dumps(value).encode() + b"\n" + b"\0" * 48, JSON)
     strategy = st.binary(max_size=200) | damaged(record) | head
@@ -164,7 +186,7 @@ def fuzz_records(count: int, number: int) -> Tally:
 
 
 def fuzz_settings(count: int, number: int) -> Tally:
-    """Settings, in all the ways they are written, are taken or refused."""
+    """Check that settings from every source are accepted or rejected."""
     text = st.text(st.characters(codec="utf-8"), max_size=30)
     name = st.sampled_from(NAMES) | text
     toml = st.builds(lambda k, v: f"{k} = {v}", name, text) | text | st.just("a = " + "[" * 5000)
@@ -183,7 +205,7 @@ def fuzz_settings(count: int, number: int) -> Tally:
             finally:
                 Path("shoal.toml").unlink()
         elif kind == "line":
-            resolve(assigned([given]))
+            resolve(parse_assignments([given]))
         elif kind == "store":
             parse_url(given)
         else:
@@ -201,7 +223,7 @@ def fuzz_settings(count: int, number: int) -> Tally:
 
 
 class Gateway:
-    """A gateway in a process of its own, whose sandboxes do nothing."""
+    """A gateway in a separate process, whose sandboxes do nothing."""
 
     def __init__(self, folder: Path) -> None:
         program = (
@@ -229,7 +251,7 @@ class Gateway:
         self.url = self._process.stdout.readline().strip()
 
     def memory(self) -> int:
-        """Bytes that its process has in memory, once nothing waits for a sandbox."""
+        """Return the memory of its process in bytes, once nothing waits for a sandbox."""
         platform = HttpPlatform(self.url, _TOKEN)
         deadline = time.monotonic() + _SECONDS
         while platform.status()["queued"] and time.monotonic() < deadline:
@@ -239,7 +261,7 @@ class Gateway:
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
         with self._process:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -252,11 +274,11 @@ def _judge(status: int, tally: Tally) -> None:
 
 
 def fuzz_jobs(count: int, number: int, url: str) -> Tally:
-    """Damaged invocations over HTTP."""
+    """Send damaged invocations over HTTP."""
     tally = Tally()
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=_SECONDS)
-    whole = st.tuples(st.sampled_from(["/job", "/warmup"]), JSON | st.lists(DAMAGED_JOB, max_size=2)
-                      | st.tuples(st.integers(-1, 3) | JSON, DAMAGED_JOB))  # fmt: skip
+    whole = st.tuples(st.sampled_from(["/job", "/fanout", "/warmup"]),
+                      JSON | DAMAGED_STARTS | DAMAGED_WARM_UP)  # fmt: skip
 
     def act(value: tuple[str, Any]) -> None:
         path, body = value
@@ -270,7 +292,7 @@ def fuzz_jobs(count: int, number: int, url: str) -> Tally:
 
 
 def fuzz_bytes(count: int, number: int, url: str) -> Tally:
-    """What is hardly HTTP: an answer below 500, or none."""
+    """Send what is hardly HTTP; the status must be below 500, if there is one."""
     tally = Tally()
     request = f"POST /job HTTP/1.1\r\nAuthorization: Bearer {_TOKEN}\r\nContent-Length: 2\r\n\r\n[]"
     parts = urlsplit(url)
@@ -288,7 +310,7 @@ def fuzz_bytes(count: int, number: int, url: str) -> Tally:
 
 
 def fuzz_interface(count: int, number: int, url: str) -> Tally:
-    """What schemathesis makes of the gateway's own description, fitting and not."""
+    """Send valid and invalid requests that schemathesis derives from the gateway's description."""
     import requests
     import schemathesis
     from schemathesis.generation.modes import GenerationMode
@@ -307,7 +329,7 @@ def fuzz_interface(count: int, number: int, url: str) -> Tally:
                 response = case.call(base_url=url, headers=given, session=session, timeout=_SECONDS)
             except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL,
                     UnicodeError):  # fmt: skip
-                return  # it can't be sent
+                return  # requests can't send it
             _judge(response.status_code, tally)
 
         plain = [operation for operation in operations if not operation.body]
@@ -325,7 +347,7 @@ def fuzz_interface(count: int, number: int, url: str) -> Tally:
 
 PARSERS: dict[str, Callable[[int, int], Tally]] = {
     "codec": fuzz_codec,
-    "envelope": fuzz_envelope,
+    "invocation": fuzz_invocation,
     "records": fuzz_records,
     "settings": fuzz_settings,
 }
@@ -338,7 +360,7 @@ DOORS: dict[str, Callable[[int, int, str], Tally]] = {
 
 @contextlib.contextmanager
 def gateway() -> Iterator[Gateway]:
-    """A gateway that ends with the block."""
+    """Run a gateway until the end of the block."""
     with tempfile.TemporaryDirectory() as folder:
         made = Gateway(Path(folder))
         try:
@@ -348,7 +370,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 def main() -> int:
-    """Fuzz everything and print what became of it."""
+    """Fuzz every target and print the outcomes."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--inputs", type=int, default=100_000, help="how many in all (100000)")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
@@ -366,7 +388,7 @@ def main() -> int:
     for name, fuzz in PARSERS.items():
         report(name, fuzz(args.inputs * SHARES[name] // 100, args.seed))
     with gateway() as made:
-        fuzz_jobs(max(20, args.inputs // 500), args.seed + 1, made.url)  # so that all is loaded
+        fuzz_jobs(max(20, args.inputs // 500), args.seed + 1, made.url)  # loads everything
         before = made.memory()
         for name, knock in DOORS.items():
             report(name, knock(args.inputs * SHARES[name] // 100, args.seed, made.url))

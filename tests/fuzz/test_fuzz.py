@@ -1,4 +1,4 @@
-"""A few seconds of what `make fuzz` does at length."""
+"""A few seconds of `make fuzz`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from fuzzing import DOORS, PARSERS, Gateway, gateway
 SEED = 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARSERS)
-def test_whatever_is_read_gives_a_result_or_an_error_of_shoal_s(name: str) -> None:
+def test_every_parser_returns_a_result_or_raises_a_shoal_error(name: str) -> None:
     tally = PARSERS[name](300, SEED)
     assert tally.inputs >= 300
     assert tally.crashes == []
@@ -26,8 +27,8 @@ def fuzzed() -> Iterator[Gateway]:
 
 @pytest.mark.real
 @pytest.mark.parametrize("name", DOORS)
-@pytest.mark.filterwarnings("default")  # schemathesis warns of what it needs itself
-def test_whatever_comes_over_http_is_not_the_gateway_s_mistake(fuzzed: Gateway, name: str) -> None:
+@pytest.mark.filterwarnings("default")  # schemathesis uses deprecated features itself
+def test_no_http_input_causes_a_server_error(fuzzed: Gateway, name: str) -> None:
     if name == "interface" and importlib.util.find_spec("schemathesis") is None:
         pytest.skip("it needs the extra fuzz")
     tally = DOORS[name](50, SEED, fuzzed.url)

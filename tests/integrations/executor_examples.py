@@ -1,4 +1,4 @@
-"""Functions that workers find by their names."""
+"""Functions that workers import by name."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def die(number: int) -> int:
 
 
 def note(folder: str, name: str) -> str:
-    """Leave a trace."""
+    """Append a line to a file."""
     Path(folder, name).touch()
     return name
 
 
 def wait_for(folder: str, name: str, seconds: float = 60) -> bool:
-    """Wait until a file is there."""
+    """Wait until a file exists."""
     until = time.monotonic() + seconds
     while not Path(folder, name).exists():
         if time.monotonic() > until:
@@ -45,14 +45,14 @@ def note_and_wait_for(folder: str, mine: str, other: str) -> bool:
 
 
 class Stubborn:
-    """Can be pickled, and not unpickled."""
+    """A value that can be pickled but not unpickled."""
 
     def __reduce__(self) -> Any:
         return divide, (1, 0)
 
 
 class Finicky(Exception):
-    """Can be pickled, and not unpickled."""
+    """A value that can be pickled but not unpickled."""
 
     def __init__(self, one: int, other: int) -> None:
         super().__init__(f"{one} and {other}")
@@ -71,7 +71,7 @@ def unpicklable() -> Any:
 
 
 class Held:
-    """A result that can be referred to weakly."""
+    """A result that supports weak references."""
 
     def __init__(self, number: int) -> None:
         self.number = number

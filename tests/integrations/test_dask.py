@@ -1,4 +1,4 @@
-"""Dask's collections on Shoal's workers: the values, the errors, the callbacks."""
+"""Dask collections on Shoal's workers: values, errors and callbacks."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_the_scheduler_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stdout == "True\n"
 
 
-def test_tables_are_shuffled_by_tasks() -> None:
+def test_data_frames_are_shuffled_by_tasks() -> None:
     assert dask.config.get("dataframe.shuffle.method") == "tasks"
     shuffled = dd.from_pandas(frame(), npartitions=4).shuffle("key")
     parts = dask.compute(*shuffled.to_delayed(), scheduler="shoal")
-    homes = [set(part.key) for part in parts]
-    assert sum(map(len, homes)) == len(set().union(*homes)) == 7
+    keys = [set(part.key) for part in parts]
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 7
 
 
 def test_the_users_exception_is_raised() -> None:
@@ -129,12 +129,12 @@ def test_options_reach_dask(tmp_path: Path) -> None:
     assert (record.configuration, record.workers) == ("512 MB", 1)
 
 
-def test_the_number_of_workers_is_dasks() -> None:
+def test_dasks_number_of_workers_is_used() -> None:
     pids = [process() for _ in range(6)]
     assert len(set(dask.compute(*pids, scheduler="shoal", num_workers=1))) == 1
 
 
-def test_retries_are_annotated(tmp_path: Path) -> None:
+def test_retries_come_from_annotations(tmp_path: Path) -> None:
     def flaky(folder: Path) -> int:
         tries = len(list(folder.iterdir()))
         (folder / str(tries)).touch()
@@ -179,7 +179,7 @@ def test_the_profiler_has_the_workers_times() -> None:
     assert all(result.end_time <= last.start_time for result in by_key.values())
 
 
-def test_callbacks_that_want_values_get_them() -> None:
+def test_callbacks_that_need_values_get_them() -> None:
     seen: list[Any] = []
 
     def posttask(key: Any, value: Any, dsk: Any, state: Any, worker: Any) -> None:
@@ -200,7 +200,7 @@ def test_callbacks_that_want_values_get_them() -> None:
     assert len(profiler.results) == 1
 
 
-def test_callbacks_are_told_of_a_failure() -> None:
+def test_callbacks_are_notified_of_a_failure() -> None:
     ends: list[bool] = []
     with (
         Callback(finish=lambda dsk, state, failed: ends.append(failed)),

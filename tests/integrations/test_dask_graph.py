@@ -1,4 +1,4 @@
-"""A graph of Dask's becomes outputs of Shoal's: which tasks, under which names, wired how."""
+"""A Dask graph becomes Shoal outputs: which tasks, with which names and wiring."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ def test_outputs_go_into_nested_arguments() -> None:
     ]
 
 
-def test_tasks_in_a_row_become_one() -> None:
+def test_chained_tasks_are_fused() -> None:
     graph = {"a": (neg, 1), "b": (neg, "a"), "c": (neg, "b"), "d": (add, "c", "c")}
     assert names(converted(graph, "d")) == ["a-b-c-d#0"]
     assert names(converted(graph, "d", each=True)) == ["a#0", "b#0", "c#0", "d#0"]
 
 
-def test_what_is_asked_for_isnt_fused_away() -> None:
+def test_requested_keys_are_not_fused_away() -> None:
     graph = {"a": (neg, 1), "b": (neg, "a"), "c": (neg, "b")}
     assert names(converted(graph, "b", "c")) == ["a-b#0", "c#0"]
 
 
-def test_an_output_that_two_take_isnt_fused_away() -> None:
+def test_an_output_with_two_consumers_is_not_fused_away() -> None:
     graph = {"a": (neg, 1), "b": (neg, "a"), "c": (neg, "a"), "d": (add, "b", "c")}
     assert names(converted(graph, "d")) == ["a#0", "b#0", "c#0", "d#0"]
 
@@ -100,7 +100,7 @@ def test_a_chain_passes_aliases_and_data() -> None:
     assert output.task.function(*output.args) == 4
 
 
-def test_the_task_that_puts_the_result_together_is_left_to_the_client() -> None:
+def test_the_final_assembly_is_left_to_the_client() -> None:
     graph = {"a-1": (neg, 1), "b-1": (neg, 2), "finalize-1": (max, ["a-1", "b-1"])}
     conversion = converted(graph, "finalize-1")
     assert names(conversion) == ["a#0", "b#0"]
@@ -140,8 +140,8 @@ def test_the_fingerprint_is_the_same_in_every_process() -> None:
     assert len(seen) == 1
 
 
-def test_inputs_of_fused_tasks_stand_in_the_order_of_their_use() -> None:
-    for number in range(20):  # Dask sorts them by hash, so each time otherwise
+def test_inputs_of_fused_tasks_are_in_the_order_of_their_use() -> None:
+    for number in range(20):  # Dask sorts them by hash, so differently each time
         sources = [f"{name}{number}" for name in ("x", "y", "z")]
         graph: dict[Any, Any] = {key: Task(key, neg, 1) for key in sources}
         inner = Task("inner", max, *map(TaskRef, sources))
@@ -150,7 +150,7 @@ def test_inputs_of_fused_tasks_stand_in_the_order_of_their_use() -> None:
         assert [arg.task.name for arg in output.args[-3:]] == sources
 
 
-def test_other_data_have_the_same_fingerprint() -> None:
+def test_different_data_have_the_same_fingerprint() -> None:
     def fingerprint(size: int) -> str:
         found: list[str] = []
 
@@ -184,7 +184,7 @@ def test_annotations_become_resources_and_retries() -> None:
     }
 
 
-def test_resources_that_no_worker_has_are_refused() -> None:
+def test_resources_that_no_worker_has_are_rejected() -> None:
     with pytest.raises(UsageError, match="GPU"):
         converted({"a": (neg, 1)}, "a", annotations={"resources": {"a": {"GPU": 1}}})
 
@@ -202,18 +202,19 @@ def test_annotations_of_delayed_reach_the_graph() -> None:
     assert list(seen[0]["retries"].values()) == [2]
 
 
-def test_missing_keys_are_told_as_dask_tells_them() -> None:
+def test_missing_keys_raise_the_same_error_as_in_dask() -> None:
     with pytest.raises(KeyError, match="y"):
         converted({"x": 1}, "y")
     with pytest.raises(ValueError, match="Missing dependency y for dependents"):
         converted({"x": Task("x", neg, TaskRef("y"))}, "x")
 
 
-def test_cycles_are_found() -> None:
+def test_cycles_are_an_error() -> None:
     with pytest.raises(RuntimeError, match="Cycle detected in Dask"):
         converted({"x": (neg, "y"), "y": (neg, "x")}, "x")
 
 
+@pytest.mark.slow
 def test_a_long_chain_is_converted() -> None:
     graph: dict[Any, Any] = {0: Task(0, neg, 1)}
     graph |= {i: Task(i, neg, TaskRef(i - 1)) for i in range(1, 20_000)}

@@ -54,7 +54,7 @@ def executor(session: Session) -> Iterator[ShoalExecutor]:
         yield executor
 
 
-# What comes back.
+# Results.
 
 
 def test_history_knows_a_call_by_where_its_function_is_defined() -> None:
@@ -78,14 +78,14 @@ def test_a_thousand_calls_are_a_few_runs(
     executor: ShoalExecutor, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    submit = session.submit
+    run_here = session.run_here
 
     def counted(*outputs: Any, **options: Any) -> Any:
         sizes.append(len(outputs))
-        return submit(*outputs, **options)
+        return run_here(*outputs, **options)
 
     executor.submit(add, 1).result(PATIENCE)
-    monkeypatch.setattr(session, "submit", counted)
+    monkeypatch.setattr(session, "run_here", counted)
     futures = [executor.submit(add, number) for number in range(1000)]
     assert [future.result(PATIENCE) for future in futures] == list(range(1000))
     assert sum(sizes) == 1000
@@ -100,7 +100,7 @@ def test_map_keeps_the_order(executor: ShoalExecutor, chunksize: int) -> None:
         executor.map(add, [1], chunksize=0)
 
 
-def test_large_arrays_go_and_come(executor: ShoalExecutor) -> None:
+def test_large_arrays_are_passed_and_returned(executor: ShoalExecutor) -> None:
     array = np.arange(500_000.0)
     futures = [executor.submit(np.multiply, array, factor) for factor in (2, 3)]
     for factor, future in zip((2, 3), futures, strict=True):
@@ -110,7 +110,7 @@ def test_large_arrays_go_and_come(executor: ShoalExecutor) -> None:
 def test_a_future_is_done_as_soon_as_its_own_call_is(
     executor: ShoalExecutor, tmp_path: Path
 ) -> None:
-    """The short ones, known as such, are taken together with one that waits."""
+    """The short calls, known to be short, share a batch with one that waits."""
     for _ in range(2):
         executor.submit(wait_for, str(tmp_path), "", 1).result(PATIENCE)
     slow = [executor.submit(wait_for, str(tmp_path), "gate") for _ in range(2)]
@@ -124,7 +124,7 @@ def test_a_future_is_done_as_soon_as_its_own_call_is(
     assert [*as_completed([*slow, *queued], PATIENCE)]
 
 
-# What goes wrong.
+# Failures.
 
 
 def test_an_exception_comes_with_the_remote_traceback_as_its_cause(
@@ -153,7 +153,7 @@ def test_the_first_exception_can_be_waited_for(executor: ShoalExecutor, tmp_path
     assert waiting.result(PATIENCE)
 
 
-def test_what_cannot_travel_fails_alone(executor: ShoalExecutor) -> None:
+def test_an_unpicklable_call_fails_alone(executor: ShoalExecutor) -> None:
     good = executor.submit(add, 1)
     with pytest.raises(NotPicklable, match="a call of 'add'"):
         executor.submit(add, threading.Lock()).result(PATIENCE)
@@ -169,7 +169,7 @@ def test_what_cannot_travel_fails_alone(executor: ShoalExecutor) -> None:
 
 
 def test_a_call_that_ends_its_worker_fails_alone(executor: ShoalExecutor, tmp_path: Path) -> None:
-    """The calls that are taken with it are expected to be short, and are run again."""
+    """The other calls of its batch are expected to be short, and run again."""
     executor._expected[f"{die.__module__}.die"] = 0.0
     executor._expected[f"{add.__module__}.add"] = 0.0
     gates = [executor.submit(wait_for, str(tmp_path), "gate") for _ in range(2)]
@@ -183,7 +183,7 @@ def test_a_call_that_ends_its_worker_fails_alone(executor: ShoalExecutor, tmp_pa
     assert all(gate.result(PATIENCE) for gate in gates)
 
 
-def test_timeouts_of_those_who_wait_are_kept(executor: ShoalExecutor, tmp_path: Path) -> None:
+def test_timeouts_of_waiting_callers_are_honoured(executor: ShoalExecutor, tmp_path: Path) -> None:
     future = executor.submit(wait_for, str(tmp_path), "gate")
     with pytest.raises(TimeoutError):
         future.result(0.05)
@@ -193,13 +193,11 @@ def test_timeouts_of_those_who_wait_are_kept(executor: ShoalExecutor, tmp_path: 
     assert future.result(PATIENCE)
 
 
-# Order, and ends.
+# Order and shutdown.
 
 
-def test_as_many_calls_run_at_once_as_there_are_workers(
-    executor: ShoalExecutor, tmp_path: Path
-) -> None:
-    """Each waits for a sign of the other."""
+def test_calls_run_concurrently_on_all_workers(executor: ShoalExecutor, tmp_path: Path) -> None:
+    """Each waits for a signal of the other."""
     pair = [
         executor.submit(note_and_wait_for, str(tmp_path), *names)
         for names in (("one", "other"), ("other", "one"))
@@ -207,7 +205,9 @@ def test_as_many_calls_run_at_once_as_there_are_workers(
     assert [future.result(PATIENCE) for future in pair] == [True, True]
 
 
-def test_what_has_not_begun_can_be_cancelled(executor: ShoalExecutor, tmp_path: Path) -> None:
+def test_a_call_that_has_not_started_can_be_cancelled(
+    executor: ShoalExecutor, tmp_path: Path
+) -> None:
     begun = [executor.submit(wait_for, str(tmp_path), "gate") for _ in range(2)]
     assert eventually(lambda: all(future.running() for future in begun))
     queued = [executor.submit(note, str(tmp_path), f"queued {number}") for number in range(3)]
@@ -239,7 +239,7 @@ def test_the_end_of_the_block_waits_for_all_calls(session: Session, tmp_path: Pa
         executor.submit(add, 1)
 
 
-def test_shutdown_can_cancel_what_has_not_begun(session: Session, tmp_path: Path) -> None:
+def test_shutdown_can_cancel_calls_that_have_not_started(session: Session, tmp_path: Path) -> None:
     executor = ShoalExecutor(1, session=session)
     begun = executor.submit(wait_for, str(tmp_path), "gate")
     assert eventually(begun.running)
@@ -250,7 +250,7 @@ def test_shutdown_can_cancel_what_has_not_begun(session: Session, tmp_path: Path
     assert begun.result(PATIENCE)
 
 
-def test_killing_its_workers_ends_what_is_under_way(session: Session, tmp_path: Path) -> None:
+def test_killing_the_workers_ends_running_calls(session: Session, tmp_path: Path) -> None:
     executor = ShoalExecutor(1, session=session)
     begun = executor.submit(wait_for, str(tmp_path), "never")
     queued = executor.submit(add, 1)
@@ -280,7 +280,7 @@ def test_the_end_of_the_session_breaks_the_executor(tmp_path: Path) -> None:
     executor.shutdown()
 
 
-def test_a_script_s_functions_run_and_its_end_waits_for_them(tmp_path: Path) -> None:
+def test_a_scripts_functions_run_and_its_exit_waits_for_them(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
@@ -306,7 +306,7 @@ def test_a_script_s_functions_run_and_its_end_waits_for_them(tmp_path: Path) -> 
     assert sorted(done.stdout.split()) == ["0", "1", "2", "3"]
 
 
-def test_it_takes_at_least_one_worker(session: Session) -> None:
+def test_max_workers_must_be_at_least_one(session: Session) -> None:
     with pytest.raises(ValueError, match="max_workers must be greater than 0"):
         ShoalExecutor(0, session=session)
 
@@ -316,7 +316,7 @@ def _freed(reference: weakref.ref[Any]) -> bool:
     return reference() is None
 
 
-def test_a_result_that_was_taken_out_and_dropped_is_freed(executor: ShoalExecutor) -> None:
+def test_a_result_that_was_retrieved_and_dropped_is_freed(executor: ShoalExecutor) -> None:
     for result in executor.map(Held, range(10)):
         freed = weakref.ref(result)
         del result

@@ -34,13 +34,13 @@ def test_calls_run_on_workers_in_order() -> None:
     assert os.getpid() not in Parallel()(delayed(os.getpid)() for _ in range(3))
 
 
-def test_all_workers_are_used_unless_told_otherwise(tmp_path: Path) -> None:
+def test_all_workers_are_used_by_default(tmp_path: Path) -> None:
     assert joblib.effective_n_jobs() == 2
     names = (("one", "other"), ("other", "one"))
     assert all(Parallel()(delayed(note_and_wait_for)(str(tmp_path), *pair) for pair in names))
 
 
-def test_results_can_be_taken_as_they_come(tmp_path: Path) -> None:
+def test_results_can_be_taken_as_they_complete(tmp_path: Path) -> None:
     calls = [("gate", 60), ("", 1)]
     found = Parallel(return_as="generator_unordered")(
         delayed(wait_for)(str(tmp_path), *call) for call in calls
@@ -51,7 +51,7 @@ def test_results_can_be_taken_as_they_come(tmp_path: Path) -> None:
 
 
 def test_an_exception_is_raised_and_the_backend_can_be_used_again(tmp_path: Path) -> None:
-    """What was under way is ended: it would have waited for long."""
+    """The running calls are ended, which would have waited for a long time."""
     with Parallel() as parallel:
         with pytest.raises(ZeroDivisionError):
             parallel(
@@ -61,12 +61,12 @@ def test_an_exception_is_raised_and_the_backend_can_be_used_again(tmp_path: Path
         assert parallel(delayed(add)(number) for number in range(3)) == [0, 1, 2]
 
 
-def test_a_timeout_is_kept(tmp_path: Path) -> None:
+def test_a_timeout_is_honoured(tmp_path: Path) -> None:
     with pytest.raises(joblib.parallel.TimeoutError):
         Parallel(timeout=0.2)(delayed(wait_for)(str(tmp_path), "never") for _ in range(2))
 
 
-def test_large_arrays_go_and_come() -> None:
+def test_large_arrays_are_passed_and_returned() -> None:
     array = np.arange(300_000.0)
     for factor, found in enumerate(Parallel()(delayed(np.multiply)(array, n) for n in range(3))):
         assert np.array_equal(found, array * factor)
@@ -81,13 +81,13 @@ def test_calls_can_be_nested(backend: str | None) -> None:
     assert Parallel()(delayed(nested)(backend) for _ in range(2)) == [[0, 1, 2]] * 2
 
 
-def test_a_task_may_use_the_backend_which_runs_its_calls_one_after_the_other(
+def test_within_a_task_the_backend_runs_calls_sequentially(
     session: Session,
 ) -> None:
     assert session.compute(task(nested)("shoal")) == [[0, 1, 2]]
 
 
-def test_what_is_not_understood_is_refused(session: Session) -> None:
+def test_unknown_options_are_rejected(session: Session) -> None:
     with pytest.raises(UsageError, match="no initializer"):
         Parallel(initializer=add)(delayed(add)(1) for _ in range(2))
     with (
@@ -97,7 +97,7 @@ def test_what_is_not_understood_is_refused(session: Session) -> None:
         Parallel(n_jobs=2)(delayed(add)(1) for _ in range(2))
 
 
-def test_without_joblib_the_extra_is_named() -> None:
+def test_without_joblib_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['joblib'] = None; import shoal.joblib"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False

@@ -1,4 +1,4 @@
-"""What costs of a run to come are drawn from: levels, paces and deviations of runs before it."""
+"""Costs of a future run are drawn from the levels, paces and deviations of earlier runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def of_task(number: int) -> Kin:
 
 
 def learnt(took: dict[Kin, list[float]]) -> tuple[Draws, dict[Kin, list[Value]]]:
-    """What is known after each thing has taken so long in run after run."""
+    """Learn from runs in which each cost took so long."""
     draws = Draws()
     values: dict[Kin, list[Value]] = {}
     for kin, seconds in took.items():
@@ -40,7 +40,7 @@ def noisy(level: float, deviation: float, seed: int) -> list[float]:
     return [level * exp(rng.gauss(0.0, deviation)) for _ in range(RUNS)]
 
 
-def test_what_namesakes_differ_by_for_chance_is_not_believed() -> None:
+def test_chance_differences_between_tasks_of_one_name_are_ignored() -> None:
     draws, values = learnt({of_task(n): noisy(1.0, 0.3, n) for n in range(20)})
     found = [median([each.amount for each in values[of_task(n)]]) for n in range(20)]
     believed = [median(drawn(draws, values, of_task(n))) for n in range(20)]
@@ -48,13 +48,13 @@ def test_what_namesakes_differ_by_for_chance_is_not_believed() -> None:
     assert max(believed) / min(believed) < 1.25
 
 
-def test_namesakes_that_really_differ_stay_apart() -> None:
+def test_tasks_of_one_name_that_really_differ_stay_apart() -> None:
     draws, values = learnt({of_task(n): noisy(1.0 + n, 0.05, n) for n in range(20)})
     for number in (0, 9, 19):
         assert abs(median(drawn(draws, values, of_task(number))) / (1.0 + number) - 1) < 0.08
 
 
-def test_slow_runs_are_drawn_for_all_tasks_at_once() -> None:
+def test_slow_runs_are_drawn_for_all_tasks_together() -> None:
     paces = [0.7, 0.85, 1.0, 1.2, 1.4]
     draws, values = learnt({of_task(n): list(paces) for n in range(20)})
     runs = [[draws.of_run(seed)(values[of_task(n)], of_task(n)) for n in (1, 2)] for seed in (0, 1)]
@@ -72,7 +72,7 @@ def test_messages_are_not_slow_because_tasks_were() -> None:
     assert max(tasks) / min(tasks) > 3
 
 
-def test_a_task_may_have_the_name_of_something_else() -> None:
+def test_a_task_may_be_named_like_another_kind_of_cost() -> None:
     def named(number: int) -> Kin:
         return Kin(TASKS, MESSAGE.peers, (number, None))
 
@@ -84,7 +84,7 @@ def test_a_task_may_have_the_name_of_something_else() -> None:
     assert 0.7 < median(drawn(draws, values, named(0))) < 1.4
 
 
-def test_threads_that_ask_at_once_are_told_the_same() -> None:
+def test_concurrent_threads_get_the_same_answer() -> None:
     took = {of_task(n): noisy(1.0 + n, 0.3, n) for n in range(50)}
     alone = drawn(*learnt(took), of_task(7), 5)
     before = sys.getswitchinterval()
@@ -99,11 +99,11 @@ def test_threads_that_ask_at_once_are_told_the_same() -> None:
         sys.setswitchinterval(before)
 
 
-def test_a_single_sample_is_what_is_drawn() -> None:
+def test_a_single_sample_is_drawn_unchanged() -> None:
     draws, values = learnt({of_task(0): [2.0]})
     assert set(drawn(draws, values, of_task(0), 10)) == {2.0}
 
 
-def test_what_has_always_cost_nothing_costs_nothing() -> None:
+def test_a_cost_that_was_always_zero_stays_zero() -> None:
     draws = Draws()
     assert draws.of_run(0)([Value(0.0, 0)], MESSAGE) == 0.0

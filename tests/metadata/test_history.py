@@ -1,4 +1,4 @@
-"""Runs are filed, found, and make room for others."""
+"""Runs are recorded, found, and make room for others."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from shoal.metadata.history import (
     History,
     Imported,
     RunRecord,
-    exported,
+    export_runs,
     import_runs,
 )
 from shoal.metadata.remote import RedisHistory
-from shoal.metadata.samples import distilled
+from shoal.metadata.samples import encode_samples
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.types import Resources, RunId, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 w0, w1 = WorkerId("w0"), WorkerId("w1")
 TASKS = [TaskId("clean#1"), TaskId("größe#1")]
-NOTHING = distilled(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
+NOTHING = encode_samples(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
 
 
 Opened = Callable[..., History]
@@ -49,7 +49,7 @@ def _on_server(url: str) -> Iterator[Opened]:
 
 @pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.real)])
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
-    """Opens the history, as each client does for itself."""
+    """A function that opens the history, as each client does."""
     if request.param == "sqlite":
         yield from _in_files(tmp_path)
     else:
@@ -70,25 +70,25 @@ def record(
 
 
 def file(history: History, filed: RunRecord, records: Sequence[bytes]) -> None:
-    """File a run that taught nothing."""
+    """Record a run without samples."""
     history.file(FiledRun(filed, TASKS, records, NOTHING))
 
 
-def test_run_that_was_filed_is_found_as_it_was(history: History) -> None:
+def test_a_recorded_run_is_found_unchanged(history: History) -> None:
     filed = replace(record("1115-a"), outcome="task 'a' failed: ValueError: größe")
     file(history, filed, [])
     assert history.find("1115-a") == filed
     assert history.runs() == [filed]
 
 
-def test_latest_runs_come_first_and_no_more_than_asked_for(history: History) -> None:
+def test_the_latest_runs_come_first_up_to_the_limit(history: History) -> None:
     for number in (3, 1, 4, 0, 2):
         file(history, record(f"r{number}", started=number), [])
     assert [found.run for found in history.runs()] == ["r4", "r3", "r2", "r1", "r0"]
     assert [found.run for found in history.runs(most=2)] == ["r4", "r3"]
 
 
-def test_namesakes_that_are_defined_elsewhere_are_kept_apart(opened: Opened) -> None:
+def test_workflows_of_one_name_but_another_origin_are_kept_apart(opened: Opened) -> None:
     history = opened(kept=2)
     for number in range(6):
         filed = replace(record(f"r{number}", started=number), key=f"/{number % 2}.py:flow")
@@ -102,9 +102,9 @@ def test_namesakes_that_are_defined_elsewhere_are_kept_apart(opened: Opened) -> 
     assert [found.run for found in history.runs()] == ["r5", "r3"]
 
 
-def test_exported_run_of_the_time_before_keys_goes_by_its_name(history: History) -> None:
+def test_an_exported_run_without_a_key_is_known_by_its_name(history: History) -> None:
     file(history, record("r0"), [])
-    (line,) = exported(history)
+    (line,) = export_runs(history)
     found = json.loads(line)
     del found["record"]["key"]
     history.clear()
@@ -112,7 +112,7 @@ def test_exported_run_of_the_time_before_keys_goes_by_its_name(history: History)
     assert history.keys() == ["flow"]
 
 
-def test_runs_of_one_name_can_be_asked_for(history: History) -> None:
+def test_runs_of_one_name_can_be_listed(history: History) -> None:
     for number in range(6):
         name = f"flow {number % 2}"
         file(history, record(f"r{number}", name=name, started=number), [])
@@ -139,7 +139,7 @@ def test_runs_are_counted_by_name_and_fingerprint(history: History) -> None:
     assert history.count("b", "g") == 0
 
 
-def test_run_is_found_by_an_unambiguous_beginning(history: History) -> None:
+def test_a_run_is_found_by_an_unambiguous_prefix(history: History) -> None:
     for run in ("1115-0930-aa", "1115-0931-bb", "1116-0930-cc"):
         file(history, record(run), [])
     assert history.find("1116").run == "1116-0930-cc"
@@ -148,7 +148,7 @@ def test_run_is_found_by_an_unambiguous_beginning(history: History) -> None:
 
 
 @pytest.mark.parametrize("run", ["1115", "", "1117", "0930", "1115-0930-aa-more", "%", "1115_0930"])
-def test_run_that_is_not_there_or_ambiguous_is_unknown(history: History, run: str) -> None:
+def test_a_missing_or_ambiguous_run_is_unknown(history: History, run: str) -> None:
     for filed in ("1115-0930-aa", "1115-0931-bb"):
         file(history, record(filed), [])
     with pytest.raises(UnknownRun) as caught:
@@ -156,7 +156,7 @@ def test_run_that_is_not_there_or_ambiguous_is_unknown(history: History, run: st
     assert caught.value.run == run
 
 
-def test_run_whose_id_is_the_beginning_of_another_is_found(history: History) -> None:
+def test_a_run_whose_id_is_a_prefix_of_another_is_found(history: History) -> None:
     for filed in ("r10", "r1", "r11"):
         file(history, record(filed), [])
     assert history.find("r1").run == "r1"
@@ -193,7 +193,7 @@ def test_timelines_of_runs_are_kept_apart(history: History) -> None:
         assert span.seconds == number
 
 
-def test_run_that_is_filed_again_counts_once(history: History) -> None:
+def test_a_run_that_is_recorded_again_counts_once(history: History) -> None:
     rows = [encode_record(w0, [(3, 0, 1000.0, 1001.0, 0.0, 0)])]
     file(history, record("r1"), rows)
     file(history, replace(record("r1"), outcome="cancelled"), rows)
@@ -223,7 +223,7 @@ def test_runs_of_a_rare_shape_or_configuration_are_kept_longer(opened: Opened) -
     assert [found.run for found in history.runs()] == ["r8", "r7", "r6", "large", "rare"]
 
 
-def test_of_shapes_that_are_as_common_the_oldest_run_makes_room(opened: Opened) -> None:
+def test_among_equally_common_shapes_the_oldest_run_makes_room(opened: Opened) -> None:
     history = opened(kept=4)
     for number, fingerprint in enumerate("gfgf"):
         file(history, record(f"r{number}", fingerprint=fingerprint, started=9 - number), [])
@@ -246,7 +246,7 @@ def test_fewer_runs_are_kept_once_fewer_are_allowed(opened: Opened) -> None:
     assert [found.run for found in many.runs()] == ["r9", "r8", "r7"]
 
 
-def test_everything_of_a_record_is_kept(history: History) -> None:
+def test_every_field_of_a_record_is_kept(history: History) -> None:
     filed = replace(
         record("r1"), configuration="2048 MB", planning=0.25, sla="95 %", predicted=1.25,
         quality={"execute": 0.125, "start": 2.0},
@@ -256,7 +256,7 @@ def test_everything_of_a_record_is_kept(history: History) -> None:
     assert history.runs(key="flow") == [filed]
 
 
-def test_names_are_those_of_the_runs_that_are_kept(history: History) -> None:
+def test_only_names_of_kept_runs_are_listed(history: History) -> None:
     assert history.keys() == []
     for number, name in enumerate(["a", "größe: [x]", "a:shapes", "a", "100 %"]):
         file(history, record(f"r{number}", name=name, started=number), [])
@@ -267,7 +267,7 @@ def test_names_are_those_of_the_runs_that_are_kept(history: History) -> None:
     assert history.keys() == ["100 %", "a:shapes", "größe: [x]", "a"]
 
 
-def test_run_that_is_filed_again_under_another_name_leaves_the_first(history: History) -> None:
+def test_a_run_recorded_again_under_another_name_leaves_the_old_one(history: History) -> None:
     file(history, record("r1", name="a"), [])
     file(history, record("r1", name="b", fingerprint="g"), [])
     assert history.runs(key="a") == []
@@ -277,17 +277,17 @@ def test_run_that_is_filed_again_under_another_name_leaves_the_first(history: Hi
 
 
 def taught(seconds: float) -> bytes:
-    """A block that tells of a message that took so long."""
+    """Return a block with a sample of a message that took so long."""
     spans = (Span("deliver", w0, None, 0.0, seconds),)
     workers = {w0: Resources(2048)}
-    return distilled(Workflow({}, {}, ()), workers, Timeline(spans, seconds), {})
+    return encode_samples(Workflow({}, {}, ()), workers, Timeline(spans, seconds), {})
 
 
 def delivered(history: History, name: str) -> list[float]:
     return [sample.seconds for block in history.samples(name) for sample in block.samples]
 
 
-def test_samples_are_of_the_latest_runs_of_each_shape(history: History) -> None:
+def test_samples_come_from_the_latest_runs_of_each_shape(history: History) -> None:
     assert history.samples("flow") == []
     for number in range(READ + 5):
         filed = record(f"f{number}", started=number)
@@ -302,7 +302,7 @@ def test_samples_are_of_the_latest_runs_of_each_shape(history: History) -> None:
     assert delivered(history, "other") == [9]
 
 
-def test_runs_of_a_name_or_all_are_forgotten(history: History) -> None:
+def test_runs_of_a_name_or_all_can_be_deleted(history: History) -> None:
     rows = [encode_record(w0, [(3, 0, 1000.0, 1001.0, 0.0, 0)])]
     for number in range(6):
         file(history, record(f"r{number}", name=f"flow {number % 2}", started=number), rows)
@@ -321,14 +321,14 @@ def test_runs_of_a_name_or_all_are_forgotten(history: History) -> None:
     assert [found.run for found in history.runs()] == ["r1"]
 
 
-def test_history_is_there_when_it_is_opened_again(opened: Opened) -> None:
+def test_history_survives_reopening(opened: Opened) -> None:
     first = opened()
     file(first, record("r1"), [])
     first.close()
     assert opened().runs() == [record("r1")]
 
 
-def test_clients_may_file_at_once(opened: Opened) -> None:
+def test_clients_can_record_concurrently(opened: Opened) -> None:
     histories = [opened(kept=12), opened(kept=12)]
     together = threading.Barrier(8)
     errors: list[BaseException] = []
@@ -352,7 +352,7 @@ def test_clients_may_file_at_once(opened: Opened) -> None:
     assert [histories[1].count(f"flow {number}", "f") for number in range(4)] == [12] * 4
 
 
-def test_runs_go_from_one_history_to_another(opened: Opened, tmp_path: Path) -> None:
+def test_runs_can_be_moved_between_histories(opened: Opened, tmp_path: Path) -> None:
     history = opened()
     rows = [encode_record(w0, [(3, 0, 1000.0, 1001.0, 0.0, 0)]), encode_record(w1, [])]
     for number in range(4):
@@ -361,25 +361,25 @@ def test_runs_go_from_one_history_to_another(opened: Opened, tmp_path: Path) -> 
             predicted=1.0, quality={"execute": 0.5}, configuration="größe",
         )  # fmt: skip
         history.file(FiledRun(filed, TASKS, rows, taught(number + 1.0)))
-    lines = list(exported(history))
-    assert list(exported(history, "flow 1")) == [lines[1], lines[3]]
+    lines = list(export_runs(history))
+    assert list(export_runs(history, "flow 1")) == [lines[1], lines[3]]
     with closing(SqliteHistory(tmp_path / "other")) as other:
         assert import_runs(other, lines, tmp_path) == Imported(runs=4, new=4, kept=4)
         before, after = history.runs(), other.runs()
         assert before == after
         assert [history.load(run) for run in before] == [other.load(run) for run in after]
-        assert list(exported(other)) == lines
+        assert list(export_runs(other)) == lines
         history.clear()
-        assert import_runs(history, exported(other), tmp_path).new == 4
-        assert import_runs(history, exported(other), tmp_path).new == 0
-    assert list(exported(history)) == lines
+        assert import_runs(history, export_runs(other), tmp_path).new == 4
+        assert import_runs(history, export_runs(other), tmp_path).new == 0
+    assert list(export_runs(history)) == lines
     assert delivered(history, "flow 1") == [4.0, 2.0]
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "7", '{"record": {}}', '{"record": {"x": 1}}'])
-def test_of_lines_that_are_damaged_nothing_is_filed(history: History, damage: str) -> None:
+def test_nothing_is_imported_from_damaged_lines(history: History, damage: str) -> None:
     file(history, record("r1"), [])
-    lines = [*exported(history), damage]
+    lines = [*export_runs(history), damage]
     history.clear()
     with pytest.raises(UsageError, match=r"runs\.jsonl, line 2: not an exported run"):
         import_runs(history, lines, Path("runs.jsonl"))

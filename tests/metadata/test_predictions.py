@@ -1,4 +1,4 @@
-"""Predictions are learnt from samples: near ones, of the same resources, never optimistic."""
+"""Predictions are learnt from samples of similar size and the same resources, never optimistic."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_drawn import examples
 from shoal import Percentile, Resources, task
 from shoal.metadata.predictions import (
     ENOUGH,
@@ -52,7 +53,7 @@ def other(kind: str, seconds: float, nbytes: int = 0, resources: Resources = SMA
 
 
 def learnt(*runs: list[Sample], fingerprint: str | None = None) -> LearntPredictions:
-    """What runs of this shape, the latest first, teach."""
+    """Learn from runs of this shape, the latest first."""
     shape = WORKFLOW.fingerprint() if fingerprint is None else fingerprint
     return LearntPredictions(WORKFLOW, [Samples(shape, list(run)) for run in runs], DefaultCosts())
 
@@ -62,7 +63,7 @@ def seconds_of(predictions: LearntPredictions, nbytes: int = 0, **options: Any) 
     return predictions.at(options.get("sla", "median")).execution(FIRST, nbytes, resources)
 
 
-def test_without_history_defaults_are_used_and_said_to_be() -> None:
+def test_without_history_defaults_are_used_and_labelled_as_such() -> None:
     costs = DefaultCosts()
     assert costs.basis == "no history"
     assert costs.at(Percentile(99)).execution(FIRST, 0, SMALL) > 0
@@ -70,7 +71,7 @@ def test_without_history_defaults_are_used_and_said_to_be() -> None:
     assert costs.transfer("save", 10**9, SMALL) > costs.transfer("save", 10**6, SMALL)
 
 
-def test_what_no_run_has_shown_is_taken_from_the_defaults() -> None:
+def test_costs_without_samples_come_from_the_defaults() -> None:
     costs = learnt([execution(2.0)]).at("median")
     assert costs.startup(SMALL, warm=True) == DefaultCosts().startup(SMALL, warm=True)
     assert costs.execution(FIRST, 0, SMALL) == 2.0
@@ -90,19 +91,19 @@ def test_the_latest_runs_count_most() -> None:
     assert seconds_of(learnt(*runs)) > 1.1
 
 
-def test_namesakes_teach_a_task_that_has_hardly_run_itself() -> None:
+def test_a_task_with_few_samples_learns_from_tasks_of_its_name() -> None:
     runs = [[execution(1.0, number=1), execution(3.0, number=2)] for _ in range(5)]
     assert seconds_of(learnt(*runs)) == 2.0
 
 
-def test_namesakes_that_are_defined_elsewhere_teach_nothing() -> None:
-    """Neither by their name nor by their place in a workflow of the same shape."""
+def test_tasks_of_one_name_but_another_origin_teach_nothing() -> None:
+    """Neither by name nor by position in a workflow of the same shape."""
     elsewhere = [execution(9.0)._replace(name="/other.py:clean") for _ in range(6)]
     assert seconds_of(learnt(elsewhere)) == DefaultCosts().execution(FIRST, 0, SMALL)
     assert seconds_of(learnt([execution(2.0)] * 3, elsewhere)) == 2.0
 
 
-def test_numbers_of_another_shape_mean_other_tasks() -> None:
+def test_task_numbers_of_another_shape_mean_other_tasks() -> None:
     runs = [[execution(1.0), execution(3.0, number=1)] for _ in range(5)]
     assert seconds_of(learnt(*runs, fingerprint="another")) == 2.0
 
@@ -119,7 +120,7 @@ def test_with_too_few_samples_of_the_same_resources_others_count_too() -> None:
     assert seconds_of(learnt(own + others)) == 2.0
 
 
-def test_half_a_cpu_takes_twice_as_long_for_what_is_computed_and_not_for_what_is_waited() -> None:
+def test_half_a_cpu_doubles_computing_time_but_not_waiting_time() -> None:
     computing = learnt([execution(1.0) for _ in range(9)])
     waiting = learnt([execution(1.0, cpu=0.0) for _ in range(9)])
     assert seconds_of(computing, resources=HALF) == pytest.approx(2.0)
@@ -138,7 +139,7 @@ def test_a_start_is_not_predicted_slower_for_more_memory_without_evidence() -> N
     assert costs.startup(LARGE, warm=False) == pytest.approx(0.2)
 
 
-def test_starts_by_the_client_and_by_workers_are_predicted_from_their_own() -> None:
+def test_starts_by_the_client_and_by_workers_are_predicted_separately() -> None:
     by_worker, by_client = other("warm start", 3.0), other("warm start", 1.0)._replace(name="first")
     costs = learnt([by_worker, by_client]).at("median")
     assert costs.startup(SMALL, warm=True) == 3.0
@@ -147,8 +148,8 @@ def test_starts_by_the_client_and_by_workers_are_predicted_from_their_own() -> N
     assert learnt([by_client]).at("median").startup(SMALL, warm=True) == 1.0
 
 
-def test_a_start_takes_longer_beside_others_as_far_as_is_known() -> None:
-    """Whatever the runs' pace: the second took half a second more in each."""
+def test_a_start_beside_others_takes_longer_if_samples_say_so() -> None:
+    """The second start took half a second longer in each run, whatever the run's pace."""
     runs = [
         [other("cold start", pace, 0), other("cold start", pace + 0.5, 1)] for pace in (1, 1, 3)
     ]
@@ -159,20 +160,20 @@ def test_a_start_takes_longer_beside_others_as_far_as_is_known() -> None:
     assert costs.startup(SMALL, warm=False, beside=31) == pytest.approx(alone + 0.5)
 
 
-def test_a_start_beside_others_is_no_shorter() -> None:
+def test_a_start_beside_others_is_never_shorter() -> None:
     runs = [[other("warm start", 2.0, 0), other("warm start", 1.0, 1)] for _ in range(3)]
     costs = learnt(*runs).at("median")
     assert costs.startup(SMALL, warm=True, beside=1) == costs.startup(SMALL, warm=True)
 
 
-def test_samples_near_the_size_asked_for_count() -> None:
+def test_samples_near_the_requested_size_count() -> None:
     samples = [execution(n / 10, n, number=9) for n in range(10, 1000, 10)]
     predictions = learnt(samples)
     for nbytes in (100, 500, 900):
         assert seconds_of(predictions, nbytes) == pytest.approx(nbytes / 10, rel=0.05)
 
 
-def test_beyond_all_samples_the_cost_grows_and_shrinks_with_the_size() -> None:
+def test_outside_the_samples_the_cost_scales_with_the_size() -> None:
     known = [execution(1.0, nbytes, number=9) for nbytes in (10**9, 2 * 10**9) for _ in range(9)]
     predictions = learnt(known)
     assert seconds_of(predictions, 15 * 10**8) == 1.0
@@ -182,7 +183,7 @@ def test_beyond_all_samples_the_cost_grows_and_shrinks_with_the_size() -> None:
 
 
 @given(st.integers(0, 10**12), st.integers(0, 10**12))
-def test_more_input_never_costs_less_than_less_if_all_samples_are_alike(one: int, two: int) -> None:
+def test_more_input_never_costs_less_if_all_samples_are_alike(one: int, two: int) -> None:
     predictions = learnt([execution(1.0, 10**6, number=9) for _ in range(9)])
     few, many = (seconds_of(predictions, nbytes) for nbytes in sorted((one, two)))
     assert 0 < few <= many
@@ -194,7 +195,7 @@ def test_a_window_is_balanced_between_smaller_and_larger_sizes() -> None:
     assert seconds_of(learnt(below + above), 1000) == pytest.approx(2.0)
 
 
-def test_at_least_a_few_samples_count_however_far_they_are() -> None:
+def test_at_least_a_few_samples_count_however_distant() -> None:
     samples = [execution(float(n), 10**n, number=9) for n in range(1, 9)]
     values = learnt(samples).executions(FIRST, 10, SMALL)
     assert len(values) == LEAST
@@ -207,7 +208,7 @@ def test_sizes_of_outputs_are_learnt_like_times() -> None:
     assert costs.output_nbytes(FIRST, 10**8) == pytest.approx(50_000_000, rel=0.01)
 
 
-def test_a_transfer_of_more_takes_longer_than_was_ever_seen() -> None:
+def test_a_transfer_larger_than_any_sample_takes_longer() -> None:
     costs = learnt([other("fetch", 0.01, 10**7) for _ in range(9)]).at("median")
     assert costs.transfer("fetch", 10**9, SMALL) == pytest.approx(1.0, rel=0.01)
 
@@ -228,7 +229,7 @@ runs_of_samples = st.lists(
 )
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     runs_of_samples,
     st.lists(st.floats(1.0, 99.9), min_size=2, max_size=5),
@@ -268,7 +269,7 @@ def test_a_higher_percentile_never_predicts_a_smaller_cost(
         assert low.launch() <= high.launch()
 
 
-def test_drawn_costs_are_around_those_recorded_and_the_same_for_a_seed() -> None:
+def test_drawn_costs_are_near_the_recorded_ones_and_determined_by_the_seed() -> None:
     predictions = learnt(*[[execution(s)] for s in (1.0, 2.0, 4.0)], fingerprint="another")
     drawn = [predictions.sampled(seed).execution(FIRST, 0, SMALL) for seed in range(200)]
     assert sum(0.5 < seconds < 8.0 for seconds in drawn) > 150
@@ -277,13 +278,13 @@ def test_drawn_costs_are_around_those_recorded_and_the_same_for_a_seed() -> None
     assert drawn == again
 
 
-def test_what_cost_nothing_is_drawn_as_nothing() -> None:
+def test_a_zero_cost_is_drawn_as_zero() -> None:
     predictions = learnt([execution(1.0), other("deliver", 0.0)])
     assert predictions.sampled(0).coordination() == 0.0
 
 
-def test_a_task_may_be_as_late_as_its_namesakes_have_been() -> None:
-    """Of 100 executions one took thrice as long, and it was none of the first task's."""
+def test_a_task_may_be_as_late_as_other_tasks_of_its_name() -> None:
+    """One of 100 executions took three times as long, and it wasn't one of the first task's."""
     runs = [[execution(1.0 + n / 1000, number=n) for n in range(20)] for _ in range(5)]
     runs[2][7] = execution(3.0, number=7)
     predictions = learnt(*runs)
@@ -294,7 +295,7 @@ def test_a_task_may_be_as_late_as_its_namesakes_have_been() -> None:
 
 
 def test_a_drawn_run_has_one_pace_for_all_tasks() -> None:
-    """Half of the runs were twice as slow in everything: so is a drawn run, or not at all."""
+    """Half of the runs were twice as slow in everything, so a drawn run is slow in all or none."""
     runs = [[execution(1.0 * k), execution(10.0 * k, number=1)] for k in (1, 2) * 4]
     predictions = learnt(*runs)
     for seed in range(20):
@@ -310,7 +311,7 @@ def test_drawn_costs_have_the_recorded_median() -> None:
     assert median(drawn) == pytest.approx(50, rel=0.2)
 
 
-def test_after_a_few_runs_a_slower_one_is_still_to_be_expected() -> None:
+def test_after_a_few_runs_a_slower_one_is_still_expected() -> None:
     runs = [[execution(s)] for s in (1.0, 1.1, 0.9, 1.05, 0.95)]
     predictions = learnt(*runs)
     drawn = [predictions.sampled(seed).execution(FIRST, 0, SMALL) for seed in range(400)]

@@ -1,4 +1,4 @@
-"""After a run, what was predicted is held against what was recorded."""
+"""After a run, predictions are compared with what was recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TASKS = [TaskId("long#0"), TaskId("short#0")]
 
 
 class Predicted(Costs):
-    """A long task, a short one, and starts that depend on who starts."""
+    """Predicts a long task, a short one, and starts that depend on who starts the worker."""
 
     def startup(
         self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
@@ -59,5 +59,5 @@ def test_a_short_task_that_was_disturbed_does_not_count_beside_long_ones() -> No
     assert errors(disturbed)["execute"] == pytest.approx(0.9)
 
 
-def test_what_was_not_recorded_has_no_error() -> None:
+def test_an_unrecorded_cost_has_no_error() -> None:
     assert errors() == {}

@@ -1,4 +1,4 @@
-"""History on a server: its keys, its round trips, and what the server may do to it."""
+"""History on a server: its keys, its round trips, and a misbehaving server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.connecting import open_history
+from shoal.client.backends import open_history
 from shoal.errors import HistoryDamaged, StoreRefused, StoreUnavailable
 from shoal.metadata.history import FiledRun, RunRecord
 from shoal.metadata.remote import RedisHistory
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture
 def server(emptied: str) -> Iterator[Connection]:
-    """A connection past the history, to look at the server's keys."""
+    """A direct connection to inspect the server's keys."""
     with closing(Connection(parse_url(emptied))) as connection:
         yield connection
 
@@ -44,20 +44,18 @@ def file(history: RedisHistory, run: str, *, fingerprint: str = "f", started: fl
     history.file(FiledRun(record, [], [b"a"], b"s" * 100_000))
 
 
-def test_nothing_is_left_of_runs_that_were_forgotten(
-    history: RedisHistory, server: Connection
-) -> None:
+def test_nothing_is_left_of_deleted_runs(history: RedisHistory, server: Connection) -> None:
     for number in range(6):
         file(history, f"r{number}", fingerprint=f"f{number % 4}", started=number)
     runs = [key for key in server.call("KEYS", "*") if b":run:" in key]
     assert len(runs) == 3
-    shapes = server.call("ZRANGE", keys.history_shapes("flow"), 0, -1, "WITHSCORES")
-    assert sum(int(count) for count in shapes[1::2]) == 3
+    assert server.call("HLEN", keys.history_shapes("flow")) == 3
+    assert server.call("HLEN", keys.history_samples("flow")) == 3
     assert history.clear() == 3
     assert server.call("KEYS", "*") == []
 
 
-def test_no_more_is_kept_of_runs_whose_shapes_change(
+def test_history_stays_bounded_when_shapes_change(
     history: RedisHistory, server: Connection
 ) -> None:
     for number in range(20):
@@ -65,16 +63,16 @@ def test_no_more_is_kept_of_runs_whose_shapes_change(
         if number == 2:
             before = len(server.call("KEYS", "*"))
     assert len(server.call("KEYS", "*")) == before
-    assert server.call("ZCARD", keys.history_shapes("flow")) == 3
+    assert server.call("HLEN", keys.history_shapes("flow")) == 3
 
 
-def test_samples_and_records_that_are_damaged_are_told(
+def test_damaged_samples_and_records_are_errors(
     history: RedisHistory, server: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     file(history, "r1")
     assert history.samples("flow") == history.samples("flow") == []
     (said,) = caplog.messages
-    assert said.startswith("1 of 1 runs of 'flow' teach nothing: their samples in the store at ")
+    assert said.startswith("ignoring 1 of 1 runs of 'flow': their samples in the store at ")
     record = history.find("r1")
     server.call("HSET", keys.history_run("r1"), "0", "no timeline", "record", "{")
     with pytest.raises(HistoryDamaged, match=r"the store at .*`shoal history clear flow`"):
@@ -90,10 +88,10 @@ def test_all_keys_are_in_one_slot_of_a_cluster(history: RedisHistory, server: Co
     file(history, "r{1}")
     found = [str(key, "utf-8") for key in server.call("KEYS", "*")]
     assert found
-    assert all(key.startswith("shoal:{history-1}:") for key in found)
+    assert all(key.startswith("shoal:{history-2}:") for key in found)
 
 
-def test_runs_are_filed_and_read_after_the_server_forgot_its_scripts(
+def test_runs_are_recorded_and_read_after_the_server_lost_its_scripts(
     history: RedisHistory, server: Connection
 ) -> None:
     file(history, "r1")
@@ -102,7 +100,9 @@ def test_runs_are_filed_and_read_after_the_server_forgot_its_scripts(
     assert [run.run for run in history.runs()] == ["r2", "r1"]
 
 
-def test_a_full_memory_refuses_a_run_as_a_whole(history: RedisHistory, server: Connection) -> None:
+def test_with_its_memory_full_the_server_records_nothing_of_a_run(
+    history: RedisHistory, server: Connection
+) -> None:
     file(history, "r1")
     before = {*server.call("KEYS", "*")}
     server.call("CONFIG", "SET", "maxmemory", "100kb")
@@ -125,7 +125,7 @@ def test_samples_are_read_in_one_round_trip(
     send, here = Connection.send, threading.current_thread()
 
     def counted(self: Connection, commands: Sequence[Sequence[Any]]) -> None:
-        if threading.current_thread() is here:  # what other tests have begun may not be over
+        if threading.current_thread() is here:  # runs of other tests may still be recording
             trips.append(commands)
         send(self, commands)
 
@@ -141,14 +141,14 @@ def test_samples_are_read_in_one_round_trip(
     [
         keys.history_run("r0"),
         keys.history_shapes("flow"),
-        keys.history_shape("flow", "f "),
+        keys.history_samples("flow"),
         keys.history_named("flow"),
         keys.history_runs(),
         keys.history_ids(),
         keys.history_names(),
     ],
 )
-def test_a_key_that_the_server_evicted_holds_nothing_up(
+def test_an_evicted_key_causes_no_error(
     history: RedisHistory, server: Connection, evicted: str
 ) -> None:
     for number in range(3):
@@ -160,7 +160,7 @@ def test_a_key_that_the_server_evicted_holds_nothing_up(
     assert history.count("flow", "f") <= 3
 
 
-def test_what_a_later_version_adds_to_a_record_is_left_out(
+def test_fields_that_a_later_version_adds_are_ignored(
     history: RedisHistory, server: Connection
 ) -> None:
     file(history, "r1")
@@ -170,7 +170,7 @@ def test_what_a_later_version_adds_to_a_record_is_left_out(
     assert history.find("r1").outcome == "done"
 
 
-def test_where_it_is_does_not_tell_the_password(history: RedisHistory) -> None:
+def test_the_location_hides_the_password(history: RedisHistory) -> None:
     assert history.where.startswith("the store at 127.0.0.1:")
 
 
@@ -184,7 +184,7 @@ def test_history_is_on_the_server_that_the_settings_name(emptied: str, tmp_path:
         open_history(resolve({"store": "redis://127.0.0.1:1"}))
 
 
-def test_a_run_is_planned_from_what_another_client_s_taught(emptied: str) -> None:
+def test_a_run_is_planned_from_another_clients_history(emptied: str) -> None:
     square = task(abs, name="square")
     with Session(store=emptied, workers=1) as first:
         first.compute(square(-3), name="shared")

@@ -1,4 +1,4 @@
-"""What a run taught is distilled, kept as a block, and read as it was."""
+"""A run's samples are encoded as a block and survive a round trip."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from shoal import Resources, task
 from shoal.errors import ShoalError
 from shoal.execution.timeline import STARTS, Span, Timeline
-from shoal.metadata.samples import FIRST, MOST, Sample, distilled, undistilled
+from shoal.metadata.samples import FIRST, MOST, Sample, decode_samples, encode_samples
 from shoal.types import TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -42,7 +42,7 @@ TIMELINE = Timeline(
 
 def samples(timeline: Timeline = TIMELINE) -> list[Sample]:
     constants = {LOAD: {TaskId("constant:1"): 1000}}
-    return undistilled(distilled(WORKFLOW, {w0: R}, timeline, constants)).samples
+    return decode_samples(encode_samples(WORKFLOW, {w0: R}, timeline, constants)).samples
 
 
 def one(kind: str) -> Sample:
@@ -60,7 +60,7 @@ def test_a_start_takes_until_the_task_is_imported() -> None:
     assert one("cold start").seconds == 0.5
 
 
-def test_a_start_by_the_client_is_told_from_one_by_a_worker() -> None:
+def test_starts_by_the_client_and_by_a_worker_are_distinguished() -> None:
     again = replace(TIMELINE, spans=(*TIMELINE.spans, Span("warm start", w0, None, 2.6, 2.7)))
     starts = {sample.kind: sample.name for sample in samples(again) if sample.kind in STARTS}
     assert starts == {"cold start": FIRST, "warm start": ""}
@@ -70,26 +70,26 @@ def test_a_transfer_depends_on_what_was_moved() -> None:
     assert (one("fetch").nbytes, one("fetch").seconds) == (1000, 0.25)
 
 
-def test_the_clients_part_is_told_by_the_gaps() -> None:
+def test_the_clients_costs_are_the_gaps() -> None:
     assert (one("launch").seconds, one("launch").nbytes) == (0.5, 1000)
     assert one("hand in").seconds == 0.5
 
 
-def test_a_run_that_failed_says_nothing_of_handing_in() -> None:
-    """One of two sinks was there long before the run ended without the other."""
+def test_a_failed_run_has_no_sample_of_handing_in() -> None:
+    """One of two sinks arrived long before the run ended without the other."""
     both = Workflow.of(count(load("a")), load("b"))
-    block = distilled(both, {w0: R}, replace(TIMELINE, makespan=600.0), {})
-    assert not [s for s in undistilled(block).samples if s.kind == "hand in"]
+    block = encode_samples(both, {w0: R}, replace(TIMELINE, makespan=600.0), {})
+    assert not [s for s in decode_samples(block).samples if s.kind == "hand in"]
 
 
-def test_a_start_knows_how_many_others_were_under_way() -> None:
-    """Two begin at once, of which w0 counts as the first."""
+def test_a_start_records_how_many_others_were_in_progress() -> None:
+    """Two start at the same time, and w0 counts as the first."""
     begun = [(0.0, 3.0), (0.0, 1.0), (2.0, 4.0), (5.0, 6.0)]
     spans = tuple(
         Span("cold start", WorkerId(f"w{n}"), None, *when) for n, when in enumerate(begun)
     )
-    block = distilled(WORKFLOW, {span.worker: R for span in spans}, Timeline(spans, 6.0), {})
-    found = undistilled(block).samples
+    block = encode_samples(WORKFLOW, {span.worker: R for span in spans}, Timeline(spans, 6.0), {})
+    found = decode_samples(block).samples
     assert [s.nbytes for s in found if s.kind == "cold start"] == [0, 1, 1, 0]
 
 
@@ -97,7 +97,7 @@ def test_a_run_in_which_nothing_started_teaches_nothing() -> None:
     assert samples(Timeline((), 1.0)) == []
 
 
-def test_what_a_worker_of_another_plan_did_is_left_out() -> None:
+def test_tasks_of_another_plan_are_ignored() -> None:
     stranger = Timeline((Span("execute", WorkerId("w9"), LOAD, 0.0, 1.0),), 1.0)
     assert samples(stranger) == []
 
@@ -105,15 +105,15 @@ def test_what_a_worker_of_another_plan_did_is_left_out() -> None:
 def test_a_large_run_teaches_no_more_than_its_share() -> None:
     fan = Workflow.of(*[load(str(i)) for i in range(10 * MOST)])
     spans = [Span("execute", w0, t, i, i + 1, 1.0, i) for i, t in enumerate(fan.calls)]
-    block = distilled(fan, {w0: R}, Timeline(tuple(spans), 1.0), {})
-    found = undistilled(block).samples
+    block = encode_samples(fan, {w0: R}, Timeline(tuple(spans), 1.0), {})
+    found = decode_samples(block).samples
     assert len(found) == MOST
     assert {found[0].output_nbytes, found[-1].output_nbytes} == {0, 10 * MOST - 1}
     assert len(block) < 30 * MOST
 
 
-def test_a_damaged_block_is_told() -> None:
+def test_a_damaged_block_is_an_error() -> None:
     with pytest.raises(ShoalError, match="damaged"):
-        undistilled(b"something else")
+        decode_samples(b"something else")
     with pytest.raises(ShoalError, match="damaged"):
-        undistilled(distilled(WORKFLOW, {w0: R}, TIMELINE, {})[:-4])
+        decode_samples(encode_samples(WORKFLOW, {w0: R}, TIMELINE, {})[:-4])

@@ -1,4 +1,4 @@
-"""History in a file: opened by several processes at once, and what may be wrong with the file."""
+"""History in a file: concurrent processes, and damaged files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from shoal.errors import HistoryDamaged, HistoryLocked, ShoalError
 from shoal.execution.timeline import Timeline
 from shoal.metadata.history import FiledRun, RunRecord
-from shoal.metadata.samples import distilled
+from shoal.metadata.samples import encode_samples
 from shoal.metadata.sqlite import SqliteHistory, set_aside
 from shoal.types import RunId
 from shoal.workflow import Workflow
@@ -36,33 +36,12 @@ for turn in range(20):
 history.close()
 """
 
-NOTHING = distilled(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
-
-
-def test_file_of_the_time_before_keys_is_used_and_its_runs_go_by_their_names(
-    tmp_path: Path,
-) -> None:
-    """What was recorded by a bare name teaches only who asks for that name."""
-    with closing(SqliteHistory(tmp_path)) as history:
-        for number in range(2):
-            record = RunRecord(RunId(f"r{number}"), "flow", "f", "p", 1, 1, number, 1.0, "done")
-            history.file(FiledRun(record, [], [], NOTHING))
-    with closing(sqlite3.connect(tmp_path / "history-2.sqlite")) as database:
-        database.executescript("DROP INDEX runs_by_key; ALTER TABLE runs DROP COLUMN key;")
-    for _ in range(2):
-        with closing(SqliteHistory(tmp_path)) as history:
-            assert history.keys() == ["flow"]
-            assert [run.key for run in history.runs(key="flow")] == ["flow", "flow"]
-            assert len(history.samples("flow")) == 2
-            assert history.samples("/script.py:flow") == []
-            assert history.load(history.find("r1")).samples == NOTHING
-    with closing(SqliteHistory(tmp_path)) as history:
-        assert history.clear("flow") == 2
+NOTHING = encode_samples(Workflow({}, {}, ()), {}, Timeline((), 0.0), {})
 
 
 @pytest.mark.real
-def test_processes_may_open_and_file_at_once(tmp_path: Path) -> None:
-    """Also the very first time, when each of them finds no file yet."""
+def test_processes_can_open_and_record_concurrently(tmp_path: Path) -> None:
+    """Even the first time, when each of them finds no file yet."""
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path / "new"), str(number)],
@@ -81,20 +60,20 @@ def test_processes_may_open_and_file_at_once(tmp_path: Path) -> None:
     history.close()
 
 
-def test_folder_that_can_not_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_with_advice(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ShoalError, match=r"can't be used.*Set `folder`.*history=False") as caught:
         SqliteHistory(tmp_path / "file" / "history")
     assert str(tmp_path / "file" / "history") in str(caught.value)
 
 
-def test_file_that_can_not_be_opened_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_an_error_with_advice(tmp_path: Path) -> None:
     (tmp_path / "history-2.sqlite").mkdir()
     with pytest.raises(ShoalError, match=r"can't be used.*Set `folder`"):
         SqliteHistory(tmp_path)
 
 
-def test_file_that_is_no_database_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_an_error_with_advice(tmp_path: Path) -> None:
     (tmp_path / "history-2.sqlite").write_bytes(b"this is not a database" * 100)
     with pytest.raises(HistoryDamaged, match=r"not a database.*`shoal history clear --all`"):
         SqliteHistory(tmp_path)
@@ -113,7 +92,7 @@ def filed(folder: Path, *, runs: int = 40) -> None:
 
 
 def changed(folder: Path, statement: str) -> None:
-    """Change the file past the history."""
+    """Change the file directly."""
     with closing(sqlite3.connect(folder / "history-2.sqlite")) as database, database:
         assert database.execute(statement).rowcount == 1
 
@@ -130,21 +109,21 @@ USES: dict[str, Callable[[SqliteHistory], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_file_that_is_damaged_is_told_and_left_as_it_is(tmp_path: Path, use: str) -> None:
+def test_a_damaged_file_is_an_error_and_stays_unchanged(tmp_path: Path, use: str) -> None:
     filed(tmp_path)
     path = tmp_path / "history-2.sqlite"
     damaged = path.read_bytes()[:4096] + Random(7).randbytes(path.stat().st_size - 4096)
     path.write_bytes(damaged)
     with (
         closing(SqliteHistory(tmp_path)) as history,
-        pytest.raises(HistoryDamaged, match=r"malformed\. `shoal history clear --all`") as caught,
+        pytest.raises(HistoryDamaged, match=r"malformed\..*`shoal history clear --all`") as caught,
     ):
         USES[use](history)
     assert str(path) in str(caught.value)
     assert path.read_bytes()[4096:] == damaged[4096:]
 
 
-def test_what_is_damaged_beside_the_runs_is_found_when_all_are_forgotten(tmp_path: Path) -> None:
+def test_damage_outside_the_runs_is_found_when_all_runs_are_deleted(tmp_path: Path) -> None:
     filed(tmp_path)
     path = tmp_path / "history-2.sqlite"
     with closing(sqlite3.connect(path)) as database:
@@ -162,7 +141,7 @@ def test_what_is_damaged_beside_the_runs_is_found_when_all_are_forgotten(tmp_pat
 
 
 @pytest.mark.parametrize("instead", [b"qualitx", b"qualit\xff", b"qual(ty", b"qual\xff'y"])
-def test_tables_that_are_damaged_are_told_or_made_anew(tmp_path: Path, instead: bytes) -> None:
+def test_damaged_tables_are_errors_or_recreated(tmp_path: Path, instead: bytes) -> None:
     filed(tmp_path)
     path = tmp_path / "history-2.sqlite"
     path.write_bytes(path.read_bytes().replace(b"quality", instead))
@@ -176,7 +155,7 @@ def test_tables_that_are_damaged_are_told_or_made_anew(tmp_path: Path, instead: 
     filed(tmp_path, runs=1)
 
 
-def test_damaged_files_are_set_aside_beside_each_other(tmp_path: Path) -> None:
+def test_several_damaged_files_can_be_set_aside(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / "history-2.sqlite").write_text(f"damaged {number}")
         (tmp_path / "history-2.sqlite-wal").write_text(f"more of {number}")
@@ -198,7 +177,7 @@ def test_damaged_files_are_set_aside_beside_each_other(tmp_path: Path) -> None:
         "tasks = -1",
     ],
 )
-def test_record_that_is_damaged_is_told_with_what_to_do(tmp_path: Path, change: str) -> None:
+def test_a_damaged_record_is_an_error_with_advice(tmp_path: Path, change: str) -> None:
     filed(tmp_path, runs=3)
     changed(tmp_path, f"UPDATE runs SET {change} WHERE run = 'r1'")
     with closing(SqliteHistory(tmp_path)) as history:
@@ -210,7 +189,7 @@ def test_record_that_is_damaged_is_told_with_what_to_do(tmp_path: Path, change: 
         assert history.runs() == []
 
 
-def test_timeline_that_is_damaged_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_timeline_is_an_error_with_advice(tmp_path: Path) -> None:
     filed(tmp_path, runs=3)
     changed(tmp_path, "UPDATE records SET data = x'00' WHERE run = 'r1'")
     with closing(SqliteHistory(tmp_path)) as history:
@@ -219,14 +198,14 @@ def test_timeline_that_is_damaged_is_told_with_what_to_do(tmp_path: Path) -> Non
             history.load(history.find("r1"))
 
 
-def test_text_that_is_none_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_invalid_text_is_an_error_with_advice(tmp_path: Path) -> None:
     filed(tmp_path, runs=3)
     changed(tmp_path, "UPDATE runs SET outcome = CAST(x'fffe' AS TEXT) WHERE run = 'r1'")
     with closing(SqliteHistory(tmp_path)) as history, pytest.raises(HistoryDamaged, match="UTF-8"):
         history.runs()
 
 
-def test_samples_that_are_damaged_are_left_out_and_told_of_once(
+def test_damaged_samples_are_left_out_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     filed(tmp_path, runs=3)
@@ -235,14 +214,12 @@ def test_samples_that_are_damaged_are_left_out_and_told_of_once(
         for _ in range(2):
             assert len(history.samples("flow")) == 2
     (said,) = caplog.messages
-    assert said.startswith("1 of 3 runs of 'flow' teach nothing")
+    assert said.startswith("ignoring 1 of 3 runs of 'flow'")
     assert str(tmp_path / "history-2.sqlite") in said
     assert "`shoal history clear flow`" in said
 
 
-def test_file_that_another_process_has_locked_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filed(tmp_path, runs=1)
     monkeypatch.setattr("shoal.metadata.sqlite._PATIENCE", 0.01)
     with (
@@ -257,7 +234,7 @@ def test_file_that_another_process_has_locked_is_told(
         assert history.clear("flow") == 1
 
 
-def test_nothing_is_left_in_the_file_of_runs_that_made_room(tmp_path: Path) -> None:
+def test_runs_that_made_room_leave_nothing_in_the_file(tmp_path: Path) -> None:
     with closing(SqliteHistory(tmp_path, kept=2)) as history:
         for number in range(5):
             run = RunId(f"r{number}")
@@ -270,7 +247,7 @@ def test_nothing_is_left_in_the_file_of_runs_that_made_room(tmp_path: Path) -> N
     assert {run for (run,) in samples} == {"r3", "r4"}
 
 
-def test_no_more_workflows_are_left_in_the_file_than_there_are_runs_of(tmp_path: Path) -> None:
+def test_the_file_holds_only_workflows_that_have_runs(tmp_path: Path) -> None:
     with closing(SqliteHistory(tmp_path, kept=5)) as history:
         for number in range(20):
             run = RunId(f"r{number}")

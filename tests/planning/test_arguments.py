@@ -1,4 +1,4 @@
-"""What planners and optimizations are given; what doesn't fit is refused in a line."""
+"""Arguments of planners and optimizations; an invalid one is a one-line error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLANNERS: list[Callable[..., Any]] = [
 
 
 def refused(make: Callable[..., Any], *args: Any, **options: Any) -> str:
-    """What is said of arguments."""
+    """Return the error message for some arguments."""
     with pytest.raises(UsageError) as found:
         make(*args, **options)
     said = str(found.value)
@@ -92,7 +92,7 @@ def test_one_configuration_is_resources(planner: Any, wrong: Any) -> None:
         *((TaskDupOptimization, "gain", wrong) for wrong in ("x", -1)),
     ],
 )
-def test_what_is_no_number_or_out_of_range_is_refused(make: Any, name: str, wrong: Any) -> None:
+def test_invalid_and_out_of_range_numbers_are_rejected(make: Any, name: str, wrong: Any) -> None:
     said = refused(make, **{name: wrong})
     assert said.startswith(f"{make.__name__}({name}={wrong!r}): give ")
 
@@ -108,23 +108,23 @@ def test_what_is_no_number_or_out_of_range_is_refused(make: Any, name: str, wron
         (TaskDupOptimization, {"seconds": float("inf"), "nbytes": 0, "gain": 0}),
     ],
 )
-def test_the_least_and_the_most_are_accepted(make: Any, options: dict[str, Any]) -> None:
+def test_the_minimum_and_the_maximum_are_accepted(make: Any, options: dict[str, Any]) -> None:
     assert make(**options)
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
 @pytest.mark.parametrize("wrong", [PreLoadOptimization, PreLoadOptimization(), "preload", 3])
-def test_optimizations_are_given_in_a_list(planner: Any, wrong: Any) -> None:
+def test_optimizations_must_be_a_list(planner: Any, wrong: Any) -> None:
     said = refused(planner, optimizations=wrong)
     assert said.endswith(f"(optimizations={wrong!r}): give a list such as [PreLoadOptimization].")
 
 
 @pytest.mark.parametrize("wrong", [PreLoadOptimization, PreLoadOptimization(), None, "preload"])
-def test_what_a_task_insists_on_is_given_in_a_list(wrong: Any) -> None:
+def test_forced_optimizations_must_be_a_list(wrong: Any) -> None:
     def picky() -> None: ...
 
     said = refused(task(forced_optimizations=wrong), picky)
     assert said == (
-        f"@task(forced_optimizations={wrong!r}) of 'picky': give a list such as "
+        f"@task(forced_optimizations={wrong!r}) of 'picky': must be a list such as "
         "[PreLoadOptimization]."
     )

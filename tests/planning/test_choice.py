@@ -16,22 +16,22 @@ from shoal.planning.spread import SpreadPlanner
 
 
 def planner(settings: str | None = None, **options: Any) -> Any:
-    return Wanted.taken(options).planner(settings)
+    return Wanted.pop_from(options).planner(settings)
 
 
 def plain() -> UniformPlanner:
-    """A planner that takes nothing."""
+    """A planner without parameters."""
     return UniformPlanner()
 
 
 @pytest.mark.parametrize("name", PLANNERS)
-def test_every_planner_of_ours_takes_a_service_level(name: str) -> None:
+def test_every_built_in_planner_accepts_a_service_level(name: str) -> None:
     assert planner(planner=name).sla == "median"
     assert planner(planner=name, sla=Percentile(95)).sla == Percentile(95)
     assert planner(name, sla=Percentile(95)).sla == Percentile(95)
 
 
-def test_a_goal_is_for_the_default_planner() -> None:
+def test_a_goal_applies_to_the_default_planner() -> None:
     for found in (
         planner(deadline=3),
         planner("auto", deadline=3),
@@ -44,7 +44,7 @@ def test_a_goal_is_for_the_default_planner() -> None:
         for options in ({"planner": "uniform"}, {"settings": "uniform"}):
             with pytest.raises(UsageError, match=f"'uniform' takes no {name}; 'auto' does"):
                 planner(**options, **goal)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match=f"{name}= is for the default planner"):
+        with pytest.raises(UsageError, match=f"{name}= applies to the default planner"):
             planner(planner=UniformPlanner(), **goal)
 
 
@@ -56,13 +56,13 @@ def test_a_planner_without_service_levels_is_not_given_one(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("sla", [90, "90", "p90", None])
-def test_a_call_takes_the_median_or_a_percentile(sla: Any) -> None:
+def test_a_calls_service_level_is_the_median_or_a_percentile(sla: Any) -> None:
     with pytest.raises(UsageError, match=rf"sla={sla!r}: give 'median' or Percentile\(90\)\."):
         planner(sla=sla)
 
 
 @pytest.mark.parametrize("sla", [90, "90", None])
-def test_a_planners_own_level_is_the_median_or_a_percentile(sla: Any) -> None:
+def test_a_planners_own_service_level_is_the_median_or_a_percentile(sla: Any) -> None:
     with pytest.raises(UsageError, match=rf"Theirs has sla={sla!r}: give 'median' or Percentile"):
         planned(workflow(step()), conditions(Table()), Theirs(sla), "none")
     with pytest.raises(UsageError, match=r"SpreadPlanner\(sla=.*\): give 'median' or Percentile"):
@@ -70,17 +70,17 @@ def test_a_planners_own_level_is_the_median_or_a_percentile(sla: Any) -> None:
 
 
 @pytest.mark.parametrize("options", [{"planner": ""}, {"settings": ""}])
-def test_an_empty_name_is_no_planners(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="There is no planner ''; there are auto"):
+def test_an_empty_name_is_no_planner(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="There is no planner ''; choose one of auto"):
         planner(**options)
 
 
-def test_a_goal_is_judged_by_the_prices_in_force() -> None:
+def test_a_budget_uses_the_configured_prices() -> None:
     assert Wanted(budget=1.0).planner(None, "aws-lambda-arm").prices == "aws-lambda-arm"  # type: ignore[attr-defined]
 
 
 class Theirs:
-    """A planner of a package that somebody else has written."""
+    """A third-party planner."""
 
     def __init__(self, sla: Any = "median") -> None:
         self.sla = sla
@@ -90,7 +90,7 @@ class Theirs:
 
 
 class Needy(Theirs):
-    """One that can't be made without arguments."""
+    """A planner that can't be created without arguments."""
 
     def __init__(self, key: str) -> None: ...
 
@@ -100,7 +100,7 @@ INSTANCE = Theirs()
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Registers a planner under the name `theirs`."""
+    """A function that registers a planner under the name `theirs`."""
 
     def register(value: str) -> None:
         point = importlib.metadata.EntryPoint("theirs", value, GROUP)
@@ -127,9 +127,11 @@ def test_an_entry_point_that_cannot_be_used_is_named(
         named_planner("theirs")
 
 
-def test_a_registered_planner_has_a_method_plan(registered: Any) -> None:
+def test_a_registered_planner_needs_a_plan_method(registered: Any) -> None:
     registered("builtins:object")
-    with pytest.raises(UsageError, match=r"'theirs' is <object .*: a planner has a method `plan`"):
+    with pytest.raises(
+        UsageError, match=r"'theirs' is <object .*: a planner must have a method `plan`"
+    ):
         named_planner("theirs")
 
 
@@ -140,7 +142,7 @@ def test_a_planner_may_be_registered_as_an_object(registered: Any) -> None:
         named_planner("theirs", Percentile(95))
 
 
-def test_an_error_of_a_planners_own_tells_whose_it_is() -> None:
+def test_an_error_inside_a_planner_names_the_planner() -> None:
     with pytest.raises(LookupError, match="no worker will do") as found:
         planned(workflow(step()), conditions(Table()), Theirs(), "none")
     assert found.value.__notes__ == [f"The planner Theirs of {__name__} raised this."]

@@ -11,8 +11,8 @@ from planning_examples import (
     chain,
     conditions,
     fan,
-    homes,
     step,
+    tasks_by_worker,
     tree,
     workflow,
 )
@@ -20,32 +20,32 @@ from planning_examples import (
 from shoal import NonUniformPlanner, Resources, UniformPlanner, task
 from shoal.errors import UsageError
 from shoal.execution.costs import Costs
-from shoal.planning.critical import critical_path
+from shoal.planning.critical_path import critical_path
 from shoal.planning.spread import SpreadPlanner
 from shoal.types import TaskId
 
 
-def test_first_tasks_of_equal_length_are_grouped_by_three() -> None:
+def test_first_tasks_of_equal_length_are_grouped_in_threes() -> None:
     flow = workflow(step(*[step() for _ in range(7)]))
     plan = UniformPlanner().plan(flow, conditions(Table(), workers=99))
-    assert sorted(map(len, homes(plan.placements).values())) == [1, 3, 4]
+    assert sorted(map(len, tasks_by_worker(plan.placements).values())) == [1, 3, 4]
 
 
-def test_a_long_task_keeps_company_to_two_short_ones() -> None:
+def test_a_long_task_is_grouped_with_two_short_ones() -> None:
     seconds = {f"step#{i}": 9.0 for i in (0, 1)}
     flow = workflow(step(*[step() for _ in range(6)]))
     plan = UniformPlanner().plan(flow, conditions(Table(seconds), workers=99))
-    together = [set(tasks) - {"6"} for tasks in homes(plan.placements).values()]
+    together = [set(tasks) - {"6"} for tasks in tasks_by_worker(plan.placements).values()]
     assert sorted(map(sorted, together)) == [["0", "2", "3"], ["1", "4", "5"]]
 
 
-def test_long_tasks_that_are_left_get_workers_of_their_own() -> None:
+def test_remaining_long_tasks_get_separate_workers() -> None:
     seconds = {f"step#{i}": 2.0 + i for i in range(9)}
     flow = workflow(step(*[step() for _ in range(9)]))
     plan = UniformPlanner(max_clustering=9).plan(flow, conditions(Table(seconds), workers=99))
-    assert sorted(map(len, homes(plan.placements).values())) == [3, 7]
+    assert sorted(map(len, tasks_by_worker(plan.placements).values())) == [3, 7]
     plan = UniformPlanner(max_clustering=3).plan(flow, conditions(Table(seconds), workers=99))
-    assert sorted(map(len, homes(plan.placements).values())) == [1, 2, 3, 4]
+    assert sorted(map(len, tasks_by_worker(plan.placements).values())) == [1, 2, 3, 4]
 
 
 def test_short_tasks_with_the_largest_outputs_stay_with_the_task_before_them() -> None:
@@ -53,7 +53,7 @@ def test_short_tasks_with_the_largest_outputs_stay_with_the_task_before_them() -
     flow = workflow(fan(6))
     plan = UniformPlanner().plan(flow, conditions(Table(sizes=sizes), workers=99))
     assert {"0", "6", "5", "4"} <= set(
-        homes(plan.placements)[plan.placements[TaskId("step#0")].worker]
+        tasks_by_worker(plan.placements)[plan.placements[TaskId("step#0")].worker]
     )
 
 
@@ -62,7 +62,7 @@ def test_a_chain_stays_on_one_worker() -> None:
     assert len(plan.workers) == 1
 
 
-def test_a_join_goes_where_most_of_its_input_is_made() -> None:
+def test_a_join_is_placed_where_most_of_its_input_is_made() -> None:
     sizes = {"step#0": 10, "step#1": 10, "step#2": 10, "step#3": 1000}
     flow = workflow(step(*[step() for _ in range(4)]))
     plan = UniformPlanner(max_clustering=3).plan(flow, conditions(Table(sizes=sizes), workers=9))
@@ -70,18 +70,18 @@ def test_a_join_goes_where_most_of_its_input_is_made() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_there_are_no_more_workers_than_may_be_at_work_at_once(workers: int) -> None:
+def test_a_plan_has_no_more_workers_than_may_run_at_once(workers: int) -> None:
     for planner in (UniformPlanner(), NonUniformPlanner()):
         plan = planner.plan(workflow(tree(64)), conditions(Table(), workers=workers))
         assert len(plan.workers) == workers
 
 
-def test_a_uniform_plan_has_the_resources_asked_for() -> None:
+def test_a_uniform_plan_has_the_requested_resources() -> None:
     plan = UniformPlanner(LARGE).plan(workflow(tree(8)), conditions(Table()))
     assert set(plan.workers.values()) == {LARGE}
 
 
-def test_a_task_that_asks_for_resources_gets_them_from_every_planner() -> None:
+def test_every_planner_gives_a_task_the_resources_it_requests() -> None:
     @task(resources=Resources(512))
     def modest(*_: object) -> None: ...
 
@@ -91,8 +91,8 @@ def test_a_task_that_asks_for_resources_gets_them_from_every_planner() -> None:
         assert plan.placements[TaskId("modest#0")].resources == Resources(512)
 
 
-def test_workers_off_the_critical_path_get_the_weakest_resources_that_do() -> None:
-    """`step#3` takes ten times as long as the tasks beside it, which have time to spare."""
+def test_workers_off_the_critical_path_get_the_weakest_sufficient_resources() -> None:
+    """`step#3` takes ten times as long as its parallel tasks, which have slack."""
     seconds = {"step#3": 10.0}
     flow = workflow(step(*[step() for _ in range(4)]))
     plan = NonUniformPlanner(max_clustering=1).plan(flow, conditions(Table(seconds), workers=9))
@@ -100,8 +100,8 @@ def test_workers_off_the_critical_path_get_the_weakest_resources_that_do() -> No
     assert plan.placements[TaskId("step#1")].resources == SMALL
 
 
-def test_a_worker_is_not_weakened_where_that_takes_longer() -> None:
-    """With less than the strongest resources anything takes twice as long."""
+def test_a_worker_is_not_downgraded_if_the_plan_gets_longer() -> None:
+    """Everything takes twice as long with less than the strongest resources."""
 
     class Slower(Table):
         def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
@@ -112,7 +112,7 @@ def test_a_worker_is_not_weakened_where_that_takes_longer() -> None:
     assert set(plan.workers.values()) == {LARGE}
 
 
-def test_without_time_for_a_simulation_no_worker_is_weakened_and_the_plan_says_so() -> None:
+def test_without_time_to_simulate_no_worker_is_downgraded_and_the_plan_says_so() -> None:
     flow = workflow(step(*[step() for _ in range(4)]))
     under = conditions(Table({"step#3": 10.0}), workers=9, seconds=1e-6)
     plan = NonUniformPlanner(max_clustering=1).plan(flow, under)
@@ -120,7 +120,7 @@ def test_without_time_for_a_simulation_no_worker_is_weakened_and_the_plan_says_s
     assert "no time" in plan.notes[0]
 
 
-def test_the_strongest_resources_are_planned_with_whatever_order_they_are_given_in() -> None:
+def test_the_strongest_resources_are_found_in_any_order() -> None:
     asked: list[Resources] = []
 
     class Asked(Table):
@@ -132,7 +132,7 @@ def test_the_strongest_resources_are_planned_with_whatever_order_they_are_given_
     assert asked[0] == LARGE
 
 
-def test_no_configuration_is_a_mistake() -> None:
+def test_an_empty_list_of_configurations_is_an_error() -> None:
     with pytest.raises(UsageError, match="at least one configuration"):
         NonUniformPlanner([])
 
@@ -153,11 +153,22 @@ def test_the_critical_path_leads_from_a_first_task_to_the_sink() -> None:
     assert path == ("step#2", "step#3")
 
 
-def test_the_critical_path_ends_though_tasks_take_no_time() -> None:
+def test_the_critical_path_is_finite_even_if_tasks_take_no_time() -> None:
     source = step()
     flow = workflow(step(source, step(), step(step(source))))
     given = conditions(Table(1e-10), workers=1)
     path = critical_path(flow, given.simulate(SpreadPlanner().plan(flow, given), Table(1e-10)))
+    assert path[-1] in flow.sinks
+    assert len(set(path)) == len(path)
+
+
+def test_the_critical_path_ends_though_names_sort_tasks_before_their_inputs() -> None:
+    @task
+    def after(*_: object) -> None: ...
+
+    flow = workflow(step(after(step()), after(), step()))
+    given = conditions(Table(0.0, 0), workers=1)
+    path = critical_path(flow, given.simulate(SpreadPlanner().plan(flow, given), Table(0.0, 0)))
     assert path[-1] in flow.sinks
     assert len(set(path)) == len(path)
 

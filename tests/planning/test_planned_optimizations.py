@@ -1,4 +1,4 @@
-"""Pre-loading, pre-warming, duplicating: what gets it, what is kept, what tasks insist on."""
+"""Pre-loading, pre-warming and duplication: where planned, where dropped, where forced."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from planning_examples import LARGE, SMALL, Table, conditions, fan, step, workflow
 from planning_strategies import cases
 
+from examples_drawn import examples
 from shoal import (
     AutoPlanner,
     NonUniformPlanner,
@@ -39,21 +40,21 @@ from shoal.workflow import Output, Workflow
 
 ALL = (PreLoadOptimization, PreWarmOptimization, TaskDupOptimization)
 FAR = 10**8
-"""Bytes that are under way for a second in each direction."""
+"""Bytes whose transfer takes a second in each direction."""
 
 
-def placed(output: Output[Any], homes: str, kinds: dict[str, Resources] | None = None) -> Plan:
-    """A plan from the number of each task's worker, as in `"0011"`."""
+def placed(output: Output[Any], assignment: str, kinds: dict[str, Resources] | None = None) -> Plan:
+    """Build a plan from the number of each task's worker, as in `"0011"`."""
     flow = workflow(output)
     placements = {}
-    for name, home in zip(flow.calls, homes, strict=True):
-        resources = (kinds or {}).get(home, SMALL)
-        placements[name] = Placement(WorkerId(f"w{home}"), resources)
+    for name, owner in zip(flow.calls, assignment, strict=True):
+        resources = (kinds or {}).get(owner, SMALL)
+        placements[name] = Placement(WorkerId(f"w{owner}"), resources)
     return Plan(flow, placements)
 
 
 def helped(plan: Plan, what: str) -> list[str]:
-    """The tasks that have something in their placement, by their numbers."""
+    """Return the numbers of the tasks whose placement has something set."""
     return [
         name.partition("#")[2]
         for name, placement in plan.placements.items()
@@ -62,7 +63,7 @@ def helped(plan: Plan, what: str) -> list[str]:
 
 
 class Charged(Conditions):
-    """What is optimized takes two seconds longer."""
+    """Conditions in which an optimized plan takes two seconds longer."""
 
     def simulate(self, plan: Plan, costs: Costs) -> Timeline:
         timeline = super().simulate(plan, costs)
@@ -85,18 +86,18 @@ def test_tasks_with_two_inputs_from_other_workers_are_preloaded() -> None:
 
 
 def waiting(*seconds: float) -> tuple[Plan, Table]:
-    """For each time a join of a far input and of a task that takes so long; a sink takes all.
+    """Build a join of a remote input and a local task for each duration, and a sink.
 
-    Without pre-loading a join's worker fetches the far input when its own task has ended.
+    Without pre-loading, a join's worker fetches the remote input when its own task has ended.
     """
-    joins, homes = [], ""
+    joins, assignment = [], ""
     times, sizes = {}, {}
     for i, own in enumerate(seconds):
         joins.append(step(step(), step()))
         times[f"step#{3 * i + 1}"] = own
         sizes[f"step#{3 * i}"] = FAR
-        homes += f"{2 * i}{2 * i + 1}{2 * i + 1}"
-    return placed(step(*joins), homes + "1"), Table(times, sizes)
+        assignment += f"{2 * i}{2 * i + 1}{2 * i + 1}"
+    return placed(step(*joins), assignment + "1"), Table(times, sizes)
 
 
 def test_a_task_of_the_critical_path_is_preloaded_if_that_shortens_the_plan() -> None:
@@ -108,8 +109,8 @@ def test_a_task_of_the_critical_path_is_preloaded_if_that_shortens_the_plan() ->
     assert before - after == pytest.approx(1.0)
 
 
-def test_critical_paths_are_walked_one_after_another() -> None:
-    """The second join is on the critical path only when the first one is pre-loaded."""
+def test_critical_paths_are_handled_one_after_another() -> None:
+    """The second join becomes critical only when the first one is pre-loaded."""
     plan, costs = waiting(5.0, 4.5)
     under = conditions(costs)
     once = PreLoadOptimization(threshold=9, iterations=1).apply(plan, under, costs)
@@ -128,7 +129,7 @@ def test_preloading_that_shortens_nothing_is_not_planned() -> None:
 
 
 def late(first: float = 10.0, *, idle: float = 7.0, **options: Any) -> tuple[Plan, Conditions]:
-    """The second of two tasks is on a worker with other resources, cold when the first ends."""
+    """Build two tasks, the second on a worker with other resources that starts cold."""
     costs = Table({"step#0": first}, start=1.0, **options)
     plan = placed(step(step()), "01", {"1": LARGE})
     return plan, conditions(costs, pool=lambda: WarmPool(64, idle))
@@ -143,7 +144,7 @@ def warmed(plan: Plan, under: Conditions) -> dict[str, tuple[Prewarm, ...]]:
     }
 
 
-def test_without_time_no_warm_up_is_looked_for() -> None:
+def test_without_time_no_warm_up_is_planned() -> None:
     plan, under = late()
     assert warmed(plan, under)
     assert not warmed(plan, replace(under, seconds=1e-9))
@@ -153,9 +154,7 @@ def test_without_time_no_warm_up_is_looked_for() -> None:
     ("idle", "delay"),
     [(7.0, 7.5), (2.0, 8.75), (99.0, 6.5)],
 )
-def test_three_quarters_of_the_way_through_the_window_are_aimed_at(
-    idle: float, delay: float
-) -> None:
+def test_the_aim_is_three_quarters_into_the_window(idle: float, delay: float) -> None:
     """The first task runs from 1 to 11: the window ends at 10 and begins at 11 - `idle`, or 0."""
     plan, under = late(idle=idle)
     (found,) = warmed(plan, under)["0"]
@@ -181,7 +180,7 @@ def test_the_task_nearest_to_the_aim_warms() -> None:
 
 
 def test_workers_that_start_together_have_a_sandbox_each() -> None:
-    """An idle one that was warmed for another doesn't count."""
+    """An idle sandbox that was warmed for another worker doesn't count."""
     first = step()
     plan = placed(step(*[step(first) for _ in range(3)]), "01230", dict.fromkeys("123", LARGE))
     costs = Table({"step#0": 10.0}, start=1.0)
@@ -194,18 +193,18 @@ def test_workers_that_start_together_have_a_sandbox_each() -> None:
     assert before.makespan - after.makespan == pytest.approx(1.0)
 
 
-def test_a_cold_start_that_nothing_runs_before_is_left() -> None:
+def test_a_cold_start_that_no_task_precedes_is_left_alone() -> None:
     plan, under = late(first=0.5)
     assert warmed(plan, under) == {}
 
 
-def test_a_sandbox_that_would_be_removed_before_it_is_up_is_not_warmed() -> None:
+def test_a_sandbox_that_would_expire_before_it_is_ready_is_not_warmed() -> None:
     plan, under = late(idle=0.5)
     assert warmed(plan, under) == {}
 
 
 def test_workers_that_start_with_the_run_are_not_warmed() -> None:
-    """The second worker parks meanwhile, and would start cold again."""
+    """The second worker parks in between, and would start cold again."""
     costs = Table({"step#0": 20.0}, start=1.0)
     plan = placed(step(step(), step()), "011", {"1": LARGE})
     under = conditions(costs)
@@ -234,15 +233,15 @@ def test_warm_workers_need_no_warm_up() -> None:
     assert warmed(plan, replace(under, pool=pool)) == {}
 
 
-def test_only_short_tasks_with_small_inputs_that_others_take_may_be_duplicated() -> None:
-    """No copy gains so much that it would be run."""
+def test_only_short_tasks_with_small_inputs_and_remote_consumers_may_be_duplicated() -> None:
+    """No copy would gain enough to be run."""
     long, short, fed = step(), step(), step(step())
     flow = step(long, short, step(fed))
     costs = Table({"step#0": 2.1}, {"step#2": 5 * 1024 * 1024 + 1})
     under = conditions(costs)
 
-    def duplicable(homes: str, **limits: Any) -> list[str]:
-        plan = placed(flow, homes)
+    def duplicable(assignment: str, **limits: Any) -> list[str]:
+        plan = placed(flow, assignment)
         return helped(
             TaskDupOptimization(gain=99.0, **limits).apply(plan, under, costs), "duplicable"
         )
@@ -256,7 +255,7 @@ def test_only_short_tasks_with_small_inputs_that_others_take_may_be_duplicated()
 
 
 def test_a_plan_says_how_long_a_copy_takes_and_when_the_output_is_expected() -> None:
-    """It is made within 1.5 s, saved and fetched in 0.1 s each; a small one needs a message."""
+    """It takes 1.5 s, plus 0.1 s each to save and fetch it; a small one needs a message."""
     small, large = step(), step()
     costs = Table({"step#1": 1.5}, {"step#1": 10**7}, coordination=0.01)
     plan = placed(step(small, large), "012")
@@ -281,7 +280,7 @@ def test_copies_that_lengthen_the_plan_are_not_planned() -> None:
 
 @dataclass
 class Named:
-    """Leaves its name in the plan; can't be hashed."""
+    """Adds its name to the plan's notes; unhashable."""
 
     name: str = "class"
 
@@ -296,7 +295,7 @@ def test_optimizations_are_applied_in_their_order_as_objects_or_classes() -> Non
 
 
 def insisting(*optimizations: object) -> Output[Any]:
-    """A task in the middle of others that insists; it takes more than may be duplicated."""
+    """Build a task with forced optimizations among others; it is too long to be duplicated."""
 
     @task(forced_optimizations=optimizations)
     def picky(*_: Any) -> None: ...
@@ -310,7 +309,7 @@ def insisting(*optimizations: object) -> Output[Any]:
     [*zip(ALL, ("preload", "prewarm", "duplicable"), strict=True)],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_a_task_gets_what_it_insists_on_and_others_do_not(
+def test_only_the_task_that_forces_an_optimization_gets_it(
     kind: type[Any], what: str, as_class: bool
 ) -> None:
     plan = placed(insisting(kind if as_class else kind()), "01231")
@@ -321,7 +320,7 @@ def test_a_task_gets_what_it_insists_on_and_others_do_not(
     assert conditions(costs).simulate(found, costs)
 
 
-def test_a_task_that_insists_warms_a_sandbox_for_each_worker_behind_it() -> None:
+def test_a_task_that_forces_warm_ups_warms_a_sandbox_for_each_worker_after_it() -> None:
     first = step()
     flow = step(*[step(first) for _ in range(4)])
     plan = placed(flow, "011230", {"1": LARGE})
@@ -332,7 +331,7 @@ def test_a_task_that_insists_warms_a_sandbox_for_each_worker_behind_it() -> None
     assert PreWarmOptimization().force(found, first, conditions(Table()), Table()) == found
 
 
-def test_a_copy_of_a_task_that_insists_is_expected_as_predicted() -> None:
+def test_a_forced_copy_is_expected_at_the_predicted_time() -> None:
     plan = placed(insisting(TaskDupOptimization(gain=0.1)), "00011")
     found = forced(plan, conditions(Table()), Table({"picky#0": 60.0}))
     assert found.expected == {"picky#0": (60.0, pytest.approx(62.0))}
@@ -342,7 +341,7 @@ def test_a_copy_of_a_task_that_insists_is_expected_as_predicted() -> None:
 @pytest.mark.parametrize("planner", [SpreadPlanner(), UniformPlanner(), NonUniformPlanner(),
                                      AutoPlanner(seconds=0.2)],
                          ids=lambda p: type(p).__name__)  # fmt: skip
-def test_every_planner_honours_what_tasks_insist_on_once(planner: Any) -> None:
+def test_every_planner_applies_forced_optimizations_once(planner: Any) -> None:
     flow = workflow(insisting(PreLoadOptimization, PreWarmOptimization(), Named("mine")))
     plan = planner.plan(flow, conditions(Table({"picky#0": 9.0, "step#2": 9.0}, start=0.1)))
     picky = plan.placements[TaskId("picky#0")]
@@ -352,8 +351,8 @@ def test_every_planner_honours_what_tasks_insist_on_once(planner: Any) -> None:
     assert "mine" in plan.notes
 
 
-def test_an_optimization_of_ones_own_needs_only_apply() -> None:
-    """Without `force` it is applied to the whole plan, once for all tasks that insist on it."""
+def test_a_custom_optimization_needs_only_apply() -> None:
+    """Without `force` it is applied to the whole plan, once for all tasks that force it."""
     mine = Named("mine")
 
     @task(forced_optimizations=[mine])
@@ -364,9 +363,9 @@ def test_an_optimization_of_ones_own_needs_only_apply() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["preload", 3, object, Resources(128)])
-def test_what_is_no_optimization_is_refused_in_words(wrong: object) -> None:
+def test_a_wrong_optimization_is_an_error_that_explains(wrong: object) -> None:
     plan = placed(insisting(wrong), "00000")
-    said = r"isn't an optimization\. One has a method `apply\(plan, conditions, costs\)`"
+    said = r"is not an optimization\. It must have a method `apply\(plan, conditions, costs\)`"
     with pytest.raises(UsageError, match=f"forced_optimizations of task 'picky#0'.*{said}"):
         forced(plan, conditions(Table()), Table())
     plan = placed(step(), "0")
@@ -385,7 +384,7 @@ class Forgetful:
 
 
 class Insistent:
-    """Returns something else than a plan for tasks that insist."""
+    """Returns something other than a plan when forced."""
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
         return plan
@@ -410,22 +409,22 @@ def test_an_optimization_that_returns_no_plan_is_named(planner: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "returned"), [(Forgetful, "NoneType"), (Insistent, "dict")])
-def test_an_optimization_that_a_task_insists_on_returns_a_plan(kind: Any, returned: str) -> None:
+def test_a_forced_optimization_must_return_a_plan(kind: Any, returned: str) -> None:
     plan = placed(insisting(kind), "00000")
     with pytest.raises(PlanError, match=f"{kind.__name__} returned {returned}"):
         forced(plan, conditions(Table()), Table())
 
 
 class Spreading:
-    """A planner of one's own that knows nothing of what tasks insist on."""
+    """A custom planner that ignores forced optimizations."""
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        homes = {t: WorkerId(f"w{number}") for number, t in enumerate(workflow.calls)}
-        return Plan(workflow, {t: Placement(home, SMALL) for t, home in homes.items()})
+        assignment = {t: WorkerId(f"w{number}") for number, t in enumerate(workflow.calls)}
+        return Plan(workflow, {t: Placement(owner, SMALL) for t, owner in assignment.items()})
 
 
 class Delegating:
-    """A planner of one's own that has another one plan."""
+    """A custom planner that delegates to another one."""
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         return replace(UniformPlanner().plan(workflow, conditions), planner="delegating")
@@ -433,7 +432,7 @@ class Delegating:
 
 @pytest.mark.parametrize("planner", [Spreading(), Delegating(), UniformPlanner(), SpreadPlanner()],
                          ids=lambda p: type(p).__name__)  # fmt: skip
-def test_tasks_get_what_they_insist_on_once_whoever_plans(planner: Any) -> None:
+def test_forced_optimizations_are_applied_once_with_custom_planners_too(planner: Any) -> None:
     flow = workflow(insisting(*ALL, Named("mine")))
     plan = planned(flow, conditions(Table()), planner, "none").plan
     assert plan.placements[TaskId("picky#0")].preload
@@ -441,7 +440,7 @@ def test_tasks_get_what_they_insist_on_once_whoever_plans(planner: Any) -> None:
     assert plan.notes == ("mine",)
 
 
-def test_what_tasks_insist_on_is_checked_as_a_plan() -> None:
+def test_a_plan_with_forced_optimizations_is_validated() -> None:
     class Wasteful:
         def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
             return replace(plan, linger=-1.0)
@@ -454,9 +453,9 @@ def test_what_tasks_insist_on_is_checked_as_a_plan() -> None:
 SUBSETS = [*chained.from_iterable(combinations(ALL, n) for n in range(4))]
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(cases(), st.sampled_from(SUBSETS), st.booleans())
-def test_whatever_is_on_or_off_the_plan_gives_the_same_result(
+def test_the_result_does_not_depend_on_optimizations(
     case: tuple[Workflow, Table, int], chosen: tuple[type[Any], ...], uniform: bool
 ) -> None:
     flow, costs, workers = case
@@ -483,8 +482,9 @@ def test_whatever_is_on_or_off_the_plan_gives_the_same_result(
         assert len(simulation.performed) == len(ran)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", SUBSETS, ids=lambda c: "-".join(o.__name__ for o in c) or "no")
-def test_auto_takes_any_optimizations(chosen: tuple[type[Any], ...]) -> None:
+def test_the_auto_planner_accepts_any_optimizations(chosen: tuple[type[Any], ...]) -> None:
     costs, flow = Table(0.5, FAR, start=0.5, coordination=0.01), workflow(fan(6))
     under = conditions(costs)
     plan = AutoPlanner(seconds=0.2, optimizations=chosen).plan(flow, under)

@@ -1,4 +1,4 @@
-"""A preview tells what a plan is predicted to do: how long, for how much, and why."""
+"""A preview says what a plan is predicted to do: how long it takes, what it costs, and why."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shoal.workflow import Output
 
 
 class Varying(Table):
-    """Each task takes one second, and one time in five two."""
+    """Each task takes one second, or two in one of five cases."""
 
     def at(self, sla: SLA) -> Costs:
         return Table(1.0 if sla == "median" else 2.0)
@@ -34,31 +34,35 @@ class Varying(Table):
         return Table({f"step#{i}": rng.choice((1, 1, 1, 1, 2)) for i in range(100)})
 
 
-def planned(output: Output[Any], homes: str, kinds: dict[str, Resources] | None = None) -> Plan:
-    """A plan from the number of each task's worker, as in `"0011"`."""
+def planned(
+    output: Output[Any], assignment: str, kinds: dict[str, Resources] | None = None
+) -> Plan:
+    """Build a plan from the number of each task's worker, as in `"0011"`."""
     flow = workflow(output)
     return Plan(
         flow,
         {
-            name: Placement(WorkerId(f"w{home}"), (kinds or {}).get(home, SMALL))
-            for name, home in zip(flow.calls, homes, strict=True)
+            name: Placement(WorkerId(f"w{owner}"), (kinds or {}).get(owner, SMALL))
+            for name, owner in zip(flow.calls, assignment, strict=True)
         },
         planner="mine",
     )
 
 
-def shown(output: Output[Any], homes: str, costs: Table | None = None, **options: Any) -> Preview:
-    return Preview(planned(output, homes), conditions(costs or Table()), **options)
+def shown(
+    output: Output[Any], assignment: str, costs: Table | None = None, **options: Any
+) -> Preview:
+    return Preview(planned(output, assignment), conditions(costs or Table()), **options)
 
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all draws be made, however slow the machine is."""
+    """Allow all draws, however slow the machine is."""
     monkeypatch.setattr(previewing, "DRAWING_SECONDS", 600.0)
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_the_makespan_at_a_level_is_what_one_more_drawn_run_stays_within() -> None:
+def test_the_makespan_at_a_level_is_the_quantile_for_one_more_drawn_run() -> None:
     costs, flow = Varying(), workflow(fan(40))
     under = conditions(costs)
     plan = UniformPlanner().plan(flow, under)
@@ -91,24 +95,24 @@ def test_a_higher_level_never_has_a_smaller_makespan(
 
 @pytest.mark.usefixtures("unhurried")
 def test_not_everything_is_late_at_once() -> None:
-    """The run in which every cost is that of the level takes far longer, and is shown beside."""
+    """A run with every cost at the level takes far longer, and is shown separately."""
     under = conditions(Varying())
     plan = UniformPlanner().plan(workflow(fan(40)), under)
     careful = Preview(plan, under, Percentile(90))
     assert Preview(plan, under).makespan < careful.makespan < 0.8 * careful.timeline.makespan
     assert "at the 90 % level (" in str(careful)
-    assert "if every cost were that of the 90 % level" in str(careful)
+    assert "if every cost were at the 90 % level" in str(careful)
     assert "at the median (" in str(Preview(plan, under))
 
 
-def test_a_few_runs_are_drawn_however_short_the_time_is() -> None:
+def test_a_few_runs_are_drawn_however_little_time_there_is() -> None:
     preview = shown(chain(3), "000", Varying())
     assert preview.predicted(0.0) > 0
     assert preview.predicted(0.0) == preview.predicted(600.0)
 
 
 def tiny(nbytes: int = 100) -> Preview:
-    """One second on 2 GB, then two on 8 GB; each worker takes half a second to start."""
+    """Preview one second on 2 GB, then two on 8 GB; each worker takes half a second to start."""
     costs = Table({"step#1": 2.0}, {"step#0": nbytes}, start=0.5)
     return Preview(planned(chain(2), "01", {"1": LARGE}), conditions(costs))
 
@@ -121,13 +125,13 @@ def test_cost_is_memory_held_from_invocation_to_leaving_and_invocations() -> Non
     assert tiny().makespan == pytest.approx(4.0)
 
 
-def test_a_large_output_is_saved_and_fetched_and_the_workers_are_held_meanwhile() -> None:
+def test_transfers_of_a_large_output_are_billed_on_both_workers() -> None:
     cost = tiny(10**7).cost
     assert cost.nbytes == 2 * 10**7
     assert cost.gb_seconds == pytest.approx(2 * (0.5 + 1 + 0.1) + 8 * (0.5 + 0.1 + 2))
 
 
-def test_prices_are_those_of_the_platform() -> None:
+def test_a_previews_price_follows_the_given_prices() -> None:
     preview = tiny()
     free = Preview(preview.plan, preview.conditions, prices=PRICES["none"])
     dear = Preview(preview.plan, preview.conditions, prices=Prices("ours", 1.0, 10.0))
@@ -136,9 +140,11 @@ def test_prices_are_those_of_the_platform() -> None:
     assert "$43 (ours)" in str(dear)
 
 
-def test_prices_go_by_name() -> None:
+def test_prices_are_chosen_by_name() -> None:
     assert prices_of("aws-lambda").gb_second == 0.0000166667
-    with pytest.raises(UsageError, match="no prices for 'azure'; there are aws-lambda, aws-lambda"):
+    with pytest.raises(
+        UsageError, match="no prices for 'azure'; choose one of aws-lambda, aws-lambda"
+    ):
         prices_of("azure")
 
 
@@ -160,20 +166,21 @@ def test_a_preview_as_text() -> None:
     assert lines[6:] == ["note       the goal was missed"]
 
 
-def test_a_plan_that_was_there_already_took_no_time_to_make() -> None:
+def test_a_cached_plan_shows_no_planning_time() -> None:
     assert str(tiny()).splitlines()[0] == "plan of 2 tasks by mine, from 5 runs"
 
 
-def test_large_figures_are_told_with_all_their_digits() -> None:
+def test_large_figures_are_shown_with_all_their_digits() -> None:
     lines = str(shown(chain(2), "01", Table(2500.0))).splitlines()
     assert lines[1].startswith("makespan   5,000 s at the median (5,000 s if every cost")
     assert lines[3].startswith("cost       10,000 GB-seconds, ")
 
 
+@pytest.mark.slow
 def test_workers_are_counted_like_tasks() -> None:
     flow = workflow(step(*(step() for _ in range(1200))))
-    homes = {task: Placement(WorkerId(f"w{i}"), SMALL) for i, task in enumerate(flow.calls)}
-    lines = str(Preview(Plan(flow, homes), conditions(Table()))).splitlines()
+    assignment = {task: Placement(WorkerId(f"w{i}"), SMALL) for i, task in enumerate(flow.calls)}
+    lines = str(Preview(Plan(flow, assignment), conditions(Table()))).splitlines()
     assert lines[2].startswith("workers    1,201: 1,201 of 2048 MB; ")
 
 
@@ -191,7 +198,7 @@ def test_show_adds_a_chart() -> None:
 def test_plans_are_compared_figure_by_figure() -> None:
     """While the second worker starts, the first one parks, and saves its output."""
     costs = Table(start=1.0)
-    both = [shown(fan(2), homes, costs) for homes in ("0000", "0010")]
+    both = [shown(fan(2), assignment, costs) for assignment in ("0000", "0010")]
     rows = [line.split() for line in both[0].compare(both[1]).splitlines()]
     assert rows[0] == ["mine", "(1)", "mine", "(2)"]
     assert rows[1] == ["makespan", "5.00", "s", "5.00", "s", "+0%"]
@@ -201,7 +208,7 @@ def test_plans_are_compared_figure_by_figure() -> None:
     assert rows[4] == ["workers", "1", "2", "+100%"]
     assert rows[5] == ["cold", "starts", "1", "2", "+100%"]
     assert rows[6] == ["bytes", "moved", "0", "B", "200", "B"]
-    assert " ".join(rows[7]) == "1 of 4 tasks run on another worker"
+    assert " ".join(rows[7]) == "1 of 4 tasks run on a different worker"
 
 
 @task(resources=SMALL)
@@ -212,38 +219,40 @@ SIZES = {"step#0": 10**6, "step#1": 3 * 10**6}
 
 
 @pytest.mark.parametrize(
-    ("output", "homes", "name", "reason"),
+    ("output", "assignment", "name", "reason"),
     [
-        (lambda: asking(step()), "01", "asking#0", "because it asks for these resources"),
-        (lambda: chain(2), "00", "step#1", "because the plan keeps everything together on one"),
-        (lambda: step(step(), step()), "011", "step#0", "the first tasks out; 0 other tasks"),
-        (lambda: step(step(), step()), "011", "step#1", "the first tasks out; 1 other task "),
+        (lambda: asking(step()), "01", "asking#0", "because it requests these resources"),
+        (lambda: chain(2), "00", "step#1", "because the plan has only one"),
+        (lambda: step(step(), step()), "011", "step#0", "shares the worker with 0 other tasks"),
+        (lambda: step(step(), step()), "011", "step#1", "shares the worker with 1 other task"),
         (lambda: chain(3), "100", "step#2", "because its whole input (3.00 MB) is made there"),
         (lambda: step(step(), step()), "011", "step#2", "most of its input is made there (3.00 MB"),
         (lambda: step(step(), step()), "100", "step#2", "most of its input is made there (3.00 MB"),
-        (lambda: step(chain(3), chain(3)), "0001111", "step#6", "no less of its input is made"),
+        (lambda: step(chain(3), chain(3)), "0001111", "step#6", "as much of its input is made"),
         (lambda: step(step(), step()), "010", "step#2", "where 1.00 MB of its 4.00 MB of"),
-        (lambda: step(step(), step()), "012", "step#2", "to run beside others, though its input"),
+        (lambda: step(step(), step()), "012", "step#2", "to run in parallel, although its input"),
     ],
 )  # fmt: skip
-def test_a_tasks_place_is_explained(output: Any, homes: str, name: str, reason: str) -> None:
-    text = shown(output(), homes, Table(sizes=SIZES)).explain(name)
+def test_a_tasks_placement_is_explained(
+    output: Any, assignment: str, name: str, reason: str
+) -> None:
+    text = shown(output(), assignment, Table(sizes=SIZES)).explain(name)
     assert text.startswith(f"{name} runs on w")
     assert reason in text
 
 
-def test_it_is_explained_whether_the_makespan_hangs_on_a_task() -> None:
+def test_the_explanation_says_whether_a_task_is_critical() -> None:
     preview = shown(step(step(), step()), "010", Table({"step#0": 5.0}))
     assert preview.critical_path == ("step#0", "step#2")
     first, other, last = (preview.explain(f"step#{i}") for i in range(3))
-    assert first.endswith("to begin at 0.00 s and take 5.00 s; the makespan hangs on it.")
-    assert other.endswith("to begin at 0.00 s and take 1.00 s; the makespan doesn't hang on it.")
+    assert first.endswith("to begin at 0.00 s and take 5.00 s; it is on the critical path.")
+    assert other.endswith("to begin at 0.00 s and take 1.00 s; it is not on the critical path.")
     assert last.endswith(
-        "to begin at 5.00 s, after step#0, and take 1.00 s; the makespan hangs on it."
+        "to begin at 5.00 s, after step#0, and take 1.00 s; it is on the critical path."
     )
 
 
-def test_what_helps_a_task_is_explained() -> None:
+def test_the_explanation_lists_a_tasks_optimizations() -> None:
     preview = tiny()
     placements = dict(preview.plan.placements)
     first = TaskId("step#0")
@@ -253,12 +262,12 @@ def test_what_helps_a_task_is_explained() -> None:
     plan = replace(preview.plan, placements=placements)
     text = Preview(plan, preview.conditions).explain("step#0")
     assert text.endswith(
-        " Its inputs are fetched as they are saved; it warms 2 sandboxes for others; "
+        " Its inputs are fetched as they are saved; it pre-warms 2 sandboxes for other tasks; "
         "workers that wait for it may run it too."
     )
 
 
-def test_a_task_that_there_is_not_is_not_explained() -> None:
+def test_explaining_an_unknown_task_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"no task 'fly#1'; it has step#0, step#1\.$"):
         tiny().explain("fly#1")
     with pytest.raises(UsageError, match=r"; it has step#0, step#1, step#2, .+ and 4 more\.$"):
@@ -269,13 +278,13 @@ def test_a_task_that_there_is_not_is_not_explained() -> None:
     ("task", "meant"),
     [("step", "step#0"), ("stop#1", "step#1"), ("step#7", "step#0"), ("step#", "step#0")],
 )
-def test_a_task_that_may_have_been_meant_is_suggested(task: str, meant: str) -> None:
+def test_explaining_an_unknown_task_suggests_the_closest(task: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"no task '{task}'; did you mean '{meant}'\\?$"):
         tiny().explain(task)
 
 
-def test_a_plan_is_previewed_again_for_a_later_run() -> None:
-    """Other arguments, and sandboxes that are warm by now; it isn't planned again."""
+def test_a_plan_can_be_previewed_again_for_a_later_run() -> None:
+    """The arguments differ and sandboxes are warm by now, but it isn't planned again."""
     before = tiny()
     before.planning = 9.0
     flow, constants = workflow(chain(2)), {TaskId("step#0"): {TaskId("c"): 7}}
@@ -295,7 +304,7 @@ def test_a_plan_is_previewed_again_for_a_later_run() -> None:
     assert after.again(flow, constants, pool).predicted(0.0) == after.predicted(9.0)
 
 
-def test_it_is_known_whether_a_prediction_rests_on_anything() -> None:
+def test_a_preview_says_what_its_prediction_is_based_on() -> None:
     assert tiny().learnt
     assert tiny().basis == "5 runs"
     assert not shown(step(), "0", Table(basis="no history")).learnt

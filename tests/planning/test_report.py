@@ -21,13 +21,13 @@ PLAN = Plan(FLOW, {A: Placement(W0, SMALL), B: Placement(W1, LARGE)}, planner="m
 
 
 def preview(basis: str = "5 runs") -> Preview:
-    """One second on 2 GB, then two on 8 GB; each worker takes half a second to start."""
+    """Preview one second on 2 GB, then two on 8 GB; each worker takes half a second to start."""
     costs = Table({"step#1": 2.0}, {"step#0": 10**7}, start=0.5, basis=basis)
     return Preview(PLAN, conditions(costs), planning=0.125)
 
 
 def recorded(*more: Span) -> Timeline:
-    """The first task took twice as long, and its worker was warm."""
+    """Record a run in which the first task took twice as long, on a warm worker."""
     spans = (
         Span("warm start", W0, None, 0.0, 0.1),
         Span("execute", W0, A, 0.1, 2.1, 0.0, 10**7),
@@ -41,12 +41,12 @@ def recorded(*more: Span) -> Timeline:
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    """The figures by what they are."""
+    """Return the figures by label."""
     lines = text.partition("\n\n")[0].splitlines()
     return {line[:11].strip(): line[11:].split() for line in lines[1:]}
 
 
-def test_figures_that_were_predicted_and_recorded_stand_side_by_side() -> None:
+def test_predicted_and_recorded_figures_are_side_by_side() -> None:
     found = rows(report(preview(), recorded()))
     assert found[""] == ["predicted", "recorded"]
     assert found["makespan s"] == ["4.2", "5", "+19%"]
@@ -57,40 +57,40 @@ def test_figures_that_were_predicted_and_recorded_stand_side_by_side() -> None:
     assert found["executing s"] == ["3", "4", "+33%"]
 
 
-def test_a_chart_says_what_its_letters_mean() -> None:
+def test_a_chart_explains_its_letters() -> None:
     chart = report(preview(), recorded()).splitlines()
     assert "start" in chart[-1]
 
 
-def test_it_is_said_who_planned_from_what_and_how_far_off_tasks_were() -> None:
+def test_the_report_names_the_planner_its_basis_and_the_error_of_tasks() -> None:
     text = report(preview(), recorded())
     assert text.startswith("planned by mine from 5 runs in 125 ms\n")
-    assert "a task's time was off by 25% at the median" in text
+    assert "the median error of task times was 25%" in text
     assert "no history" not in text
     assert "another worker" not in text
 
 
-def test_a_plan_that_was_there_already_took_no_time() -> None:
+def test_a_cached_plan_has_no_planning_time() -> None:
     text = report(Preview(PLAN, preview().conditions), recorded())
     assert text.startswith("planned by mine from 5 runs\n")
 
 
-def test_the_makespan_that_was_recorded_as_predicted_is_told() -> None:
+def test_the_report_shows_the_prediction_recorded_with_the_run() -> None:
     found = rows(report(preview(), recorded(), makespan=4.0))
     assert found["makespan s"] == ["4", "5", "+25%"]
 
 
-def test_large_figures_and_errors_can_still_be_read() -> None:
+def test_large_figures_and_errors_are_readable() -> None:
     costs = Table(30_000.0, basis="5 runs")
     text = report(Preview(PLAN, conditions(costs)), recorded())
     assert rows(text)["makespan s"] == ["60,000", "5", "-100%"]
-    assert "a task's time was off by a factor of 15,000 at the median" in text
+    assert "the median error of task times was a factor of 15,000" in text
     costs = Table(0.01, basis="5 runs")
     text = report(Preview(PLAN, conditions(costs)), recorded())
     assert rows(text)["makespan s"] == ["0.02", "5", "\N{MULTIPLICATION SIGN}250"]
 
 
-def test_each_worker_has_a_row_as_planned_above_the_row_of_the_run() -> None:
+def test_each_worker_has_a_planned_row_above_its_recorded_row() -> None:
     text = report(preview(), recorded(), width=60)
     lines = text.partition("\n\n")[2].splitlines()
     labels = [line[:7] for line in lines if line.startswith("w")]
@@ -100,27 +100,27 @@ def test_each_worker_has_a_row_as_planned_above_the_row_of_the_run() -> None:
 
 def test_a_guess_is_called_a_guess() -> None:
     text = report(preview("no history"), recorded())
-    assert "There was no history: the prediction is a guess that the next run improves." in text
+    assert "There was no history, so the prediction is a guess; the next one is better." in text
 
 
-def test_a_copy_is_named() -> None:
+def test_the_report_names_a_task_that_ran_elsewhere() -> None:
     copy = Span("execute", W1, A, 1.0, 2.0)
     text = report(preview(), recorded(copy))
-    assert "1 task was run by another worker too, step#0 among them" in text
+    assert "1 task ran on another worker than planned, such as step#0" in text
 
 
-def test_what_was_not_recorded_does_no_harm() -> None:
+def test_the_report_works_without_recorded_spans() -> None:
     text = report(preview(), replace(recorded(), spans=()))
     assert rows(text)["executing s"] == ["3", "0", "-100%"]
-    assert "off by" not in text
+    assert "median error" not in text
 
 
-def test_what_was_predicted_to_cost_nothing_has_no_change() -> None:
+def test_a_prediction_of_zero_has_no_relative_change() -> None:
     costs = Table(0.0, basis="no history")
     text = report(Preview(PLAN, conditions(costs)), recorded())
     assert rows(text)["makespan s"] == ["0", "5"]
 
 
 @pytest.mark.parametrize("color", [True, False])
-def test_colours_are_left_out_unless_asked_for(color: bool) -> None:
+def test_the_report_has_no_colours_by_default(color: bool) -> None:
     assert ("\x1b[" in report(preview(), recorded(), color=color)) == color

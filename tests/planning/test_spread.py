@@ -1,12 +1,13 @@
-"""Spreading without predictions."""
+"""`SpreadPlanner`, which needs no predictions."""
 
 from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_drawn import examples
 from shoal.execution.plan import Plan
 from shoal.metadata.predictions import DefaultCosts
 from shoal.planning.base import Conditions
@@ -43,19 +44,19 @@ def spread(*outputs: Output[Any], workers: int) -> Plan:
 
 
 def sizes(plan: Plan, name: str = "") -> list[int]:
-    """How many tasks (of a name) each worker has, in order."""
+    """Return how many tasks (of a name) each worker has, in order."""
     counts = Counter({worker: 0 for worker in plan.workers})
     counts.update(p.worker for t, p in plan.placements.items() if t.startswith(name))
     return sorted(counts.values())
 
 
 def shared(plan: Plan) -> set[TaskId]:
-    """The tasks that some worker has to coordinate."""
+    """Return the tasks that need coordination between workers."""
     return {task for part in plan.parts() for task in part.shared}
 
 
 def tree(leaves: list[Output[Any]]) -> Output[Any]:
-    """Pairs of neighbours are added until one is left."""
+    """Add neighbours in pairs until one is left."""
     while len(leaves) > 1:
         leaves = [add(*leaves[i : i + 2]) for i in range(0, len(leaves), 2)]
     return leaves[0]
@@ -68,7 +69,7 @@ def chain(length: int) -> Output[Any]:
     return output
 
 
-def test_tree_is_split_evenly_and_shares_next_to_nothing() -> None:
+def test_a_tree_is_split_evenly_with_hardly_any_shared_tasks() -> None:
     plan = spread(tree([load(i) for i in range(1024)]), workers=2)
     assert len(shared(plan)) <= 2
     smaller, larger = sizes(plan)
@@ -80,7 +81,7 @@ def test_chain_stays_on_one_worker() -> None:
     assert sizes(plan) == [100]
 
 
-def test_chains_side_by_side_are_spread_and_none_is_cut() -> None:
+def test_parallel_chains_are_spread_and_none_is_split() -> None:
     plan = spread(*[chain(10) for _ in range(64)], workers=8)
     assert sizes(plan) == [80] * 8
     assert not shared(plan)
@@ -92,7 +93,7 @@ def test_fan_out_from_a_single_root_is_spread() -> None:
     assert sizes(plan, "clean") == [25] * 4
 
 
-def test_fan_out_is_dealt_out_in_blocks_so_that_the_tree_behind_it_stays_whole() -> None:
+def test_a_fan_out_is_spread_in_blocks_that_keep_its_subtrees_together() -> None:
     root = load()
     plan = spread(tree([clean(root, i) for i in range(1024)]), workers=8)
     assert sizes(plan, "clean") == [128] * 8
@@ -105,7 +106,7 @@ def test_fan_is_split_evenly() -> None:
     assert shared(plan) == {"add#0"}
 
 
-def test_join_goes_where_one_of_its_inputs_is() -> None:
+def test_a_join_is_placed_with_one_of_its_inputs() -> None:
     plan = spread(add(load(0), load(1)), workers=8)
     assert plan.placements[TaskId("add#0")] in {
         plan.placements[TaskId("load#0")],
@@ -124,14 +125,14 @@ def test_fewer_tasks_than_workers_use_as_many_workers_as_there_are_tasks() -> No
     assert sizes(plan) == [1, 1, 1]
 
 
-def test_task_that_asks_for_resources_gets_a_worker_that_has_them() -> None:
+def test_a_task_that_requests_resources_gets_a_worker_that_has_them() -> None:
     plan = spread(add(train(load(0))), workers=4)
     for name, placement in plan.placements.items():
         assert placement.resources == (LARGE if name.startswith("train") else DEFAULT)
         assert plan.workers[placement.worker] == placement.resources
 
 
-def test_tasks_that_ask_for_different_resources_share_workers_if_there_would_be_too_many() -> None:
+def test_tasks_with_different_resources_share_workers_if_there_are_too_many() -> None:
     plan = spread(add(*[train(load(i)) for i in range(8)]), workers=4)
     assert Counter(plan.workers.values()) == {LARGE: 4}
 
@@ -143,7 +144,7 @@ def test_plan_says_who_made_it(workers: int) -> None:
 
 @st.composite
 def outputs(draw: st.DrawFn) -> list[Output[Any]]:
-    """Random DAGs of four kinds of tasks."""
+    """Generate DAGs with four different tasks."""
     made: list[Output[Any]] = []
     kinds = st.sampled_from([load, clean, add, train])
     back = st.lists(st.integers(1, 10), max_size=3)
@@ -152,9 +153,9 @@ def outputs(draw: st.DrawFn) -> list[Output[Any]]:
     return made
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(outputs(), st.integers(1, 9))
-def test_every_task_has_one_place_with_what_it_asks_for_on_no_more_than_the_allowed_workers(
+def test_every_task_is_placed_once_with_its_resources_within_the_allowed_workers(
     made: list[Output[Any]], workers: int
 ) -> None:
     workflow = Workflow.of(*made)
@@ -167,7 +168,7 @@ def test_every_task_has_one_place_with_what_it_asks_for_on_no_more_than_the_allo
     assert len(plan.workers) <= workers
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(outputs(), st.integers(1, 9))
 def test_planning_twice_gives_the_same_plan(made: list[Output[Any]], workers: int) -> None:
     assert spread(*made, workers=workers).placements == spread(*made, workers=workers).placements

@@ -1,4 +1,4 @@
-"""`WukongPlanner`, and what is shown of plans without workers."""
+"""`WukongPlanner`, and how plans without placements are shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def previewed(output: Any, **costs: Any) -> Preview:
     return Preview(WukongPlanner(SMALL).plan(workflow(output), known), known)
 
 
-def test_no_task_has_a_worker() -> None:
+def test_no_task_is_placed() -> None:
     known = conditions(Table(), workers=4)
     plan = WukongPlanner().plan(workflow(tree(8)), known)
     assert plan.flexible
@@ -49,7 +49,7 @@ def test_it_has_a_name_and_a_service_level() -> None:
     assert planner.sla == Percentile(90)
 
 
-def test_all_workers_have_what_the_task_that_asks_for_most_asks_for() -> None:
+def test_all_workers_have_the_largest_requested_resources() -> None:
     @task(resources=LARGE)
     def hungry(*sources: Any) -> None: ...
 
@@ -59,7 +59,7 @@ def test_all_workers_have_what_the_task_that_asks_for_most_asks_for() -> None:
     flow = workflow(hungry(step(), busy()))
     plan = WukongPlanner(SMALL).plan(flow, conditions(Table(), workers=4))
     assert {placement.resources for placement in plan.placements.values()} == {Resources(8192, 6)}
-    assert plan.notes == ("All workers have 8192 MB, 6 CPUs: a task asks so.",)
+    assert plan.notes == ("All workers have 8192 MB, 6 CPUs, because a task requests it.",)
 
 
 def test_optimizations_that_need_workers_are_left_out_and_named() -> None:
@@ -87,7 +87,7 @@ def test_other_optimizations_are_applied() -> None:
     assert planner.plan(workflow(chain(3)), known).planner == "refined"
 
 
-def test_a_plan_that_leaves_only_some_tasks_open_is_refused() -> None:
+def test_a_plan_with_only_some_tasks_placed_is_rejected() -> None:
     flow = workflow(chain(2))
     first, second = flow.calls
     placed = {first: Placement(WorkerId("w0"), SMALL), second: Placement(None, SMALL)}
@@ -103,17 +103,17 @@ def test_a_chain_is_predicted_to_stay_on_one_worker() -> None:
     assert preview.cost.nbytes == 0
 
 
-def test_each_branch_beyond_the_first_is_predicted_to_have_a_worker() -> None:
+def test_each_branch_beyond_the_first_is_predicted_to_get_a_worker() -> None:
     preview = previewed(fan(6), start=1.0)
     assert len(preview.workers) == 6
     assert preview.cost.invocations == 6
     assert set(preview.workers.values()) == {SMALL}
 
 
-def test_the_preview_says_that_there_is_no_placement() -> None:
+def test_the_preview_says_that_no_task_is_placed() -> None:
     preview = previewed(tree(8))
     assert "workers    8: 8 of 2048 MB" in str(preview)
-    assert "whoever readies a task runs it" in str(preview)
+    assert "dynamic: the worker that completes a task's inputs runs it" in str(preview)
     assert preview.show(color=False)
     assert preview.critical_path
 
@@ -124,7 +124,7 @@ def test_comparison_with_a_placed_plan_counts_predicted_workers() -> None:
     placed = Preview(UniformPlanner(SMALL).plan(preview.plan.workflow, known), known)
     for text in (preview.compare(placed), placed.compare(preview)):
         assert "wukong (6)" in text
-        assert text.endswith("wukong: whoever readies a task runs it")
+        assert text.endswith("wukong: tasks are placed at run time")
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_comparison_with_a_placed_plan_counts_predicted_workers() -> None:
         ("step#1", "ready after step#0, whose worker runs it too. It is predicted to run on worker "
          "step#0."),
         ("step#2", "ready after step#0, whose worker runs it if it has a free slot"),
-        ("step#7", "whoever is the last to finish one of its 6 upstream tasks has it"),
+        ("step#7", "the worker that finishes the last of its 6 upstream tasks runs it"),
     ],
 )  # fmt: skip
-def test_explain_tells_who_readies_a_task(name: str, said: str) -> None:
+def test_explain_names_the_worker_that_readies_a_task(name: str, said: str) -> None:
     assert said in previewed(fan(6)).explain(name)
 
 
-def test_a_report_has_no_tasks_that_ran_elsewhere() -> None:
+def test_the_report_lists_no_tasks_that_ran_elsewhere() -> None:
     preview = previewed(fan(6))
     text = report(preview, preview.timeline)
     assert "another worker" not in text
@@ -180,7 +180,7 @@ def test_a_prediction_needs_history_and_then_covers_every_task() -> None:
     assert "no history" in plan.notes[-1]
 
 
-def test_by_prediction_short_tasks_stay_where_a_start_would_take_longer() -> None:
+def test_with_predictions_short_tasks_stay_where_a_start_would_take_longer() -> None:
     known = conditions(Table(start=100.0), workers=4)
     flow = workflow(fan(6))
     by_size = Preview(WukongPlanner(SMALL).plan(flow, known), known)
@@ -190,8 +190,8 @@ def test_by_prediction_short_tasks_stay_where_a_start_would_take_longer() -> Non
     assert foreseen.timeline.makespan < by_size.timeline.makespan
 
 
-def test_predictions_that_would_make_the_run_longer_are_not_decided_by() -> None:
-    """A branch would wait for the other's chain, which goes before what waits."""
+def test_predictions_that_would_lengthen_the_run_are_not_used() -> None:
+    """A branch would wait for the other's chain, which runs before waiting tasks."""
     first = step()
     branches = [first, first]
     for _ in range(8):
@@ -199,12 +199,12 @@ def test_predictions_that_would_make_the_run_longer_are_not_decided_by() -> None
     known = conditions(Table(start=1.5), workers=4)
     plan = WukongPlanner(SMALL, decide="predicted").plan(workflow(step(*branches)), known)
     assert plan.policies.forecast is None
-    assert "would take longer" in plan.notes[-1]
+    assert "would lengthen the run" in plan.notes[-1]
 
 
 @pytest.mark.parametrize(
     "wrong", [{"decide": "guess"}, {"big_output_nbytes": -1}, {"large_fan_out": 0}]
 )
-def test_what_cannot_be_is_refused_with_its_name(wrong: dict[str, Any]) -> None:
+def test_an_invalid_argument_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):
         WukongPlanner(**wrong)

@@ -1,16 +1,13 @@
-"""The local gateway: what becomes of jobs, of sandboxes that die, and of what they print."""
+"""The local gateway: invocations, sandboxes that die, and their output."""
 
 from __future__ import annotations
 
 import errno
-import json
-import mmap
 import os
 import signal
-import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,14 +16,13 @@ from platform_entries import TASK
 from platform_examples import Caller, gateway, served
 from shoal.errors import GatewayRefused
 from shoal.platform.gateway import LocalGateway
-from shoal.platform.housing import hidden_folder, home_of
-from shoal.platform.sandbox import PAGE, RunningTasks
-from shoal.platform.sandboxes import Sandbox
+from shoal.platform.sandbox_env import hidden_folder, home_of
 from shoal.storage.base import Opening
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.keys import CLIENT
+from shoal.storage.letters import WorkerLost
 from shoal.storage.redis import RedisStore
-from shoal.types import Resources, RunId, WorkerId
+from shoal.types import Loss, LossReason, RunId, WorkerId
 
 pytestmark = pytest.mark.real
 
@@ -46,7 +42,7 @@ def caller(local: LocalGateway, tmp_path: Path) -> Caller:
 
 @pytest.fixture
 def store() -> Iterator[RedisStore]:
-    """A store in which a run has been opened."""
+    """A store with an open run."""
     server = EmbeddedServer()
     store = RedisStore(server.url)
     store.open(RUN, Opening([WorkerId("w0")], restarts=0))
@@ -56,12 +52,12 @@ def store() -> Iterator[RedisStore]:
     server.close()
 
 
-def loss(store: RedisStore) -> dict[str, Any]:
-    """What the client is told of a worker that was lost."""
-    letters = store.receive(RUN, CLIENT, "", PATIENCE)
-    assert [(letter.kind, letter.name) for letter in letters] == [("lost", "w0")]
-    found: dict[str, Any] = json.loads(bytes(letters[0].parts[0]))
-    return found
+def loss(store: RedisStore) -> Loss:
+    """Return what the client is told about a lost worker."""
+    ((_, letter),) = store.receive(RUN, CLIENT, "", PATIENCE)
+    assert isinstance(letter, WorkerLost)
+    assert letter.worker == "w0"
+    return letter.loss
 
 
 def test_status_counts_sandboxes_and_invocations(local: LocalGateway, caller: Caller) -> None:
@@ -78,11 +74,13 @@ def test_status_counts_sandboxes_and_invocations(local: LocalGateway, caller: Ca
     assert status["busy_seconds"] > 0
 
 
-def test_a_run_has_no_more_workers_at_work_than_it_may(local: LocalGateway, caller: Caller) -> None:
+def test_a_run_has_no_more_running_workers_than_allowed(
+    local: LocalGateway, caller: Caller
+) -> None:
     caller.invoke(*(caller.job(f"w{number}", "await go", workers=1) for number in range(3)))
     caller.await_notes("began", 1)
     caller.invoke(caller.job("other", "await go", run=RunId("run-2"), workers=1))
-    caller.await_notes("began", 2)  # it isn't held up by those that wait
+    caller.await_notes("began", 2)  # waiting workers of another run don't block it
     status = local.status()
     assert (status["busy"], status["queued"]) == (2, 2)
     caller.let_go()
@@ -90,11 +88,11 @@ def test_a_run_has_no_more_workers_at_work_than_it_may(local: LocalGateway, call
     assert len(caller.notes("began")) == 4
 
 
-def test_the_bound_of_a_run_travels_with_its_invocations(tmp_path: Path) -> None:
+def test_the_worker_limit_of_a_run_travels_with_its_invocations(tmp_path: Path) -> None:
     with gateway(tmp_path, capacity=4) as local, served(local) as platform:
         caller = Caller(platform, tmp_path)
-        like = caller.job("w0", "await go", workers=2)
-        platform.fan_out(like, [WorkerId(f"w{number}") for number in range(6)])
+        jobs = [caller.job(f"w{number}", "await go", workers=2) for number in range(6)]
+        platform.fan_out(jobs[0].context, [job.start for job in jobs])
         assert eventually(lambda: local.status()["queued"] == 4)
         assert local.status()["busy"] == 2
         caller.let_go()
@@ -102,19 +100,35 @@ def test_the_bound_of_a_run_travels_with_its_invocations(tmp_path: Path) -> None
         caller.await_quiet()
 
 
-def test_a_second_start_beside_the_first_takes_no_place(
-    local: LocalGateway, caller: Caller
+@pytest.mark.parametrize("sent", [0.0, 1_000.0])
+def test_a_start_is_timed_by_its_gateway_if_nobody_says_when_it_was_sent(
+    caller: Caller, tmp_path: Path, sent: float
 ) -> None:
+    before = time.monotonic()
+    caller.carry_out(caller.job(part="served at", sent=sent))
+    served = float((tmp_path / "at").read_text())
+    assert served == 0.0 if sent else before <= served <= time.monotonic()
+
+
+def test_a_start_that_waits_is_timed_by_its_gateway(caller: Caller, tmp_path: Path) -> None:
+    caller.invoke(*(caller.job(f"w{number}", "await go", sent=1_000.0) for number in range(2)))
+    caller.await_notes("began", 2)
+    caller.invoke(caller.job("late", "served at", sent=1_000.0))
+    before = time.monotonic()
+    caller.let_go()
+    caller.await_quiet()
+    assert before <= float((tmp_path / "at").read_text()) <= time.monotonic()
+
+
+def test_a_twin_counts_against_no_limit(local: LocalGateway, caller: Caller) -> None:
     caller.invoke(caller.job("w0", "await go", workers=1))
-    caller.invoke(caller.job("w0", "await go", workers=1, epoch=2, beside=1))
+    caller.invoke(caller.job("w0", "await go", workers=1, epoch=2, beside=True))
     caller.await_notes("began", 2)
     caller.let_go()
     caller.await_quiet()
 
 
-def test_a_start_that_waits_is_superseded_by_a_later_one(
-    local: LocalGateway, caller: Caller
-) -> None:
+def test_a_later_start_supersedes_one_that_waits(local: LocalGateway, caller: Caller) -> None:
     caller.invoke(caller.job("w0", "await go", workers=1), caller.job("w1", workers=1))
     caller.await_notes("began", 1)
     caller.invoke(caller.job("w1", workers=1, epoch=2))
@@ -139,7 +153,7 @@ def test_a_round_trip_to_the_gateway_is_delayed_once(tmp_path: Path) -> None:
         assert caller.carry_out(caller.job())
 
 
-def test_idle_sandboxes_end_by_themselves(tmp_path: Path) -> None:
+def test_idle_sandboxes_expire(tmp_path: Path) -> None:
     with gateway(tmp_path, idle_seconds=0.05) as local:
         caller = Caller(local, tmp_path)
         caller.invoke(caller.job(part="await go"))
@@ -153,13 +167,7 @@ def test_a_sandbox_that_dies_is_reported_with_what_it_was_doing(
     local: LocalGateway, caller: Caller, store: RedisStore
 ) -> None:
     caller.carry_out(caller.job(part="exit 3", store=store.url))
-    assert loss(store) == {
-        "reason": "died",
-        "code": 3,
-        "running": [TASK],
-        "memory_mb": 256,
-        "epoch": 1,
-    }
+    assert loss(store) == Loss(LossReason.DIED, (TASK,), 256, 1, code=3)
     assert local.status()["invocations"]["died"] == 1
 
 
@@ -169,16 +177,16 @@ def test_a_sandbox_that_is_killed_is_reported_with_the_signal(
     caller.invoke(caller.job(part="await go", store=store.url))
     os.kill(outside(caller.await_notes("began")[0]["sandbox"]), signal.SIGKILL)
     found = loss(store)
-    assert (found["reason"], found["code"]) == ("died", -signal.SIGKILL)
+    assert (found.reason, found.code) == (LossReason.DIED, -signal.SIGKILL)
 
 
-def test_an_entry_that_breaks_is_reported_with_its_traceback(
+def test_an_entry_point_that_fails_is_reported_with_its_traceback(
     caller: Caller, store: RedisStore
 ) -> None:
     caller.carry_out(caller.job(part="fail on purpose", store=store.url))
     found = loss(store)
-    assert found["reason"] == "error"
-    assert "RuntimeError: on purpose" in found["detail"]
+    assert found.reason is LossReason.ERROR
+    assert "RuntimeError: on purpose" in found.detail
 
 
 def test_a_cancelled_worker_is_not_reported(caller: Caller, store: RedisStore) -> None:
@@ -189,7 +197,7 @@ def test_a_cancelled_worker_is_not_reported(caller: Caller, store: RedisStore) -
     assert store.receive(RUN, CLIENT, "", 0) == []
 
 
-def test_nobody_is_warned_of_a_worker_whose_run_is_over(
+def test_losing_a_worker_of_an_ended_run_causes_no_warning(
     caller: Caller, store: RedisStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caller.carry_out(caller.job(part="exit 3", store=store.url, run=RunId("run-2")))
@@ -198,12 +206,12 @@ def test_nobody_is_warned_of_a_worker_whose_run_is_over(
     assert not caplog.records
 
 
-def test_a_run_whose_store_is_gone_gets_a_warning(
+def test_a_run_whose_store_is_gone_causes_a_warning(
     caller: Caller, caplog: pytest.LogCaptureFixture
 ) -> None:
     caller.carry_out(caller.job(part="exit 3", store="unix:///nowhere.sock"))
     assert eventually(lambda: caplog.messages)
-    assert "run run-1 can't be tended" in caplog.messages[0]
+    assert "cannot supervise run run-1" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("branch", [False, True])
@@ -214,13 +222,13 @@ def test_the_zygote_is_replaced_when_it_dies(
     sandbox = outside(caller.await_notes("began")[0]["sandbox"])
     zygote = branch_of(sandbox) if branch else parent(branch_of(sandbox))
     os.kill(zygote, signal.SIGKILL)
-    assert loss(store)["code"] == -signal.SIGKILL
+    assert loss(store).code == -signal.SIGKILL
     assert eventually(lambda: not exists(sandbox))
     assert eventually(lambda: not Path(f"/proc/{zygote}").exists())
     assert caller.carry_out(caller.job("w1"))[-1]["worker"] == "w1"
 
 
-def test_folders_of_a_killed_zygotes_sandboxes_are_deleted_though_no_other_one_is_started(
+def test_folders_of_a_killed_zygotes_sandboxes_are_deleted_without_a_new_zygote(
     caller: Caller, store: RedisStore
 ) -> None:
     caller.invoke(caller.job(part="await go", store=store.url))
@@ -231,22 +239,22 @@ def test_folders_of_a_killed_zygotes_sandboxes_are_deleted_though_no_other_one_i
     assert eventually(lambda: not home.exists())
 
 
-def test_invocations_right_after_the_zygote_died_are_not_forgotten(
+def test_invocations_right_after_the_zygote_died_are_not_lost(
     local: LocalGateway, caller: Caller, store: RedisStore
 ) -> None:
-    """1. The zygote dies. 2. A job comes before the gateway notices. 3. It is run or reported."""
+    """1. The zygote dies. 2. An invocation arrives unnoticed. 3. It is executed or reported."""
     caller.carry_out(caller.job("w1", session="s2"))
     zygote = parent(branch_of(outside(caller.notes("began")[0]["sandbox"])))
     with local._lock:
         os.kill(zygote, signal.SIGKILL)
         assert eventually(lambda: not exists(zygote))
         caller.invoke(caller.job(store=store.url))
-    assert loss(store)["reason"] == "died"
+    assert loss(store).reason is LossReason.DIED
     caller.await_quiet()
     assert caller.carry_out(caller.job("w2"))[-1]["worker"] == "w2"
 
 
-def test_when_no_sandbox_can_be_made_the_run_is_told_and_the_gateway_goes_on(
+def test_if_no_sandbox_can_be_created_the_run_is_told_and_the_gateway_continues(
     local: LocalGateway,
     caller: Caller,
     store: RedisStore,
@@ -258,18 +266,18 @@ def test_when_no_sandbox_can_be_made_the_run_is_told_and_the_gateway_goes_on(
 
     files = os.listdir("/proc/self/fd")
     with monkeypatch.context() as patch:
-        patch.setattr("shoal.platform.gateway.shared_page", refuse)
-        caller.platform.prewarm(caller.job(), 1)
+        patch.setattr("shoal.platform.sandbox.shared_page", refuse)
+        caller.prewarm(caller.job(), 1)
         assert set(os.listdir("/proc/self/fd")) <= set(files)
         caller.invoke(caller.job(store=store.url))
-    assert loss(store)["reason"] == "error"
-    assert "no sandbox could be made: [Errno 24] Too many open files" in caplog.messages
+    assert loss(store).reason is LossReason.ERROR
+    assert "could not create a sandbox: [Errno 24] Too many open files" in caplog.messages
     assert not local.active(RUN)
     assert local.status()["busy"] == 0
     assert caller.carry_out(caller.job("w1"))[-1]["event"] == "ended"
 
 
-def test_everything_printed_is_kept_also_without_an_end_of_line(
+def test_all_output_is_logged_even_without_a_final_newline(
     local: LocalGateway, caller: Caller
 ) -> None:
     caller.carry_out(caller.job(part="flood 20000"))
@@ -279,31 +287,14 @@ def test_everything_printed_is_kept_also_without_an_end_of_line(
     assert max(map(len, lines)) < 200_000
 
 
-def test_a_stream_that_never_ends_does_not_hold_the_gateway_up(local: LocalGateway) -> None:
-    """A process that a job left behind may print faster than the gateway reads."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs, open("/dev/zero", "rb") as endless:
-        sandbox = Sandbox(
-            number=0,
-            kind=(Resources(memory_mb=256), "s1"),
-            control=ours,
-            streams={"stdout": endless.fileno()},
-            running=RunningTasks(mmap.mmap(-1, PAGE)),
-            zygote=(1, "s1"),
-            last_run=(RUN, "w0"),
-        )
-        local._drain(sandbox)
-    assert 1 < len(local.logs(RUN)) < 100
-
-
-def test_a_job_that_closes_its_streams_spoils_nothing(local: LocalGateway, caller: Caller) -> None:
+def test_a_worker_that_closes_its_streams_does_no_harm(local: LocalGateway, caller: Caller) -> None:
     caller.carry_out(caller.job("w0", "close"))
     caller.carry_out(caller.job("w1", "print again"))
     assert [line["start"] for line in caller.notes("ended")] == ["cold", "warm"]
     assert {line.text for line in local.logs(RUN)} == {"again", "AGAIN"}
 
 
-def test_logs_that_cannot_be_written_give_one_warning_and_no_harm(
+def test_unwritable_logs_cause_one_warning_and_no_harm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "logs").write_text("a file where a folder should be")
@@ -312,11 +303,11 @@ def test_logs_that_cannot_be_written_give_one_warning_and_no_harm(
         for name in ("w0", "w1"):
             caller.carry_out(caller.job(name, "print text"))
         assert len(caller.notes("ended")) == 2
-    warnings = [text for text in caplog.messages if "can't be kept" in text]
+    warnings = [text for text in caplog.messages if "can't be stored" in text]
     assert len(warnings) == 1
 
 
-def test_a_closed_gateway_refuses_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_closed_gateway_rejects_requests_and_leaves_no_process(tmp_path: Path) -> None:
     with gateway(tmp_path) as local:
         caller = Caller(local, tmp_path)
         caller.invoke(caller.job("w0", "await go"), caller.job("w1", "await go"))
@@ -326,7 +317,7 @@ def test_a_closed_gateway_refuses_and_leaves_no_process(tmp_path: Path) -> None:
         with pytest.raises(GatewayRefused, match="closed"):
             caller.invoke(caller.job())
         with pytest.raises(GatewayRefused, match="closed"):
-            local.prewarm(caller.job(), 1)
+            caller.prewarm(caller.job(), 1)
         local.close()
 
 

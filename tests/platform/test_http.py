@@ -1,4 +1,4 @@
-"""A gateway over HTTP: who is let in, what is refused and how, and what clients make of it."""
+"""A gateway over HTTP: access, rejected requests, and the client's errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from observing import PATIENCE, eventually
-from platform_examples import Caller, gateway, served
+from platform_examples import Caller, gateway, invocation, served, start_request, warm_up_request
 from shoal.errors import GatewayRefused, GatewayUnavailable, SettingsError
-from shoal.platform import handler
+from shoal.platform import endpoints
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.http import HttpPlatform
 from shoal.platform.server import GatewayServer
@@ -49,7 +48,7 @@ def caller(platform: HttpPlatform, tmp_path: Path) -> Caller:
 
 
 class Door:
-    """Sends requests as they are."""
+    """Sends raw requests."""
 
     def __init__(self, platform: HttpPlatform) -> None:
         parts = urlsplit(platform.url)
@@ -59,7 +58,7 @@ class Door:
     def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> Answer:
-        """The status and the decoded body of the answer."""
+        """Return the status and the decoded body of the reply."""
         connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         given = {"Authorization": f"Bearer {self.token}"} if headers is None else headers
@@ -73,10 +72,10 @@ class Door:
         return response.status, json.loads(text) if json_sent else text
 
     def say(self, text: bytes) -> bytes:
-        """All that comes back on a connection for some bytes."""
+        """Send some bytes on a connection, and return the whole reply."""
         with socket.create_connection(self.address, timeout=PATIENCE) as sock:
             found = b""
-            with contextlib.suppress(ConnectionError):  # it need not read to the end
+            with contextlib.suppress(ConnectionError):  # the gateway may stop reading
                 sock.sendall(text)
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_WR)
@@ -114,7 +113,7 @@ def door(platform: HttpPlatform) -> Door:
         ("GET", "/nowhere"),
     ],
 )
-def test_without_the_token_nobody_is_told_anything(
+def test_without_the_token_nothing_is_revealed(
     door: Door, method: str, path: str, headers: dict[str, str]
 ) -> None:
     status, answer = door.ask(method, path, headers=headers)
@@ -123,20 +122,20 @@ def test_without_the_token_nobody_is_told_anything(
 
 
 def test_a_worker_is_not_started_without_the_token(door: Door, caller: Caller) -> None:
-    assert door.ask("POST", "/job", [asdict(caller.job())], {})[0] == 401
+    assert door.ask("POST", "/job", start_request(caller.job()), {})[0] == 401
     caller.carry_out(caller.job("w1"))
     assert {line["worker"] for line in caller.notes()} == {"w1"}
 
 
-def test_a_client_with_a_wrong_token_is_told_what_to_do(platform: HttpPlatform) -> None:
+def test_a_wrong_token_is_an_error_with_advice(platform: HttpPlatform) -> None:
     stranger = HttpPlatform(platform.url, "wrong")
-    with pytest.raises(GatewayUnavailable, match=r"doesn't accept our token\..* Set token, or"):
+    with pytest.raises(GatewayUnavailable, match=r"rejected the token\..* Set token or"):
         stranger.status()
     stranger.close()
 
 
 @pytest.mark.parametrize("token", ["two\nlines", "€", ""])
-def test_a_token_that_cannot_be_one_is_refused(platform: HttpPlatform, token: str) -> None:
+def test_an_impossible_token_is_rejected(platform: HttpPlatform, token: str) -> None:
     def ask() -> None:
         stranger = HttpPlatform(platform.url, token)
         try:
@@ -150,12 +149,23 @@ def test_a_token_that_cannot_be_one_is_refused(platform: HttpPlatform, token: st
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"\xff\xfe", b"{}", b"7", b"null", b'"text"', b"[" * 100_000, b"[7]", b"[{}]"],
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"{}",
+        b"7",
+        b"null",
+        b'"text"',
+        b"[" * 100_000,
+        b"[7]",
+        b"[{}]",
+        b'{"context": {}, "starts": []}',
+        b'{"\\ud800": 1}',
+    ],
 )
 @pytest.mark.parametrize("path", ["/job", "/warmup"])
-def test_a_body_that_is_no_list_of_invocations_is_refused(
-    door: Door, path: str, body: bytes
-) -> None:
+def test_a_body_that_is_no_request_is_rejected(door: Door, path: str, body: bytes) -> None:
     status, answer = door.ask("POST", path, body)
     assert status == 400
     assert answer["error"].endswith(".")
@@ -164,42 +174,72 @@ def test_a_body_that_is_no_list_of_invocations_is_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"colour": "red"}, "unknown fields colour"),
-        ({"worker": None}, "worker can't be None"),
-        ({"epoch": "1"}, "epoch can't be '1'"),
-        ({"memory_mb": 1}, "at least 64"),
-        ({"memory_mb": 1e3}, "memory_mb can't be"),
-        ({"cpus": float("nan")}, "greater than 0"),
-        ({"cpus": -1}, "greater than 0"),
-        ({"path": "/"}, "path can't be"),
-        ({"run": "../../etc/passwd"}, "letters, digits and hyphens"),
-        ({"run": "a" * 1000}, "letters, digits and hyphens"),
+        ({"colour": "red"}, "Object contains unknown field `colour` - at `$.context`"),
+        ({"run": None}, "Expected `str`, got `null` - at `$.context.run`"),
+        ({"started": "1"}, "Expected `float`, got `str` - at `$.context.started`"),
+        ({"started": float("nan")}, "Expected `float` >= 0.0 - at `$.context.started`"),
+        ({"farm": 1}, "Expected `bool`, got `int` - at `$.context.farm`"),
+        ({"code": {"session": "s", "path": "/"}}, "got `str` - at `$.context.code.path`"),
+        ({"run": "../../etc/passwd"}, "Expected letters, digits and hyphens only - at `$.context"),
+        ({"run": "a" * 1000}, "Expected `str` of length <= 100 - at `$.context.run`"),
     ],
 )
-def test_an_invocation_that_does_not_fit_is_refused_with_the_reason(
+def test_an_invalid_context_is_rejected_with_the_reason(
     door: Door, caller: Caller, change: dict[str, Any], message: str
 ) -> None:
-    job = asdict(caller.job()) | change
-    for path, body in (("/job", [job]), ("/warmup", [1, job])):
+    start, warm_up = start_request(caller.job()), warm_up_request(caller.job())
+    for path, body in (("/job", start), ("/fanout", start), ("/warmup", warm_up)):
+        body["context"] = body["context"] | change
         status, answer = door.ask("POST", path, body)
         assert status == 400
         assert message in answer["error"]
-    del job["key"]
-    assert "lacks key" in door.ask("POST", "/job", [job])[1]["error"]
+        assert answer["error"].endswith(". `GET /openapi.json` has the schema.")
 
 
-def test_after_refusals_the_gateway_works_as_before(door: Door, caller: Caller) -> None:
-    """An impossible job must not stay at the head of the queue."""
-    door.ask("POST", "/job", [asdict(caller.job()) | {"memory_mb": 1}])
-    door.ask("POST", "/job", [asdict(caller.job("w1")), asdict(caller.job("w2")) | {"cpus": 0}])
+def test_a_context_without_a_key_is_rejected(door: Door, caller: Caller) -> None:
+    body = start_request(caller.job())
+    del body["context"]["key"]
+    _, answer = door.ask("POST", "/job", body)
+    assert "missing required field `key` - at `$.context`" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"colour": "red"}, "Object contains unknown field `colour` - at `$.starts[1]`"),
+        ({"worker": None}, "Expected `str`, got `null` - at `$.starts[1].worker`"),
+        ({"epoch": "1"}, "Expected `int`, got `str` - at `$.starts[1].epoch`"),
+        ({"memory_mb": 1}, "Expected `int` >= 64 - at `$.starts[1].memory_mb`"),
+        ({"memory_mb": 1e3}, "Expected `int`, got `float` - at `$.starts[1].memory_mb`"),
+        ({"cpus": float("nan")}, "Expected `float` > 0.0 - at `$.starts[1].cpus`"),
+        ({"cpus": -1}, "Expected `float` > 0.0 - at `$.starts[1].cpus`"),
+    ],
+)
+def test_an_invalid_start_is_rejected_with_the_reason(
+    door: Door, caller: Caller, change: dict[str, Any], message: str
+) -> None:
+    body = start_request(caller.job(), caller.job("w1"))
+    body["starts"][1] |= change
+    for path in ("/job", "/fanout"):
+        status, answer = door.ask("POST", path, body)
+        assert status == 400
+        assert message in answer["error"]
+    assert caller.notes() == []
+
+
+def test_the_gateway_works_after_rejected_requests(door: Door, caller: Caller) -> None:
+    """An impossible invocation must not stay at the head of the queue."""
+    door.ask("POST", "/job", start_request(caller.job(memory_mb=1)))
+    door.ask("POST", "/job", start_request(caller.job("w1"), caller.job("w2", cpus=0)))
     assert caller.carry_out(caller.job("w3"))[0]["worker"] == "w3"
     assert {line["worker"] for line in caller.notes()} == {"w3"}
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "2", None, 10**9])
 def test_a_warm_up_needs_a_sensible_count(door: Door, caller: Caller, count: Any) -> None:
-    status, answer = door.ask("POST", "/warmup", [count, asdict(caller.job())])
-    assert (status, answer["error"]) == (400, "A warm-up is a list of a count and an invocation.")
+    status, answer = door.ask("POST", "/warmup", warm_up_request(caller.job(), count))
+    assert status == 400
+    assert "at `$.count`" in answer["error"]
 
 
 @pytest.mark.parametrize(
@@ -228,31 +268,31 @@ def test_other_paths_are_not_found(door: Door, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "BREW"])
-def test_other_methods_are_the_caller_s_mistake(door: Door, method: str) -> None:
+def test_other_methods_are_client_errors(door: Door, method: str) -> None:
     status, answer = door.ask(method, "/status")
     assert status == 400
     assert method in answer["error"]
 
 
 @pytest.mark.parametrize("length", [str(10**12), "-1", "many", "1e3"])
-def test_a_body_that_is_too_large_or_of_unknown_length_is_refused(door: Door, length: str) -> None:
+def test_a_body_that_is_too_large_or_of_unknown_length_is_rejected(door: Door, length: str) -> None:
     head = {"Authorization": f"Bearer {door.token}", "Content-Length": length}
     status, answer = door.ask("POST", "/job", None, head)
     assert status == 400
     assert "at most 67108864 bytes" in answer["error"]
 
 
-def test_strangers_may_send_less(door: Door) -> None:
+def test_unauthenticated_clients_may_send_less(door: Door) -> None:
     status, answer = door.ask("POST", "/job", None, {"Content-Length": str(2 * 1024 * 1024)})
     assert status == 400
     assert "at most 1048576 bytes" in answer["error"]
 
 
-def test_a_body_in_chunks_is_refused(door: Door) -> None:
+def test_a_chunked_body_is_rejected(door: Door) -> None:
     head = {"Authorization": f"Bearer {door.token}", "Transfer-Encoding": "chunked"}
     status, answer = door.ask("POST", "/job", None, head)
     assert status == 400
-    assert "says how many" in answer["error"]
+    assert "must have a Content-Length" in answer["error"]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +310,7 @@ def test_a_body_in_chunks_is_refused(door: Door) -> None:
         b"",
     ],
 )
-def test_what_is_no_request_never_breaks_the_gateway(door: Door, text: bytes) -> None:
+def test_garbage_never_breaks_the_gateway(door: Door, text: bytes) -> None:
     for status in re.findall(rb"HTTP/1.1 (\d+)", door.say(text)):
         assert 400 <= int(status) < 500
     assert door.ask("GET", "/status")[0] == 200
@@ -287,7 +327,7 @@ def test_a_connection_serves_several_requests(door: Door) -> None:
     connection.close()
 
 
-def test_a_defect_of_the_gateway_is_logged_and_said(
+def test_an_internal_error_is_logged_and_reported(
     door: Door,
     local: LocalGateway,
     monkeypatch: pytest.MonkeyPatch,
@@ -301,12 +341,23 @@ def test_a_defect_of_the_gateway_is_logged_and_said(
     assert "on purpose" in caplog.text
 
 
-def test_status_tells_what_the_gateway_is_doing(door: Door, platform: HttpPlatform) -> None:
+def test_starts_that_exceed_a_request_are_sent_in_several(
+    platform: HttpPlatform, local: LocalGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[list[str]] = []
+    monkeypatch.setattr(local, "take", lambda _, starts: taken.append([s.worker for s in starts]))
+    monkeypatch.setattr("shoal.platform.http._BATCH_NBYTES", 100)
+    sizes = {"w1": 60, "w2": 40, "w3": 1, "w4": 200, "w5": 0}
+    jobs = [invocation(worker, part=b"x" * nbytes) for worker, nbytes in sizes.items()]
+    platform.invoke(jobs[0].context, [job.start for job in jobs])
+    assert taken == [["w1", "w2"], ["w3"], ["w4"], ["w5"]]
+
+
+def test_status_shows_what_the_gateway_is_doing(door: Door, platform: HttpPlatform) -> None:
     status, answer = door.ask("GET", "/status")
     assert status == 200
     assert answer == platform.status()
     assert answer["capacity"] == 4
-    assert answer["host"] == platform.host != ""
     assert answer["memory_mb"] == platform.memory_mb >= 2048
     assert {"busy", "idle", "queued", "limits", "invocations", "busy_seconds", "runs"} < {*answer}
 
@@ -327,7 +378,7 @@ def test_metrics_are_in_prometheus_text_format(door: Door, caller: Caller) -> No
 
 
 def parsed(text: str) -> tuple[dict[tuple[str, str], float], dict[str, str], set[str]]:
-    """Samples by name and labels, types by name, and names with a help line."""
+    """Return samples by name and labels, types by name, and names with a help line."""
     samples: dict[tuple[str, str], float] = {}
     types: dict[str, str] = {}
     helped: set[str] = set()
@@ -348,7 +399,7 @@ def parsed(text: str) -> tuple[dict[tuple[str, str], float], dict[str, str], set
     return samples, types, helped
 
 
-def test_nobody_there_is_told_as_such() -> None:
+def test_an_unreachable_gateway_is_reported_as_such() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     platform = HttpPlatform(f"http://127.0.0.1:{port}", "token")
@@ -359,7 +410,7 @@ def test_nobody_there_is_told_as_such() -> None:
 @pytest.mark.parametrize(
     "url", ["", "localhost:8470", "redis://localhost", "http://", "http://host:port", "http://["]
 )
-def test_what_is_no_gateway_s_url_is_refused(url: str) -> None:
+def test_an_invalid_gateway_url_is_rejected(url: str) -> None:
     with pytest.raises(SettingsError, match="not a gateway's URL"):
         HttpPlatform(url, "token")
 
@@ -375,11 +426,11 @@ class Elsewhere(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @pytest.mark.parametrize("run", ["run-1", "run-2"])
-def test_another_server_is_told_from_a_gateway(run: str) -> None:
+def test_another_web_server_is_not_mistaken_for_a_gateway(run: str) -> None:
     with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         platform = HttpPlatform(f"http://127.0.0.1:{server.server_address[1]}", "token")
@@ -389,22 +440,22 @@ def test_another_server_is_told_from_a_gateway(run: str) -> None:
         server.shutdown()
 
 
-def test_a_kept_connection_that_was_closed_meanwhile_is_replaced(
+def test_a_kept_connection_that_the_gateway_closed_is_replaced(
     local: LocalGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handler._Handler, "timeout", 0.05)
+    monkeypatch.setattr(endpoints._Handler, "timeout", 0.05)
     with served(local) as platform:
         platform.status()
         first = platform._connection
         assert first is not None
-        assert first.sock.recv(1) == b""  # the gateway has hung up
+        assert first.sock.recv(1) == b""  # the gateway has disconnected
         platform.status()
         assert platform._connection is not first
 
 
-def test_what_the_gateway_refuses_is_raised_with_its_reason(caller: Caller) -> None:
-    with pytest.raises(GatewayRefused, match="refuses: An invocation's epoch can't be"):
-        caller.platform.prewarm(caller.job(epoch="first"), 1)
+def test_a_rejection_is_raised_with_the_gateways_reason(caller: Caller) -> None:
+    with pytest.raises(GatewayRefused, match=r"refused the request: .* at `\$\.starts\[0\]\.epoch"):
+        caller.invoke(caller.job(epoch="first"))
 
 
 def test_many_requests_at_once_are_all_answered(caller: Caller) -> None:
@@ -428,7 +479,7 @@ def test_two_servers_cannot_have_one_port(local: LocalGateway, platform: HttpPla
             GatewayServer(local, "token", port=taken)
 
 
-def test_a_connection_that_cannot_be_accepted_is_not_the_last(
+def test_the_server_survives_a_failed_accept(
     local: LocalGateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = iter([OSError(24, "Too many open files")])
@@ -445,7 +496,7 @@ def test_a_connection_that_cannot_be_accepted_is_not_the_last(
         assert eventually(lambda: "Too many open files" in caplog.text)
 
 
-def test_a_closed_server_is_not_reached(local: LocalGateway) -> None:
+def test_a_closed_server_is_unreachable(local: LocalGateway) -> None:
     with served(local) as platform:
         url = platform.url
     late = HttpPlatform(url, "token")

@@ -1,4 +1,4 @@
-"""Sandboxes are really limited: by control groups where permitted, else by resource limits."""
+"""Sandboxes are limited by control groups where permitted, else by resource limits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from observing import PATIENCE, eventually, exists
 from platform_examples import Caller, gateway
 from shoal import system
 from shoal.platform import limits
-from shoal.platform.limits import Limits
+from shoal.platform.limits import SandboxLimits
 from shoal.storage.base import Opening
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.keys import CLIENT
+from shoal.storage.letters import WorkerLost
 from shoal.storage.redis import RedisStore
-from shoal.types import Resources, RunId, WorkerId
+from shoal.types import LossReason, Resources, RunId, WorkerId
 
 pytestmark = pytest.mark.real
 
@@ -33,8 +34,8 @@ enforced = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def machine() -> Limits:
-    """How this machine limits sandboxes, if by control groups."""
+def machine() -> SandboxLimits:
+    """This machine's control groups; skips the test if there are none."""
     found = limits.detect()
     if not found.grouped:
         pytest.skip(f"no control groups: {found.reason}")
@@ -48,14 +49,14 @@ def caller(tmp_path: Path) -> Iterator[Caller]:
 
 
 def shown(caller: Caller, name: str, **facts: Any) -> dict[str, Any]:
-    """What a sandbox sees of its limits."""
+    """Return what a sandbox sees of its limits."""
     caller.carry_out(caller.job(name, f"limits {name}", **facts))
     found: dict[str, Any] = json.loads((caller.folder / name).read_text())
     return found
 
 
-def folders(machine: Limits, groups: str) -> dict[str, Path]:
-    """The folders of the groups that a process is in, below those where sandboxes are put."""
+def folders(machine: SandboxLimits, groups: str) -> dict[str, Path]:
+    """Return the folders of a process's control groups, below those of all sandboxes."""
     found: dict[str, Path] = {}
     for controller, root in (("cpu", machine.cpu), ("memory", machine.memory)):
         for line in groups.splitlines():
@@ -65,7 +66,9 @@ def folders(machine: Limits, groups: str) -> dict[str, Path]:
     return found
 
 
-def test_cpu_quota_and_memory_limit_are_those_asked_for(caller: Caller, machine: Limits) -> None:
+def test_cpu_quota_and_memory_limit_are_those_requested(
+    caller: Caller, machine: SandboxLimits
+) -> None:
     for name, memory_mb, cpus in (("half", 256, 0.5), ("more", 300, 2.25)):
         groups = folders(machine, shown(caller, name, memory_mb=memory_mb, cpus=cpus)["groups"])
         if machine.kind == "cgroup v2":
@@ -79,8 +82,8 @@ def test_cpu_quota_and_memory_limit_are_those_asked_for(caller: Caller, machine:
         assert int(memory) == memory_mb * 1024 * 1024
 
 
-def test_each_sandbox_has_groups_of_its_own_which_go_with_it(
-    caller: Caller, machine: Limits
+def test_each_sandbox_has_its_own_control_groups_which_end_with_it(
+    caller: Caller, machine: SandboxLimits
 ) -> None:
     one = folders(machine, shown(caller, "one")["groups"])
     other = folders(machine, shown(caller, "other", session="s2")["groups"])
@@ -90,7 +93,7 @@ def test_each_sandbox_has_groups_of_its_own_which_go_with_it(
     assert not any(folder.exists() for folder in (*one.values(), *other.values()))
 
 
-def test_libraries_are_told_of_the_slots_up_to_the_cores(caller: Caller) -> None:
+def test_libraries_use_as_many_threads_as_slots_up_to_the_cores(caller: Caller) -> None:
     cores = os.cpu_count() or 1
     assert shown(caller, "small", cpus=0.5)["threads"] == "1"
     assert shown(caller, "large", cpus=2.5)["threads"] == str(min(2, cores))
@@ -104,9 +107,9 @@ def test_exceeding_the_memory_limit_is_reported_as_such(caller: Caller) -> None:
     try:
         store.open(RUN, Opening([WorkerId("w0")], restarts=0))
         caller.carry_out(caller.job(part="grow 1024", store=store.url, memory_mb=128))
-        (letter,) = store.receive(RUN, CLIENT, "", PATIENCE)
-        facts = json.loads(bytes(letter.parts[0]))
-        assert (facts["reason"], facts["memory_mb"]) == ("out of memory", 128)
+        ((_, letter),) = store.receive(RUN, CLIENT, "", PATIENCE)
+        assert isinstance(letter, WorkerLost)
+        assert (letter.loss.reason, letter.loss.memory_mb) == (LossReason.OUT_OF_MEMORY, 128)
         store.close(RUN, [WorkerId("w0")])
     finally:
         store.disconnect()
@@ -118,7 +121,7 @@ def test_within_the_limit_nothing_happens(caller: Caller) -> None:
 
 
 @enforced
-def test_without_control_groups_memory_is_limited_and_one_warning_given(
+def test_without_control_groups_memory_is_limited_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with gateway(tmp_path, entry="platform_entries_rlimit:act") as local:
@@ -134,7 +137,7 @@ def test_without_control_groups_memory_is_limited_and_one_warning_given(
     assert sum("control groups" in text for text in caplog.messages) == 1
 
 
-def test_a_group_is_removed_with_whatever_is_left_in_it(machine: Limits) -> None:
+def test_a_control_group_is_removed_with_any_remaining_process(machine: SandboxLimits) -> None:
     name = f"shoal-test-{os.getpid()}"
     pid = os.fork()
     if pid == 0:
@@ -151,7 +154,7 @@ def test_a_group_is_removed_with_whatever_is_left_in_it(machine: Limits) -> None
     machine.remove(name)
 
 
-def test_a_sandbox_can_not_leave_its_groups(machine: Limits, caller: Caller) -> None:
+def test_a_sandbox_cannot_leave_its_control_groups(machine: SandboxLimits, caller: Caller) -> None:
     before = shown(caller, "before")["groups"]
     if caller.platform.status()["isolation"] != "namespaces":  # type: ignore[attr-defined]
         pytest.skip("sandboxes have no mounts of their own here")
@@ -164,9 +167,11 @@ def test_a_sandbox_can_not_leave_its_groups(machine: Limits, caller: Caller) -> 
     assert not any(folder.exists() for folder in groups.values())
 
 
-def test_watched_sandbox_that_exceeds_its_limit_leaves_a_note_and_ends(tmp_path: Path) -> None:
-    watched = Limits("watched", tmp_path, tmp_path)
-    limit = 256 + system.peak_nbytes() // 2**20  # which a child begins with
+def test_a_self_watching_sandbox_that_exceeds_its_limit_leaves_a_note_and_exits(
+    tmp_path: Path,
+) -> None:
+    watched = SandboxLimits("watched", tmp_path, tmp_path)
+    limit = 256 + system.peak_nbytes() // 2**20  # a child inherits it
     for name, megabytes in (("small", 8), ("large", 600)):
         pid = os.fork()
         if pid == 0:
@@ -183,22 +188,22 @@ def test_watched_sandbox_that_exceeds_its_limit_leaves_a_note_and_ends(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_notes_of_zygotes_that_were_killed_are_swept_away(tmp_path: Path) -> None:
+def test_notes_of_killed_zygotes_are_deleted(tmp_path: Path) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     for number in (ended.pid, os.getpid()):
         (tmp_path / f"shoal-{number}-1").touch()
-    Limits("watched", tmp_path, tmp_path).sweep()
+    SandboxLimits("watched", tmp_path, tmp_path).sweep()
     assert [path.name for path in tmp_path.iterdir()] == [f"shoal-{os.getpid()}-1"]
 
 
-def test_nobody_ran_out_of_memory_in_a_group_that_is_not_there(machine: Limits) -> None:
+def test_a_missing_control_group_does_not_count_as_out_of_memory(machine: SandboxLimits) -> None:
     assert not machine.ran_out_of_memory("shoal-never-made")
 
 
 @enforced
 @pytest.mark.parametrize("missing", ["/proc/self/cgroup", "/proc/self/mounts"])
-def test_without_a_look_at_the_groups_only_resource_limits_are_left(
+def test_without_readable_control_groups_resource_limits_apply(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Path.read_text
@@ -213,3 +218,26 @@ def test_without_a_look_at_the_groups_only_resource_limits_are_left(
     assert found.kind == "rlimit"
     assert "cgroup v1" in found.reason
     assert "cgroup v2" in found.reason
+
+
+@enforced
+def test_a_sandbox_that_a_resource_limit_refuses_memory_leaves_a_note(tmp_path: Path) -> None:
+    limited = SandboxLimits("rlimit", tmp_path, tmp_path)
+    name = "shoal-1-1"
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        limited.enter(name, Resources(64, 1.0))
+        try:
+            bytearray(128 * 2**20)
+        except MemoryError:
+            limits.end_out_of_memory()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert limited.ran_out_of_memory(name)
+    limited.remove(name)
+    assert not limited.ran_out_of_memory(name)
+
+
+def test_a_process_without_a_resource_limit_survives_its_memory_errors() -> None:
+    limits.end_out_of_memory()

@@ -1,7 +1,8 @@
-"""So many requests a second for each caller, and a burst beyond that."""
+"""Each caller has a rate of requests and a burst beyond it."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from shoal.platform import throttle
 from shoal.platform.throttle import Throttle
 
 
-def test_a_burst_passes_and_what_is_beyond_it_waits() -> None:
+def test_a_burst_passes_and_further_requests_wait() -> None:
     some = Throttle(10, 5)
     assert [some.delay("a", 0.0) for _ in range(6)] == [0.0] * 6
     assert 0 < some.delay("a", 0.0) <= 0.1
@@ -25,7 +26,7 @@ def test_callers_do_not_wait_for_each_other() -> None:
 
 
 @given(st.lists(st.floats(0, 0.5), max_size=60), st.integers(1, 20), st.integers(1, 9))
-def test_never_more_pass_than_the_burst_and_the_rate_allow(
+def test_no_more_requests_pass_than_burst_and_rate_allow(
     pauses: list[float], per_second: int, burst: int
 ) -> None:
     some, now, passed = Throttle(per_second, burst), 0.0, 0
@@ -35,15 +36,16 @@ def test_never_more_pass_than_the_burst_and_the_rate_allow(
     assert passed <= 1 + burst + now * per_second + 1e-6
 
 
-def test_who_waits_as_long_as_told_passes() -> None:
+def test_a_caller_that_waits_as_told_passes() -> None:
     some = Throttle(7, 3)
     for _ in range(10):
         some.delay("a", 0.0)
     assert some.delay("a", some.delay("a", 0.0) + 1e-9) == 0.0
 
 
+@pytest.mark.slow
 def test_many_callers_take_bounded_memory() -> None:
     some = Throttle(1, 1)
-    for number in range(2 * throttle._MOST_CALLERS):
+    for number in range(2 * throttle._MAX_CALLERS):
         some.delay(number, 0.0)
-    assert len(some._due) <= throttle._MOST_CALLERS
+    assert len(some._due) <= throttle._MAX_CALLERS

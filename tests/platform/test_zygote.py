@@ -1,4 +1,4 @@
-"""Zygotes and sandboxes as processes: who dies with whom, and what forks don't share."""
+"""Zygotes and sandboxes as processes: which end together, and what forks don't share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from platform_entries import read_notes
 from platform_examples import ENTRY, Caller, gateway
 from shoal import system
 from shoal.platform import limits
-from shoal.platform.housing import hidden_folder
 from shoal.platform.isolation import problem
+from shoal.platform.sandbox_env import hidden_folder
 
 pytestmark = pytest.mark.real
 
@@ -37,7 +37,7 @@ with gateway(folder, entry=sys.argv[2]) as local:
 
 @pytest.fixture(params=[ENTRY, *(["platform_entries_rlimit:act"] if system.LIMITS_DATA else [])])
 def client(tmp_path: Path, request: pytest.FixtureRequest) -> subprocess.Popen[str]:
-    """A process with a gateway and two sandboxes at work, one with children and grandchildren."""
+    """A process with a gateway and two busy sandboxes, one with a child and a grandchild."""
     program = CLIENT.format(path=[str(Path(__file__).parents[1])])
     environment = dict(os.environ) | {"OF_TEST": str(tmp_path)}
     return subprocess.Popen(
@@ -49,7 +49,7 @@ def client(tmp_path: Path, request: pytest.FixtureRequest) -> subprocess.Popen[s
 
 
 def groups(zygote: int) -> list[Path]:
-    """The groups that a zygote's sandboxes are in."""
+    """Return the control groups of a zygote's sandboxes."""
     machine = limits.detect()
     if not machine.grouped:
         return []
@@ -58,7 +58,7 @@ def groups(zygote: int) -> list[Path]:
 
 
 def await_work(client: subprocess.Popen[str], folder: Path) -> int:
-    """Wait until all is as it should be; the branch of the zygote."""
+    """Wait until both sandboxes are busy, and return the zygote's branch."""
     assert client.stdout is not None
     assert client.stdout.readline() == "ready\n"
     assert eventually(lambda: (folder / "raised").exists())
@@ -69,7 +69,7 @@ def await_work(client: subprocess.Popen[str], folder: Path) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_process_is_left_when_the_gateway_s_process_is_killed(
+def test_killing_the_gateways_process_leaves_no_process(
     client: subprocess.Popen[str], tmp_path: Path, number: int
 ) -> None:
     with client:
@@ -80,9 +80,7 @@ def test_no_process_is_left_when_the_gateway_s_process_is_killed(
     assert eventually(lambda: not groups(zygote))
 
 
-def test_no_process_is_left_of_a_zygote_that_is_killed(
-    client: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_killing_a_zygote_leaves_no_process(client: subprocess.Popen[str], tmp_path: Path) -> None:
     with client:
         zygote = await_work(client, tmp_path)
         os.kill(parent(zygote), signal.SIGKILL)
@@ -95,7 +93,7 @@ def test_no_process_is_left_of_a_zygote_that_is_killed(
     assert not groups(zygote)
 
 
-def test_what_user_code_started_ends_with_the_sandbox(tmp_path: Path) -> None:
+def test_processes_started_by_user_code_end_with_the_sandbox(tmp_path: Path) -> None:
     with gateway(tmp_path) as local:
         caller = Caller(local, tmp_path)
         caller.invoke(caller.job(part="raise 305"))

@@ -1,4 +1,4 @@
-"""Python runs this when it starts with this folder on its path: `linux_hidden.py` tells why."""
+"""Python runs this at startup if this folder is on its path; see `linux_hidden.py`."""
 
 import importlib.util
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""`@task(cache=…)`: what was computed once, by whatever process, isn't computed again.
+"""`@task(cache=…)`: an output is computed once, whichever process needs it.
 
-Executions are counted by lines that tasks append to a file: that is what a hit doesn't cost.
+Tasks append a line to a file at each execution, which a hit avoids.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from shoal import Run, Session, task
+from shoal.client.run_records import filed
 from shoal.errors import TaskError
-from shoal.filing import filed
-from shoal.metadata.samples import undistilled
+from shoal.metadata.samples import decode_samples
 from shoal.planning.wukong import WukongPlanner
 from store_servers import tcp_server, url_of
 
@@ -83,7 +83,7 @@ def use(run: Run) -> str:
     return run.timeline.cache_use
 
 
-def test_second_run_executes_nothing_and_gives_the_same(session: Session, log: str) -> None:
+def test_a_second_run_executes_nothing_and_returns_the_same(session: Session, log: str) -> None:
     flow = total([double(n, log) for n in range(4)], log)
     first = ran(session, flow)
     assert use(first) == "0 hits, 5 misses"
@@ -96,14 +96,14 @@ def test_second_run_executes_nothing_and_gives_the_same(session: Session, log: s
     assert again.timeline.placements.keys() == again.workflow.calls.keys()
 
 
-def test_only_what_changed_and_what_follows_is_executed(session: Session, log: str) -> None:
+def test_only_changed_tasks_and_those_downstream_are_executed(session: Session, log: str) -> None:
     ran(session, total([double(n, log) for n in range(4)], log))
     run = ran(session, total([double(n, log) for n in (0, 1, 2, 9)], log))
     assert run.result() == 24
     assert use(run) == "3 hits, 2 misses"
 
 
-def test_arrays_are_told_apart_by_content(session: Session, log: str) -> None:
+def test_arrays_are_distinguished_by_content(session: Session, log: str) -> None:
     array = np.arange(100_000.0)
     other = array.copy()
     other[-1] = 0
@@ -111,7 +111,7 @@ def test_arrays_are_told_apart_by_content(session: Session, log: str) -> None:
     again = ran(session, double(array.copy(), log))
     assert use(again) == "1 hit, 0 misses"
     assert (again.result() == 2 * array).all()
-    again.result()[0] = 1  # it can be written to
+    again.result()[0] = 1  # it is writable
     assert use(ran(session, double(other, log))) == "0 hits, 1 miss"
 
 
@@ -121,7 +121,7 @@ def test_flexible_workers_use_the_cache_too(session: Session, log: str) -> None:
     assert use(ran(session, flow, planner=WukongPlanner())) == "5 hits, 0 misses"
 
 
-def test_another_version_is_another_output(embedded: Session, log: str) -> None:
+def test_a_new_version_invalidates_the_cache(embedded: Session, log: str) -> None:
     def versioned(version: Any) -> Any:
         @task(cache=version)
         def noted(log: str) -> int:
@@ -135,7 +135,7 @@ def test_another_version_is_another_output(embedded: Session, log: str) -> None:
     assert use(ran(embedded, versioned("v2"))) == "1 hit, 0 misses"
 
 
-def test_tasks_that_do_not_ask_for_it_are_never_looked_up(embedded: Session, log: str) -> None:
+def test_tasks_without_cache_are_never_looked_up(embedded: Session, log: str) -> None:
     @task
     def noted(log: str) -> int:
         noting(log)
@@ -147,13 +147,13 @@ def test_tasks_that_do_not_ask_for_it_are_never_looked_up(embedded: Session, log
     assert not (embedded.settings.data_folder() / "cache").exists()
 
 
-def test_without_room_for_it_nothing_is_kept(embedded: Session, log: str) -> None:
+def test_with_cache_mb_0_nothing_is_cached(embedded: Session, log: str) -> None:
     for _ in range(2):
         assert use(ran(embedded, double(1, log), cache_mb=0)) == ""
     assert len(executions(log)) == 2
 
 
-def test_failure_is_not_kept(embedded: Session, tmp_path: Path) -> None:
+def test_a_failure_is_not_cached(embedded: Session, tmp_path: Path) -> None:
     @task(cache=True)
     def flaky(path: str) -> str:
         with open(path) as file:
@@ -188,7 +188,7 @@ def test_damaged_and_tampered_entries_are_misses(embedded: Session, log: str, ha
     assert use(ran(embedded, double(array, log))) == "1 hit, 0 misses"
 
 
-def test_what_cannot_be_told_or_kept_is_run_with_a_warning(embedded: Session, log: str) -> None:
+def test_a_task_that_cannot_be_cached_runs_with_a_warning(embedded: Session, log: str) -> None:
     @task
     def lock() -> Any:
         return threading.Lock()
@@ -212,13 +212,13 @@ def test_what_cannot_be_told_or_kept_is_run_with_a_warning(embedded: Session, lo
         assert run.result() == 2
     assert use(run) == "0 hits, 2 misses"
     said = "\n".join(line.text for line in run.logs())
-    assert "task taking is run without the cache: its inputs" in said
-    assert "task giving is run without the cache: its output can't be kept" in said
+    assert "task taking runs without the cache: its inputs" in said
+    assert "task giving runs without the cache: its output can't be stored" in said
     assert sorted(executions(log)) == ["giving", "giving", "taking", "taking"]
 
 
 @pytest.mark.parametrize("harm", ["a file in the way", "a folder in the way"])
-def test_broken_cache_fails_nothing(embedded: Session, log: str, harm: str) -> None:
+def test_a_broken_cache_fails_no_run(embedded: Session, log: str, harm: str) -> None:
     folder = embedded.settings.data_folder() / "cache"
     folder.parent.mkdir(exist_ok=True)
     if harm == "a file in the way":
@@ -231,7 +231,7 @@ def test_broken_cache_fails_nothing(embedded: Session, log: str, harm: str) -> N
     run = ran(embedded, double(1, log))
     assert run.result() == 2
     assert use(run) == "0 hits, 1 miss"
-    assert "task double is run without the cache" in "\n".join(line.text for line in run.logs())
+    assert "task double runs without the cache" in "\n".join(line.text for line in run.logs())
 
 
 def test_hits_teach_history_no_times_but_sizes(embedded: Session, log: str) -> None:
@@ -245,14 +245,14 @@ def test_hits_teach_history_no_times_but_sizes(embedded: Session, log: str) -> N
         embedded.settle()
     assert use(run) == "1 hit, 0 misses"
     assert run.preview.learnt
-    samples = undistilled(filed(run, "done").samples).samples
+    samples = decode_samples(filed(run).samples).samples
     (sample,) = [sample for sample in samples if sample.kind == "execute"]
     assert sample.name == after.key
     assert sample.nbytes >= 10_000, "the size of an input that the cache gave"
-    assert filed(run, "done").record.predicted is None, "it was predicted to be executed"
+    assert filed(run).record.predicted is None, "it was predicted to be executed"
 
 
-def test_report_and_chart_tell_hits_and_misses(embedded: Session, log: str) -> None:
+def test_report_and_chart_show_hits_and_misses(embedded: Session, log: str) -> None:
     flow = total([double(n, log) for n in range(4)], log)
     assert "cache: 0 hits, 5 misses" in ran(embedded, flow).report()
     report = ran(embedded, flow).report()
@@ -280,7 +280,9 @@ if __name__ == "__main__":
 """
 
 
-def test_another_process_finds_it_until_the_code_changes(tmp_path: Path, log: str) -> None:
+def test_another_process_finds_cached_outputs_until_the_code_changes(
+    tmp_path: Path, log: str
+) -> None:
     path = tmp_path / "program.py"
 
     def said(program: str, seed: str) -> str:

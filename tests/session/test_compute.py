@@ -1,4 +1,4 @@
-"""Workflows on the embedded default: what comes out is right, and every task ran where planned."""
+"""Workflows on the embedded default: results are right, and every task runs where planned."""
 
 from __future__ import annotations
 
@@ -54,29 +54,29 @@ def identity(value: Any) -> Any:
 
 
 class Planned:
-    """A planner whose placements are given: for each task's number, the worker's."""
+    """A planner with given placements: the worker's number for each task's number."""
 
     def __init__(
         self,
-        homes: list[int],
+        assignment: list[int],
         *,
         linger: float | None = 0.5,
         resources: Mapping[int, Resources] | None = None,
     ) -> None:
-        self._homes = homes
+        self._assignment = assignment
         self._linger = linger
         self._resources = resources or {}
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """Put the first task where the first number says, and so on."""
+        """Place the first task as the first number says, and so on."""
         placements = {
-            task: Placement(WorkerId(f"w{home}"), self._resources.get(home, conditions.resources))
-            for task, home in zip(workflow.calls, self._homes, strict=True)
+            task: Placement(WorkerId(f"w{owner}"), self._resources.get(owner, conditions.resources))
+            for task, owner in zip(workflow.calls, self._assignment, strict=True)
         }
         return Plan(workflow, placements, self._linger, planner="planned")
 
 
-# What comes out.
+# Results.
 
 
 @DAGTask
@@ -109,7 +109,7 @@ def test_the_papers_diamond_runs_as_printed() -> None:
         default_engine.close()
 
 
-def test_several_outputs_are_computed_at_once() -> None:
+def test_several_outputs_are_computed_in_one_run() -> None:
     common = add(1, 2)
     try:
         assert shoal.compute(common, add(common, 1), common) == [3, 4, 3]
@@ -126,14 +126,14 @@ def test_a_list_of_outputs_is_computed_as_a_list() -> None:
 
 
 @pytest.mark.parametrize("name", [3, b"nightly", ["nightly"]])
-def test_a_name_that_is_no_string_is_refused(session: Session, name: Any) -> None:
+def test_a_name_that_is_no_string_is_rejected(session: Session, name: Any) -> None:
     output = Task(int, name="zero")()
     for refuse in (session.compute, session.submit, session.plan, shoal.compute):
-        with pytest.raises(UsageError, match=r"name=.*: give a string"):
+        with pytest.raises(UsageError, match=r"name=.*: must be a string"):
             refuse(output, name=name)
 
 
-def test_what_is_said_for_one_call_is_not_kept_for_the_next() -> None:
+def test_options_of_one_call_do_not_affect_the_next() -> None:
     try:
         for memory_mb, found in ((1800, 1800), (None, 2048), (1900, 1900), (None, 2048)):
             options = {} if memory_mb is None else {"memory_mb": memory_mb, "workers": 1}
@@ -174,7 +174,7 @@ def test_arguments_may_hold_outputs_at_any_depth(session: Session) -> None:
     ]
 
 
-def test_lambdas_closures_and_local_classes_travel(session: Session) -> None:
+def test_lambdas_closures_and_local_classes_reach_workers(session: Session) -> None:
     offset = 10
 
     class Local:
@@ -206,7 +206,7 @@ def test_outputs_of_any_size_arrive(session: Session, nbytes: int) -> None:
     assert session.compute(joined, planner=planner) == [bytes([1]) * nbytes + bytes([2]) * nbytes]
 
 
-def test_arrays_between_workers_stay_equal_and_writable(session: Session) -> None:
+def test_arrays_arrive_equal_and_writable(session: Session) -> None:
     def increment(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         array += 1
         return array
@@ -226,7 +226,7 @@ def test_arrays_between_workers_stay_equal_and_writable(session: Session) -> Non
         first += 1
 
 
-def test_what_a_task_does_to_a_constant_does_not_show_elsewhere(session: Session) -> None:
+def test_a_tasks_change_to_a_constant_stays_local(session: Session) -> None:
     array = np.zeros(100_000)
 
     def spoil(given: np.ndarray[Any, Any]) -> float:
@@ -275,7 +275,7 @@ def test_a_large_constant_is_sent_once_however_often_it_is_used() -> None:
 
 
 def test_a_large_constant_is_kept_once_for_all_workers(tmp_path: Path) -> None:
-    """It is looked at while the tasks that take it wait for a file."""
+    """The store is inspected while the tasks that take the constant wait for a file."""
 
     def length(data: bytes, folder: str) -> int:
         (Path(folder) / f"pid-{os.getpid()}").touch()
@@ -302,7 +302,7 @@ def test_a_large_constant_is_kept_once_for_all_workers(tmp_path: Path) -> None:
 
 
 def script(folder: Path, text: str, *args: str) -> str:
-    """What a script prints."""
+    """Run a script and return its output."""
     path = folder / "script.py"
     path.write_text(textwrap.dedent(text))
     done = subprocess.run(
@@ -318,7 +318,7 @@ def script(folder: Path, text: str, *args: str) -> str:
     return done.stdout
 
 
-def test_a_script_s_own_functions_and_modules_beside_it_run(tmp_path: Path) -> None:
+def test_a_script_can_use_its_own_functions_and_modules_beside_it(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text(
         "from shoal import task\n\n@task\ndef double(value):\n    return 2 * value\n\n"
         "def plain(value):\n    return value + 1\n"
@@ -350,8 +350,8 @@ def test_a_script_s_own_functions_and_modules_beside_it_run(tmp_path: Path) -> N
     assert said == "43\nTrue\n"
 
 
-def test_a_script_needs_no_guard_and_starts_anywhere(tmp_path: Path) -> None:
-    """A worker imports nothing of `__main__`, so that the script isn't run again."""
+def test_a_script_needs_no_main_guard_and_runs_from_any_folder(tmp_path: Path) -> None:
+    """A worker doesn't import `__main__`, so the script doesn't run again."""
     (tmp_path / "data.txt").write_text("17")
     said = script(
         tmp_path,
@@ -365,7 +365,7 @@ def test_a_script_needs_no_guard_and_starts_anywhere(tmp_path: Path) -> None:
     assert said == "begin\n17\n"
 
 
-def test_a_module_that_changes_is_seen_by_the_next_script(tmp_path: Path) -> None:
+def test_the_next_script_sees_a_changed_module(tmp_path: Path) -> None:
     for number in (1, 22):
         (tmp_path / "changing.py").write_text(
             f"from shoal import task\n\n@task\ndef number():\n    return {number}\n"
@@ -377,7 +377,7 @@ def test_a_module_that_changes_is_seen_by_the_next_script(tmp_path: Path) -> Non
 # Handles.
 
 
-def test_a_handle_tells_how_far_the_run_is(session: Session, tmp_path: Path) -> None:
+def test_a_handle_reports_progress(session: Session, tmp_path: Path) -> None:
     def await_go(folder: str) -> int:
         assert eventually(lambda: (Path(folder) / "go").exists())
         return 1
@@ -412,7 +412,7 @@ def test_the_timeline_has_every_task_once_on_its_planned_worker(session: Session
     assert {span.worker for span in starts} == {*run.plan.workers}
 
 
-def test_the_timeline_tells_what_moved(session: Session) -> None:
+def test_the_timeline_records_transfers(session: Session) -> None:
     large = Task(lambda: b"x" * 100_000, name="large")
     run = session.submit(Task(len, name="size")(large()), planner=Planned([0, 1]))
     assert run.result(PATIENCE) == 100_000
@@ -422,7 +422,7 @@ def test_the_timeline_tells_what_moved(session: Session) -> None:
     assert fetched.nbytes == saved.nbytes > 100_000
 
 
-def test_runs_are_kept_in_history(session: Session) -> None:
+def test_runs_are_recorded_in_history(session: Session) -> None:
     output = add(add(1), add(2))
     for _ in range(2):
         session.compute(output, name="kept in history")
@@ -439,7 +439,7 @@ def test_runs_are_kept_in_history(session: Session) -> None:
     assert failed.outcome.startswith("task 'broken#0' failed on worker w0: ZeroDivisionError")
 
 
-def test_run_is_kept_whatever_its_plan_calls_its_planner(
+def test_a_run_is_recorded_whatever_name_its_planner_has(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Named(Planned):
@@ -462,25 +462,25 @@ def test_settling_a_closed_session_returns() -> None:
     assert not thread.is_alive()
 
 
-def test_runs_are_not_kept_if_nobody_wants_them(session: Session) -> None:
+def test_runs_are_not_recorded_with_history_off(session: Session) -> None:
     session.compute(add(1), name="not kept", history=False)
     session.settle()
     assert session.history.runs(key="not kept") == []
 
 
-# The runtime and the simulation are one.
+# The runtime and the simulator agree.
 
 
 @task
 def value(number: int, *inputs: Any) -> tuple[int, int]:
-    """Tells which task it is of, and of what inputs in what order; not small if 3 divides it."""
+    """Return a value that identifies the task and its inputs; large if 3 divides the number."""
     padding = "x" * 9000 if number % 3 == 0 else ""
     return number, hash((number, *(given[1] for given in inputs), len(padding)))
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> tuple[list[list[int]], list[int]]:
-    """Each task's upstream tasks and its worker."""
+    """Generate each task's upstream tasks and its worker."""
     count = draw(st.integers(1, 24))
     workers = draw(st.integers(1, 4))
     sources = [
@@ -496,28 +496,28 @@ class Free(Costs):
     def startup(
         self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
     ) -> float:
-        """A second."""
+        """Return a second."""
         return 1.0
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
-        """A second."""
+        """Return a second."""
         return 1.0
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-        """A second."""
+        """Return a second."""
         return 1.0
 
     def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
-        """Not small for some."""
+        """Return a large size for some tasks."""
         return 9000 if len(task) % 3 == 0 else 10
 
     def coordination(self) -> float:
-        """A second."""
+        """Return a second."""
         return 1.0
 
 
 def perform(workflow: Workflow, task: TaskId, values: Mapping[TaskId, Any]) -> Any:
-    """Call a task's function here."""
+    """Call a task's function in this process."""
     call = workflow.calls[task]
     args = [values[call.refs[i]] if i in call.refs else each for i, each in enumerate(call.args)]
     assert not any(isinstance(each, Ref) for each in args)
@@ -529,16 +529,16 @@ def perform(workflow: Workflow, task: TaskId, values: Mapping[TaskId, Any]) -> A
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(graph=graphs(), linger=st.sampled_from([0.0, 0.05, 0.5, None]))
-def test_a_run_gives_what_the_simulation_and_a_sequential_evaluation_give(
+def test_a_run_agrees_with_its_simulation_and_a_sequential_evaluation(
     session: Session, graph: tuple[list[list[int]], list[int]], linger: float | None
 ) -> None:
-    sources, homes = graph
+    sources, assignment = graph
     outputs: list[Output[Any]] = []
     for number, inputs in enumerate(sources):
         outputs.append(value(number, *[outputs[i] for i in inputs]))
     workflow = Workflow.of(*outputs)
     order = [workflow.calls[task].args[0] for task in workflow.calls]
-    planner = Planned([homes[number] for number in order], linger=linger)
+    planner = Planned([assignment[number] for number in order], linger=linger)
     run = session.submit(*outputs, planner=planner, workers=8)
     sequential: dict[TaskId, Any] = {}
     for name in run.workflow.calls:
@@ -564,10 +564,8 @@ def slow(*given: Any) -> int:
 
 
 @pytest.mark.parametrize("linger", [0.0, 0.05])
-def test_a_worker_that_waits_for_long_parks_and_is_started_again(
-    session: Session, linger: float
-) -> None:
-    """Its earlier outputs, small and large, are still there when it comes back."""
+def test_a_worker_that_waits_long_parks_and_comes_back(session: Session, linger: float) -> None:
+    """Its earlier outputs, small and large, are available when it comes back."""
     early = Task(lambda: b"x" * 50_000, name="early")()
     small = add(1, 2)
     late = Task(lambda data, number, waited: (len(data), number + waited), name="late")
@@ -601,14 +599,14 @@ def cramped(request: pytest.FixtureRequest) -> Iterator[Session]:
         yield session
 
 
-def test_more_workers_than_sandboxes_end_all_the_same(cramped: Session) -> None:
-    """Workers that wait for each other's outputs must give way to those they wait for."""
+def test_a_run_with_more_workers_than_sandboxes_ends(cramped: Session) -> None:
+    """Waiting workers must release their sandboxes to the workers they wait for."""
     layer = [add(number) for number in range(6)]
     for _ in range(3):
         layer = [add(layer[i], layer[(i + 1) % 6], layer[(i + 5) % 6]) for i in range(6)]
     workflow = Workflow.of(*layer)
-    homes = [int(name.partition("#")[2]) % 6 for name in workflow.calls]
-    run = cramped.submit(*layer, planner=Planned(homes, linger=0.0))
+    assignment = [int(name.partition("#")[2]) % 6 for name in workflow.calls]
+    run = cramped.submit(*layer, planner=Planned(assignment, linger=0.0))
     expected = [number for number in range(6)]
     for _ in range(3):
         expected = [expected[i] + expected[(i + 1) % 6] + expected[(i + 5) % 6] for i in range(6)]
@@ -617,14 +615,14 @@ def test_more_workers_than_sandboxes_end_all_the_same(cramped: Session) -> None:
     assert len(run.timeline.of_kind("execute")) == 24
 
 
-def test_the_default_plan_ends_with_few_sandboxes_too(cramped: Session) -> None:
+def test_the_default_plan_works_with_few_sandboxes(cramped: Session) -> None:
     layer = [add(number) for number in range(6)]
     for step in (1, 2):
         layer = [add(layer[i], layer[(i + step) % 6]) for i in range(6)]
     assert cramped.compute(add(*layer), workers=3) == [4 * sum(range(6))]
 
 
-# Beside each other.
+# Concurrent runs and sessions.
 
 
 def test_runs_from_several_threads_do_not_disturb_each_other(session: Session) -> None:
@@ -643,7 +641,7 @@ def test_runs_from_several_threads_do_not_disturb_each_other(session: Session) -
     assert found == {number: [6 * number + 15] for number in range(3)}
 
 
-def test_many_submitted_runs_all_end(session: Session) -> None:
+def test_many_submitted_runs_all_finish(session: Session) -> None:
     runs = [session.submit(add(add(number), add(number))) for number in range(20)]
     random.Random(1).shuffle(runs)
     assert sorted(run.result(60) for run in runs) == [2 * number for number in range(20)]
@@ -658,7 +656,7 @@ def test_two_sessions_share_the_server_and_no_sandbox(session: Session) -> None:
     assert session.compute(pid(), add(1))[1] == 1
 
 
-def test_tasks_that_ask_for_resources_get_them(session: Session) -> None:
+def test_tasks_get_the_resources_they_request(session: Session) -> None:
     def memory() -> int:
         groups = Path("/proc/self/cgroup").read_text()
         return hash(groups)
@@ -675,7 +673,7 @@ def test_tasks_that_ask_for_resources_get_them(session: Session) -> None:
     assert run.timeline.placements == {t: p.worker for t, p in placements.items()}
 
 
-def test_a_sandbox_is_used_again_by_the_next_run(session: Session) -> None:
+def test_the_next_run_reuses_a_sandbox(session: Session) -> None:
     pid = Task(os.getpid, name="pid")
     first = session.compute(pid(), workers=1)
     gateway = session.platform
@@ -694,7 +692,7 @@ def test_latency_can_be_added_for_experiments(tmp_path: Path) -> None:
         assert run.makespan > 0.09
 
 
-def test_shared_memory_is_given_back_with_the_session() -> None:
+def test_shared_memory_is_freed_with_the_session() -> None:
     large = Task(lambda: b"x" * 1_000_000, name="large")
     with Session(workers=2) as session:
         for _ in range(3):
@@ -712,7 +710,7 @@ def test_nothing_of_a_run_is_left_in_the_store(session: Session) -> None:
     assert store._call([["KEYS", f"shoal:{{{run.id}}}*"]])[0] == []
 
 
-def test_a_session_s_processes_end_with_it(private_folder: Path, session: Session) -> None:
+def test_a_sessions_processes_end_with_it(private_folder: Path, session: Session) -> None:
     before = processes_mentioning(str(private_folder)).keys()
     with Session(workers=2) as other:
         other.compute(add(add(1), add(2)))

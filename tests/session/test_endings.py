@@ -1,4 +1,4 @@
-"""How runs end: nobody waits for who won't answer, nor for a run that nobody watches."""
+"""How runs end: without waiting for silent workers or for runs that nobody watches."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def raise_error() -> None:
 
 @pytest.fixture
 def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for a worker that doesn't answer waits for longer than the test."""
-    monkeypatch.setattr("shoal.run._LAST_SAVES", 10 * PATIENCE)
+    """Make waiting for a silent worker take longer than the test."""
+    monkeypatch.setattr("shoal.client.mailbox._LAST_SAVES", 10 * PATIENCE)
 
 
 @pytest.mark.usefixtures("_endless")
@@ -73,7 +73,7 @@ def test_a_worker_that_has_no_sandbox_yet_is_not_waited_for(tmp_path: Path) -> N
 
 @pytest.fixture
 def no_thread(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Has threads of a name not start any more."""
+    """A function that prevents threads of a name from starting."""
 
     def refuse(name: str) -> None:
         start = threading.Thread.start
@@ -88,7 +88,7 @@ def no_thread(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return refuse
 
 
-def test_a_run_that_cannot_be_watched_is_not_begun(
+def test_a_run_that_cannot_be_watched_is_not_started(
     no_thread: Callable[[str], None], tmp_path: Path
 ) -> None:
     def leave_trace() -> None:
@@ -105,27 +105,27 @@ def test_a_run_that_cannot_be_watched_is_not_begun(
     assert not (tmp_path / "begun").exists()
 
 
-def test_what_is_done_after_runs_needs_no_thread(
+def test_post_run_work_needs_no_new_thread(
     no_thread: Callable[[str], None], tmp_path: Path
 ) -> None:
-    no_thread("shoal-afterwards")
+    no_thread("shoal-post-run")
     with Session(workers=1, folder=str(tmp_path / "data")) as session:
         assert session.submit(add(1)).result(PATIENCE) == 1
         assert len(session.history.runs()) == 1
 
 
-def test_a_run_has_ended_also_if_cleaning_up_fails(
+def test_a_run_ends_even_if_cleanup_fails(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("shoal.run.Run._clean_up", fail)
+    monkeypatch.setattr("shoal.client.archive.Archive._take_over", fail)
     monkeypatch.setattr("threading.excepthook", lambda _: None)
     assert session.submit(add(1)).result(PATIENCE) == 1
 
 
-def test_a_session_ends_its_gateway_before_the_server_that_runs_are_tended_in(
+def test_a_session_closes_its_gateway_before_the_server_it_supervises_runs_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed: list[str] = []

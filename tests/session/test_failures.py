@@ -20,6 +20,7 @@ import pytest
 
 from observing import PATIENCE, eventually, exists, outside, processes_mentioning
 from shoal import Resources, Session, Task, task
+from shoal.client.run import Run
 from shoal.errors import (
     GatewayUnavailable,
     NotPicklable,
@@ -38,7 +39,6 @@ from shoal.execution.plan import Placement, Plan
 from shoal.planning.base import Conditions
 from shoal.platform import limits
 from shoal.platform.gateway import LocalGateway
-from shoal.run import Run
 from shoal.storage.embedded import server_binary
 from shoal.storage.redis import RedisStore
 from shoal.types import WorkerId
@@ -79,14 +79,14 @@ def held(lock: Any, late: None = None) -> bool:
 
 @task
 def write_pid(folder: str) -> None:
-    """Say who it is, and go on for long."""
+    """Write the process id to a file, and run for a long time."""
     (Path(folder) / "unfinished").write_text(str(os.getpid()))
     (Path(folder) / "unfinished").rename(Path(folder) / "pid")
     time.sleep(300)
 
 
 def pid_in(folder: Path) -> int:
-    """The process of a `write_pid` task, once it runs."""
+    """Return the process of a `write_pid` task, once it runs."""
     assert eventually(lambda: (folder / "pid").exists())
     return outside(int((folder / "pid").read_text()))
 
@@ -100,7 +100,7 @@ def failure(session: Session, *outputs: Any, **options: Any) -> TaskError:
 # A task raises.
 
 
-def test_a_raising_task_is_told_with_all_that_is_known(session: Session) -> None:
+def test_a_task_error_contains_everything_known(session: Session) -> None:
     error = failure(session, add(1, add(fail(7, note="x" * 200), add(2, 3))))
     assert type(error).__name__ == "TaskError(ValueError)"
     assert error.task == "fail#0"
@@ -132,11 +132,11 @@ def test_a_failure_is_caught_as_what_the_task_raised(session: Session) -> None:
     assert isinstance(out.value, MemoryError)
 
 
-def test_an_argument_that_is_an_output_is_told_as_such(session: Session) -> None:
+def test_a_task_error_shows_outputs_among_the_arguments_as_such(session: Session) -> None:
     assert failure(session, fail(add(1, 2))).arguments == "(<output of add#0>)"
 
 
-def test_after_a_failure_the_session_works_as_before(session: Session) -> None:
+def test_the_session_works_after_a_failure(session: Session) -> None:
     for _ in range(3):
         failure(session, fail(1))
         assert session.compute(add(1, 2)) == [3]
@@ -167,7 +167,7 @@ class Mute(Exception):
 
 
 class Homesick(Exception):
-    """Can be unpickled only where it was made."""
+    """An exception that can be unpickled only where it was created."""
 
     def __reduce__(self) -> Any:
         return _only_in, (os.getpid(),)
@@ -193,7 +193,7 @@ def _only_in(pid: int) -> Homesick:
         (lambda: MemoryError("huge"), "MemoryError: huge"),
     ],
 )
-def test_whatever_is_raised_arrives_in_some_form(
+def test_any_exception_arrives_in_some_form(
     session: Session, make: Callable[[], BaseException], reason: str
 ) -> None:
     error = failure(session, throw(make))
@@ -202,7 +202,7 @@ def test_whatever_is_raised_arrives_in_some_form(
     assert session.compute(add(1)) == [1]
 
 
-def test_an_exception_that_cannot_travel_is_replaced_by_one_that_tells_of_it(
+def test_an_unpicklable_exception_is_replaced_by_one_that_describes_it(
     session: Session,
 ) -> None:
     error = failure(session, throw(lambda: Locked("does not pickle")))
@@ -266,7 +266,7 @@ def allocate(megabytes: int) -> int:
     return len(held)
 
 
-def test_exceeding_the_memory_limit_names_the_limit_and_what_to_do(session: Session) -> None:
+def test_exceeding_the_memory_limit_is_an_error_with_the_limit_and_advice(session: Session) -> None:
     error = failure(session, add(allocate(1024), 1), restarts=0, memory_mb=256)
     assert isinstance(error, OutOfMemory)
     assert error.task == "allocate#0"
@@ -301,7 +301,7 @@ def spin() -> None:
 @pytest.mark.parametrize(
     "how", [lambda: time.sleep(60), sleep_in_c, sleep_with_the_interpreter_locked, spin]
 )
-def test_a_task_that_takes_too_long_is_given_up(session: Session, how: Callable[[], None]) -> None:
+def test_a_task_that_exceeds_its_timeout_fails(session: Session, how: Callable[[], None]) -> None:
     error = failure(session, add(linger(how), 1))
     assert isinstance(error, TaskTimeout)
     assert error.task == "linger#0"
@@ -311,7 +311,7 @@ def test_a_task_that_takes_too_long_is_given_up(session: Session, how: Callable[
     assert session.compute(add(1, 2)) == [3]
 
 
-def test_a_timeout_ends_the_run_also_when_others_run_beside_it(session: Session) -> None:
+def test_a_timeout_ends_the_run_even_if_other_tasks_are_running(session: Session) -> None:
     nap = Task(time.sleep, name="nap")
     outputs = [linger(lambda: time.sleep(60)), *[nap(0.01) for _ in range(20)]]
     error = failure(session, *outputs, workers=1, memory_mb=4096)
@@ -324,11 +324,11 @@ def test_tasks_that_stay_within_their_timeout_are_left_alone(session: Session) -
     assert session.compute(*values) == list(range(200))
 
 
-def test_a_worker_whose_tasks_have_timeouts_is_woken_by_what_others_hand_to_it(
+def test_a_worker_whose_tasks_have_timeouts_is_woken_by_messages(
     session: Session,
 ) -> None:
-    """1. Its slot has nothing to do and waits. 2. A task arrives. 3. The slot, and not only the
-    thread that waits for the worker's end, has to be woken."""
+    """1. Its slot has nothing to do and waits. 2. A task arrives. 3. The slot has to be woken, not
+    only the thread that waits for the worker's end."""
 
     def slowly(number: int) -> int:
         time.sleep(0.05)
@@ -350,7 +350,7 @@ def late_at_first(folder: str) -> str:
     return "in time"
 
 
-def test_a_task_that_was_too_late_may_be_tried_again(session: Session, tmp_path: Path) -> None:
+def test_a_task_that_exceeded_its_timeout_can_be_retried(session: Session, tmp_path: Path) -> None:
     assert session.compute(late_at_first(str(tmp_path))) == ["in time"]
 
 
@@ -358,7 +358,7 @@ def test_a_task_that_was_too_late_may_be_tried_again(session: Session, tmp_path:
 
 
 def tried(folder: str) -> int:
-    """Which try this is."""
+    """Return the number of this attempt."""
     with open(Path(folder) / "tries", "a") as file:
         file.write(f"{time.monotonic()}\n")
     return len((Path(folder) / "tries").read_text().splitlines())
@@ -377,7 +377,7 @@ def fail_always(folder: str) -> None:
     raise OSError(f"try {tried(folder)}")
 
 
-def test_a_task_that_fails_twice_is_tried_again_after_growing_pauses(
+def test_a_task_that_fails_twice_is_retried_with_growing_pauses(
     session: Session, tmp_path: Path
 ) -> None:
     assert session.compute(add(fail_twice(str(tmp_path)), 10)) == [13]
@@ -394,10 +394,10 @@ def test_when_retries_are_exhausted_the_last_failure_counts(
     assert len((tmp_path / "tries").read_text().splitlines()) == 3
 
 
-# Something can't travel.
+# Something can't be pickled.
 
 
-def test_a_function_that_cannot_travel_is_named_before_anything_runs(
+def test_an_unpicklable_function_is_named_before_anything_runs(
     session: Session, tmp_path: Path
 ) -> None:
     lock = threading.Lock()
@@ -422,7 +422,7 @@ def test_a_function_that_cannot_travel_is_named_before_anything_runs(
         ((), {"big": [b"x" * 100_000, threading.Lock()]}, "argument 'big' of task 'add#0'"),
     ],
 )
-def test_an_argument_that_cannot_travel_is_named(
+def test_an_unpicklable_argument_is_named(
     session: Session, given: tuple[Any, ...], named: dict[str, Any], where: str
 ) -> None:
     with pytest.raises(NotPicklable) as caught:
@@ -431,7 +431,7 @@ def test_an_argument_that_cannot_travel_is_named(
     assert "inside the task" in str(caught.value)
 
 
-def test_an_output_that_cannot_travel_is_named(session: Session) -> None:
+def test_an_unpicklable_output_is_named(session: Session) -> None:
     error = failure(session, end(threading.Lock))
     assert error.task == "end#0"
     assert "the output of task 'end#0' can't be sent" in error.reason
@@ -439,7 +439,7 @@ def test_an_output_that_cannot_travel_is_named(session: Session) -> None:
 
 
 @pytest.mark.parametrize("planner", ["spread", "wukong"])
-def test_a_sink_that_cannot_travel_is_told_of_at_once_if_its_input_cannot_either(
+def test_an_unpicklable_sink_with_an_unpicklable_input_fails_at_once(
     session: Session, planner: str
 ) -> None:
     error = failure(session, add_nothing(end(threading.Lock)), workers=1, planner=planner)
@@ -449,7 +449,7 @@ def test_a_sink_that_cannot_travel_is_told_of_at_once_if_its_input_cannot_either
     assert session.compute(add(1, 2)) == [3]
 
 
-def test_an_output_that_cannot_travel_is_not_tried_again(session: Session, tmp_path: Path) -> None:
+def test_an_unpicklable_output_is_not_retried(session: Session, tmp_path: Path) -> None:
     def lock() -> Any:
         with (tmp_path / "tries").open("a") as tries:
             tries.write("x")
@@ -459,16 +459,16 @@ def test_an_output_that_cannot_travel_is_not_tried_again(session: Session, tmp_p
     assert (tmp_path / "tries").read_text() == "x"
 
 
-def test_an_output_that_cannot_travel_waits_for_others_on_its_worker(
+def test_an_unpicklable_output_keeps_its_worker_from_parking(
     session: Session, tmp_path: Path
 ) -> None:
-    """Its worker would park, which it can't."""
+    """Its worker would park if it could."""
 
     class Placed:
         def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-            homes = {"late#0": WorkerId("w1")}
+            assignment = {"late#0": WorkerId("w1")}
             placements = {
-                task: Placement(homes.get(task, WorkerId("w0")), conditions.resources)
+                task: Placement(assignment.get(task, WorkerId("w0")), conditions.resources)
                 for task in workflow.calls
             }
             return Plan(workflow, placements, linger=0.01)
@@ -478,7 +478,7 @@ def test_an_output_that_cannot_travel_waits_for_others_on_its_worker(
 
 
 @pytest.mark.parametrize("planner", ["spread", "wukong"])
-def test_an_output_that_cannot_travel_is_named_if_its_worker_has_to_leave(planner: str) -> None:
+def test_an_unpicklable_output_is_named_if_its_worker_has_to_leave(planner: str) -> None:
     def lock() -> Any:
         time.sleep(2.2)
         return threading.Lock()
@@ -489,7 +489,7 @@ def test_an_output_that_cannot_travel_is_named_if_its_worker_has_to_leave(planne
     assert "can't be sent to another process" in error.reason
 
 
-def test_a_generator_can_be_taken_by_a_task_beside_it_but_cannot_travel(session: Session) -> None:
+def test_a_generator_can_be_used_on_the_same_worker_but_not_sent(session: Session) -> None:
     count = Task(lambda: (number for number in range(4)), name="count")
     assert session.compute(Task(sum, name="total")(count()), workers=1) == [6]
     with pytest.raises(TaskError, match="the output of task 'count#0' can't be sent"):
@@ -502,15 +502,15 @@ def test_none_is_an_output_like_any_other(session: Session) -> None:
     assert session.compute(nothing(), shown(nothing(nothing()))) == [None, "None"]
 
 
-def test_outputs_of_a_workflow_cannot_be_returned(session: Session) -> None:
-    with pytest.raises(TaskError, match="isn't known yet"):
+def test_a_task_cannot_return_outputs(session: Session) -> None:
+    with pytest.raises(TaskError, match="has not been computed"):
         session.compute(end(lambda: add(1, 2)))
 
 
 # Printing.
 
 
-def test_a_task_that_prints_a_lot_is_not_held_up(session: Session) -> None:
+def test_a_task_that_prints_a_lot_is_not_blocked(session: Session) -> None:
     def shout() -> str:
         for number in range(20_000):
             print(number, "x" * 60)
@@ -523,7 +523,7 @@ def test_a_task_that_prints_a_lot_is_not_held_up(session: Session) -> None:
     assert {line.stream for line in lines} == {"stdout"}
 
 
-def test_what_a_task_printed_before_it_died_is_kept(session: Session) -> None:
+def test_output_printed_before_a_crash_is_kept(session: Session) -> None:
     def gasp() -> None:
         print("last words", file=sys.stderr)
         os._exit(1)
@@ -542,7 +542,7 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_a_store_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+def test_an_unreachable_store_is_an_immediate_error(tmp_path: Path) -> None:
     for store in (f"redis://127.0.0.1:{free_port()}", f"unix://{tmp_path}/none.sock"):
         with pytest.raises(StoreUnavailable, match=r"can't be reached.*Is the server running"):
             Session(store=store)
@@ -550,7 +550,7 @@ def test_a_store_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def locked_store(tmp_path: Path) -> Iterator[str]:
-    """The port of a server that wants a password."""
+    """The port of a server that requires a password."""
     port = free_port()
     options = f"--port {port} --bind 127.0.0.1 --requirepass secret --save --dir {tmp_path}"
     server = subprocess.Popen([server_binary(), *options.split(" ")], stdout=subprocess.DEVNULL)
@@ -561,7 +561,7 @@ def locked_store(tmp_path: Path) -> Iterator[str]:
         server.wait()
 
 
-def test_a_wrong_password_is_told_and_not_shown(locked_store: str) -> None:
+def test_a_wrong_password_is_an_error_that_does_not_show_it(locked_store: str) -> None:
     def connected() -> bool:
         with contextlib.suppress(StoreUnavailable):
             RedisStore(f"redis://:secret@{locked_store}").disconnect()
@@ -570,21 +570,21 @@ def test_a_wrong_password_is_told_and_not_shown(locked_store: str) -> None:
 
     assert eventually(connected)
     for url in (f"redis://:wrong@{locked_store}", f"redis://{locked_store}"):
-        with pytest.raises(StoreRefused, match="doesn't let us in") as caught:
+        with pytest.raises(StoreRefused, match="rejected the login") as caught:
             Session(store=url)
         assert "wrong@" not in str(caught.value)
     with Session(store=f"redis://:secret@{locked_store}", workers=1) as session:
         assert session.compute(add(1, 2)) == [3]
 
 
-def test_a_gateway_that_is_not_there_is_told_at_once() -> None:
+def test_an_unreachable_gateway_is_an_immediate_error() -> None:
     with pytest.raises(GatewayUnavailable, match=r"can't be reached.*shoal gateway"):
         Session(platform=f"http://127.0.0.1:{free_port()}", token="token")
 
 
-def test_a_wrong_token_is_told_at_once(session: Session) -> None:
+def test_a_wrong_token_is_an_immediate_error(session: Session) -> None:
     url, token = session.platform.address  # type: ignore[attr-defined]
-    with pytest.raises(GatewayUnavailable, match="doesn't accept our token"):
+    with pytest.raises(GatewayUnavailable, match="rejected the token"):
         Session(platform=url, token=token + "x")
     with Session(platform=url, token=token, workers=2) as other:
         assert other.compute(add(add(1), add(2))) == [3]
@@ -597,7 +597,7 @@ def test_a_failed_session_leaves_no_process(private_folder: Path, session: Sessi
     assert processes_mentioning(str(private_folder)).keys() <= before
 
 
-def test_a_store_that_goes_away_during_a_run_ends_it(tmp_path: Path) -> None:
+def test_a_store_that_disappears_during_a_run_ends_it(tmp_path: Path) -> None:
     port = free_port()
     options = f"--port {port} --bind 127.0.0.1 --save --dir {tmp_path}"
     server = subprocess.Popen([server_binary(), *options.split(" ")], stdout=subprocess.DEVNULL)
@@ -624,11 +624,11 @@ def answers(url: str) -> bool:
     return True
 
 
-# Somebody ends the run.
+# Cancelling, closing and killing.
 
 
 def keys(session: Session) -> list[bytes]:
-    """What is in the store; what other tests left there to expire doesn't count."""
+    """Return the keys in the store, without those that other tests left to expire."""
     store = session.store
     assert isinstance(store, RedisStore)
     found: list[bytes] = store._call([["KEYS", "shoal:*"]])[0]
@@ -650,7 +650,7 @@ def test_cancel_stops_the_workers_and_leaves_nothing(session: Session, tmp_path:
     assert session.compute(add(1)) == [1]
 
 
-def test_cancel_of_a_run_that_has_ended_changes_nothing(session: Session) -> None:
+def test_cancelling_an_ended_run_changes_nothing(session: Session) -> None:
     run = session.submit(add(1, 2))
     assert run.result(PATIENCE) == 3
     run.cancel()
@@ -658,7 +658,7 @@ def test_cancel_of_a_run_that_has_ended_changes_nothing(session: Session) -> Non
     assert run.status().state == "done"
 
 
-def test_cancel_of_a_run_that_waits_leaves_the_other_alone(tmp_path: Path) -> None:
+def test_cancelling_a_waiting_run_leaves_others_alone(tmp_path: Path) -> None:
     def await_go(folder: str) -> str:
         (Path(folder) / "begun").touch()
         assert eventually(lambda: (Path(folder) / "go").exists())
@@ -688,8 +688,8 @@ def test_closing_a_session_cancels_its_runs(tmp_path: Path) -> None:
     session.close()
 
 
-def test_closing_a_session_right_after_submitting_ends_the_run() -> None:
-    """1. A run is submitted. 2. The session is closed before the run's thread has begun."""
+def test_closing_a_session_right_after_submit_ends_the_run() -> None:
+    """1. A run is submitted. 2. The session is closed before the run's thread has started."""
     for _ in range(5):
         with Session(workers=1) as session:
             run = session.submit(Task(time.sleep, name="sleep")(60))
@@ -697,7 +697,7 @@ def test_closing_a_session_right_after_submitting_ends_the_run() -> None:
             run.result(PATIENCE)
 
 
-def test_compute_within_a_timeout_cancels_the_run(session: Session, tmp_path: Path) -> None:
+def test_a_timeout_of_compute_cancels_the_run(session: Session, tmp_path: Path) -> None:
     with pytest.raises(RunTimeout, match=r"no result after 0\.5 s"):
         session.compute(write_pid(str(tmp_path)), timeout=0.5)
     assert isinstance(session.platform, LocalGateway)
@@ -721,7 +721,7 @@ if __name__ == "__main__":
 
 @contextlib.contextmanager
 def script(folder: Path, *lines: str) -> Iterator[subprocess.Popen[str]]:
-    """A client in a process group of its own, whose task is at work."""
+    """Start a client in a separate process group, and wait until its task runs."""
     path = folder / "script.py"
     path.write_text(SCRIPT + "\n".join(f"    {line}" for line in lines))
     process = subprocess.Popen(
@@ -741,13 +741,13 @@ def script(folder: Path, *lines: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """A script's exit code and what it said, once it has ended."""
+    """Return a script's exit code and output, once it has ended."""
     said, _ = process.communicate(timeout=PATIENCE)
     return process.returncode, said
 
 
 def of_client(folder: Path) -> dict[int, str]:
-    """The processes of a script, without the server that it shares with this process."""
+    """Return the processes of a script, without the server that it shares with this process."""
     found = processes_mentioning(f"OF_TEST={folder}")
     return {pid: text for pid, text in found.items() if "valkey" not in text}
 
@@ -761,7 +761,7 @@ def of_client(folder: Path) -> dict[int, str]:
         "write_pid(sys.argv[1]).submit().result()",
     ],
 )
-def test_ctrl_c_ends_a_client_soon_and_leaves_nothing(
+def test_ctrl_c_ends_a_client_promptly_and_leaves_nothing(
     session: Session, tmp_path: Path, compute: str
 ) -> None:
     before = keys(session)
@@ -770,8 +770,8 @@ def test_ctrl_c_ends_a_client_soon_and_leaves_nothing(
         assert len(keys(session)) > len(before)
         os.killpg(client.pid, signal.SIGINT)
         code, said = ended(client)
-    assert code in (-signal.SIGINT, 1)  # Python forgets the signal if it imports something later
-    assert re.search(r"\nKeyboardInterrupt\n(What is finished is kept: .*\n)?\Z", said)
+    assert code in (-signal.SIGINT, 1)  # 1 if Python imports anything later
+    assert re.search(r"\nKeyboardInterrupt\n(Completed outputs are kept: .*\n)?\Z", said)
     assert not exists(worker)
     assert eventually(lambda: not of_client(tmp_path))
     assert keys(session) == before
@@ -788,11 +788,11 @@ def test_after_ctrl_c_a_session_can_be_used_again(session: Session, tmp_path: Pa
     )
     with script(tmp_path, *lines) as client:
         os.killpg(client.pid, signal.SIGINT)
-        _, said = ended(client)  # Python's own exit code remembers an interrupt in an import
+        _, said = ended(client)  # not 0 if an import was interrupted
     assert said.split()[-4:] == ["interrupted", "2", "2", "2"]
 
 
-def test_a_client_that_is_killed_leaves_no_process(session: Session, tmp_path: Path) -> None:
+def test_a_killed_client_leaves_no_process(session: Session, tmp_path: Path) -> None:
     with script(tmp_path, "write_pid(sys.argv[1]).compute()") as client:
         worker = pid_in(tmp_path)
         client.kill()
@@ -802,8 +802,8 @@ def test_a_client_that_is_killed_leaves_no_process(session: Session, tmp_path: P
     assert session.compute(add(1)) == [1]
 
 
-def test_the_last_client_to_be_killed_takes_the_server_along(tmp_path: Path) -> None:
-    """On a runtime folder of its own, so that nobody else uses the server."""
+def test_the_server_ends_when_its_last_client_is_killed(tmp_path: Path) -> None:
+    """It has its own runtime folder, so nobody else uses the server."""
     folder = tmp_path / "r"
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -814,9 +814,7 @@ def test_the_last_client_to_be_killed_takes_the_server_along(tmp_path: Path) -> 
     assert eventually(lambda: not processes_mentioning(str(folder)))
 
 
-def test_a_script_that_ends_with_a_run_under_way_ends_it_too(
-    session: Session, tmp_path: Path
-) -> None:
+def test_a_script_that_exits_during_a_run_ends_it(session: Session, tmp_path: Path) -> None:
     before = keys(session)
     lines = (
         "write_pid(sys.argv[1]).submit()",
@@ -833,7 +831,7 @@ def test_a_script_that_ends_with_a_run_under_way_ends_it_too(
 
 
 class Forgetful:
-    """A platform that takes invocations and forgets them."""
+    """A platform that accepts invocations and loses them."""
 
     def __init__(self, platform: Any) -> None:
         self._platform = platform
@@ -841,49 +839,49 @@ class Forgetful:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._platform, name)
 
-    def invoke(self, invocations: Any) -> None:
-        """Nothing."""
+    def invoke(self, context: Any, starts: Any) -> None:
+        """Do nothing."""
 
 
 class Away(Forgetful):
-    """A platform that can't be reached any more, from a certain moment on."""
+    """A platform that becomes unreachable after some invocations."""
 
     def __init__(self, platform: Any, left: int) -> None:
         super().__init__(platform)
         self._left = left
 
-    def invoke(self, invocations: Any) -> None:
-        """Nothing, so many times."""
+    def invoke(self, context: Any, starts: Any) -> None:
+        """Do nothing so many times, then fail."""
         self._left -= 1
         if self._left < 0:
             raise GatewayUnavailable("nobody is there")
 
     def running(self, run: Any) -> Any:
-        """Nobody knows."""
+        """Fail like `invoke`."""
         raise GatewayUnavailable("nobody is there")
 
 
 class Returning(Away):
-    """A platform that forgets what it was told, is away, and comes back."""
+    """A platform that loses an invocation, is unreachable, and comes back."""
 
-    def invoke(self, invocations: Any) -> None:
-        """Nothing, then an error, then what it should."""
+    def invoke(self, context: Any, starts: Any) -> None:
+        """Do nothing, then fail, then work."""
         self._left -= 1
         if self._left == 0:
             raise GatewayUnavailable("nobody is there")
         if self._left < 0:
-            self._platform.invoke(invocations)
+            self._platform.invoke(context, starts)
 
 
-def test_a_run_goes_on_when_its_gateway_is_back(session: Session) -> None:
+def test_a_run_continues_when_its_gateway_is_back(session: Session) -> None:
     with Session(store=session.store, platform=Returning(session.platform, 2)) as patient:
         assert patient.compute(add(1), lease=0.2, restarts=1000, timeout=PATIENCE) == [1]
 
 
-def test_a_gateway_that_stays_away_is_named_and_not_its_workers(
+def test_an_error_about_a_gateway_that_stays_away_names_it_instead_of_workers(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.platform.patience.PATIENCE", 0.5)
+    monkeypatch.setattr("shoal.execution.restart_policy.PLATFORM_PATIENCE", 0.5)
     with (
         Session(store=session.store, platform=Away(session.platform, 1)) as lonely,
         pytest.raises(GatewayUnavailable, match="nobody is there"),
@@ -891,7 +889,7 @@ def test_a_gateway_that_stays_away_is_named_and_not_its_workers(
         lonely.compute(add(1), lease=0.1, restarts=1000)
 
 
-def test_a_run_that_could_not_begin_leaves_nothing(session: Session) -> None:
+def test_a_run_that_could_not_start_leaves_nothing(session: Session) -> None:
     away: Any = Away(session.platform, 0)
     before = session.store._call([["KEYS", "*"]])  # type: ignore[attr-defined]
     with Session(store=session.store, platform=away) as lonely:
@@ -900,10 +898,10 @@ def test_a_run_that_could_not_begin_leaves_nothing(session: Session) -> None:
         assert lonely.store._call([["KEYS", "*"]]) == before  # type: ignore[attr-defined]
 
 
-def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(
+def test_a_run_whose_workers_never_start_does_not_wait_forever(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.run._STUCK_SECONDS", 0.0)
+    monkeypatch.setattr("shoal.execution.restart_policy.STUCK_SECONDS", 0.0)
     with (
         Session(store=session.store, platform=Forgetful(session.platform)) as forgetful,
         pytest.raises((WorkerDied, RunStuck), match=r"no sign of life, again and again|is stuck"),
@@ -911,10 +909,10 @@ def test_a_run_whose_workers_never_come_is_not_waited_for_for_ever(
         forgetful.compute(add(1), lease=0.1, restarts=0)
 
 
-def test_a_run_in_which_nothing_goes_on_names_what_it_waits_for(
+def test_a_stuck_run_names_what_it_waits_for(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.run._STUCK_SECONDS", 0.0)
+    monkeypatch.setattr("shoal.execution.restart_policy.STUCK_SECONDS", 0.0)
     output = add(add(1), add(2))
     waits = r"Task 'add#2' of worker w\d waits for add#\d of worker w\d"
     with (
@@ -924,10 +922,11 @@ def test_a_run_in_which_nothing_goes_on_names_what_it_waits_for(
         forgetful.compute(output, planner="spread", workers=2, lease=0.1, restarts=1000)
 
 
-def test_last_words_are_sent_however_long_that_takes() -> None:
-    """1. A task with a timeout returns. 2. Its slot sends what is left, slowly. 3. The worker ends.
+def test_final_messages_are_sent_however_long_that_takes() -> None:
+    """1. A task with a timeout returns. 2. Its slot sends the last messages slowly.
+    3. The worker ends.
 
-    The sandbox must not be killed between 2 and 3, which would take the last message with it.
+    The sandbox must not be killed between 2 and 3, or the last message would be lost.
     """
     with Session(workers=2, latency=0.2) as session:
         limited = Task(lambda number: number, name="limited", timeout=60)
@@ -936,7 +935,7 @@ def test_last_words_are_sent_however_long_that_takes() -> None:
         assert {span.task for span in run.timeline.of_kind("execute")} == {*run.workflow.calls}
 
 
-def test_only_the_exceptions_that_are_named_are_retried(session: Session, tmp_path: Path) -> None:
+def test_only_the_exceptions_in_retry_on_are_retried(session: Session, tmp_path: Path) -> None:
     def fail(folder: str, kind: type[Exception]) -> None:
         (Path(folder) / f"{kind.__name__}.{time.time_ns()}").touch()
         raise kind("as told")
@@ -945,7 +944,7 @@ def test_only_the_exceptions_that_are_named_are_retried(session: Session, tmp_pa
     for kind, tries in ((TimeoutError, 3), (ValueError, 1)):
         assert "as told" in failure(session, fickle(str(tmp_path), kind)).reason
         assert len(list(tmp_path.glob(f"{kind.__name__}.*"))) == tries
-    with pytest.raises(UsageError, match="takes exceptions"):
+    with pytest.raises(UsageError, match="takes exception classes"):
         Task(fail, retry_on=("ValueError",))  # type: ignore[arg-type]
 
 
@@ -957,7 +956,7 @@ def variable(name: str) -> str:
     return os.environ[name]
 
 
-def test_a_variable_that_the_sandbox_was_not_given_is_told_of(session: Session) -> None:
+def test_a_missing_environment_variable_is_explained(session: Session) -> None:
     with pytest.raises(TaskError, match=r"KeyError: 'MY_PLACE'") as failure:
         session.compute(variable("MY_PLACE"))
     assert "not given the environment variable 'MY_PLACE'" in str(failure.value)
@@ -967,7 +966,7 @@ def test_a_variable_that_the_sandbox_was_not_given_is_told_of(session: Session) 
     assert "pass_variables" in cause.__notes__[0]
 
 
-def test_a_variable_is_passed_on_by_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_can_be_passed_by_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PLACE", "here")
     with Session(workers=1, pass_variables="YOUR_*, MY_*") as session:
         assert session.compute(variable("MY_PLACE")) == ["here"]

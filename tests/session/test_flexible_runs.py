@@ -1,11 +1,11 @@
-"""Runs with flexible workers, on the embedded default."""
+"""Runs with flexible workers on the embedded default."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 
 from observing import PATIENCE
 from shoal import Output, Resources, Run, Session, WukongPlanner, task
-from shoal.errors import RunCancelled, TaskError, TaskTimeout, WorkerDied
-from shoal.filing import filed
-from shoal.platform.gateway import LocalGateway
-from shoal.platform.invoker import Invoker
-from shoal.platform.server import GatewayServer
-from shoal.storage.base import Letter
+from shoal.client.run_records import filed
+from shoal.errors import GatewayRefused, RunCancelled, TaskError, TaskTimeout, WorkerDied
+from shoal.platform.invocation import RunContext, Start
+from shoal.storage.letters import Received, WorkerFinished
 from shoal.storage.redis import RedisStore
 from shoal.types import MB_PER_CPU, TaskId, WorkerId
 
@@ -50,13 +48,13 @@ def total(*arrays: Any) -> int:
 
 @pytest.fixture(scope="module")
 def session(private_folder: Path) -> Iterator[Session]:
-    """A session with a few sandboxes, for each has to import this module."""
+    """A session with few sandboxes, because each has to import this module."""
     with Session(sandboxes=4, workers=2) as session:
         yield session
 
 
 def left_of(session: Session, run: Run) -> list[bytes]:
-    """What a run has left in the store."""
+    """Return the keys that a run has left in the store."""
     store = session.store
     assert isinstance(store, RedisStore)
     found: list[bytes] = store._call([["KEYS", f"shoal:{{{run.id}}}*"]])[0]
@@ -64,7 +62,7 @@ def left_of(session: Session, run: Run) -> list[bytes]:
 
 
 def ended(session: Session, run: Run) -> Any:
-    """The result of a run that left nothing, executed everything once and has all timelines."""
+    """Return a run's result, after checks of its leftovers, executions and timelines."""
     result = run.result(PATIENCE)
     assert left_of(session, run) == []
     executed = Counter(span.task for span in run.timeline.of_kind("execute"))
@@ -91,11 +89,11 @@ def test_a_tree_reduction_gives_the_sum(session: Session, planner: WukongPlanner
     run = session.submit(reduced(32), planner=planner)
     assert ended(session, run) == sum(range(32))
     assert len(run.timeline.workers) == 32
-    assert filed(run, "done").record.workers == 32
+    assert filed(run).record.workers == 32
 
 
 @planners
-def test_a_wide_fan_out_with_large_outputs_comes_together(
+def test_a_wide_fan_out_with_large_outputs_gives_the_right_result(
     session: Session, planner: WukongPlanner
 ) -> None:
     source = full(1)
@@ -107,7 +105,7 @@ def test_a_wide_fan_out_with_large_outputs_comes_together(
 
 
 def at_work(run: Run) -> int:
-    """How many workers of a run were at work at once."""
+    """Return how many workers of a run were busy at once."""
     began = [(span.end, 1) for span in run.timeline.of_kind("cold start", "warm start")]
     left = [(span.start, -1) for span in run.timeline.of_kind("leave")]
     assert len(began) == len(left)
@@ -122,7 +120,7 @@ def rest(_: Any = None) -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_no_more_workers_are_at_work_than_settings_say(session: Session, workers: int) -> None:
+def test_no_more_workers_run_than_the_setting_allows(session: Session, workers: int) -> None:
     first = rest()
     output = add(*[rest(first) for _ in range(12)], *[rest() for _ in range(4)])
     run = session.submit(output, planner="wukong", workers=workers)
@@ -130,8 +128,8 @@ def test_no_more_workers_are_at_work_than_settings_say(session: Session, workers
     assert at_work(run) <= workers
 
 
-def test_who_waits_for_a_place_takes_no_time_to_start(session: Session) -> None:
-    """Else waiting would be learnt as what a start takes."""
+def test_waiting_for_a_sandbox_is_not_recorded_as_start_up_time(session: Session) -> None:
+    """Otherwise history would learn the waiting time as part of a start."""
     session.compute(add(1), planner=WUKONG)
     run = session.submit(add(*[rest() for _ in range(8)]), planner=WUKONG, workers=1)
     run.result(PATIENCE)
@@ -141,7 +139,7 @@ def test_who_waits_for_a_place_takes_no_time_to_start(session: Session) -> None:
         assert start.start >= left - 0.001
 
 
-def test_nothing_is_moved_along_a_chain(session: Session) -> None:
+def test_a_chain_transfers_nothing(session: Session) -> None:
     output = full(0)
     for _ in range(10):
         output = full(1, output)
@@ -151,7 +149,7 @@ def test_nothing_is_moved_along_a_chain(session: Session) -> None:
     assert not run.timeline.of_kind("fetch", "save")
 
 
-def test_small_and_large_sinks_arrive_also_if_others_take_them(session: Session) -> None:
+def test_small_and_large_sinks_arrive_even_if_other_tasks_consume_them(session: Session) -> None:
     a = add(1)
     b, c = full(1), full(2)
     d = total(b, c)
@@ -184,14 +182,14 @@ def test_none_is_an_output_like_any_other(session: Session) -> None:
 
 @task
 def value(number: int, *inputs: Any) -> tuple[int, int]:
-    """Tells which task it is of, and of what inputs; not small if 3 divides it."""
+    """Return a value that identifies the task and its inputs; large if 3 divides the number."""
     padding = "x" * 9000 if number % 3 == 0 else ""
     return number, hash((number, *(given[1] for given in inputs), len(padding)))
 
 
 @st.composite
 def graphs(draw: st.DrawFn) -> list[list[int]]:
-    """Each task's upstream tasks."""
+    """Generate each task's upstream tasks."""
     count = draw(st.integers(1, 20))
     return [
         sorted(draw(st.sets(st.integers(0, number - 1), max_size=3))) if number else []
@@ -216,7 +214,7 @@ switched = st.builds(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(graph=graphs(), planner=st.sampled_from([WUKONG, TWO_SLOTS]) | switched)
-def test_a_run_gives_what_a_sequential_evaluation_gives(
+def test_a_run_agrees_with_a_sequential_evaluation(
     session: Session, graph: list[list[int]], planner: WukongPlanner
 ) -> None:
     outputs: list[Output[Any]] = []
@@ -235,7 +233,7 @@ def cramped(request: pytest.FixtureRequest) -> Iterator[Session]:
         yield session
 
 
-def test_more_workers_than_sandboxes_end_all_the_same(cramped: Session) -> None:
+def test_a_run_with_more_workers_than_sandboxes_ends(cramped: Session) -> None:
     layer = [add(number) for number in range(6)]
     expected = list(range(6))
     for _ in range(3):
@@ -252,13 +250,13 @@ SWITCHES = ("fan_out_clustering", "fan_in_clustering", "delayed_io")
 
 
 def diamond(branches: int) -> Output[Any]:
-    """Large outputs for each branch, and of each."""
+    """Build a diamond in which all outputs are large."""
     source = full(1)
     return total(*[full(number, source) for number in range(branches)])
 
 
 @pytest.mark.parametrize("on", [(), *[(name,) for name in SWITCHES], SWITCHES])
-def test_each_policy_runs_for_real_as_it_is_predicted(
+def test_each_policy_behaves_as_predicted_in_real_runs(
     session: Session, on: tuple[str, ...]
 ) -> None:
     switches = {name: name in on for name in SWITCHES}
@@ -294,16 +292,15 @@ def wide(count: int) -> Output[Any]:
     return add(*[add(first, number) for number in range(count)])
 
 
-def test_a_large_fan_out_goes_through_the_invoker(session: Session) -> None:
+def test_the_gateway_starts_a_large_fan_out(session: Session) -> None:
     asked: list[int] = []
     platform = session.platform
-    assert isinstance(platform, LocalGateway)
-    fan_out = platform.invoker.fan_out
+    fan_out = platform.fan_out
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            platform.invoker,
+            platform,
             "fan_out",
-            lambda like, workers: (asked.append(len(workers)), fan_out(like, workers)),
+            lambda context, starts: (asked.append(len(starts)), fan_out(context, starts)),
         )
         run = session.submit(wide(60), planner=WUKONG)
         assert ended(session, run) == 60 + sum(range(60))
@@ -311,27 +308,32 @@ def test_a_large_fan_out_goes_through_the_invoker(session: Session) -> None:
     assert len(run.timeline.workers) == 60
 
 
-def test_a_run_goes_on_without_the_invoker_that_it_is_told_of(session: Session) -> None:
-    run = session.submit(wide(20), planner=WUKONG, invoker="http://127.0.0.1:9")
+def test_a_worker_starts_a_fan_out_itself_if_the_gateway_rejects_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[int] = []
+
+    def refuse(context: RunContext, starts: Sequence[Start]) -> None:
+        refused.append(len(starts))
+        raise GatewayRefused("not now")
+
+    monkeypatch.setattr(session.platform, "fan_out", refuse)
+    run = session.submit(wide(20), planner=WUKONG)
     assert ended(session, run) == 20 + sum(range(20))
+    assert refused == [19]
 
 
-def test_a_run_survives_an_invoker_that_dies_with_what_it_was_asked(session: Session) -> None:
-    """It accepts the fan-out and invokes nobody: the leases of those workers run out."""
-    platform = session.platform
-    assert isinstance(platform, LocalGateway)
-    dead = Invoker(lambda invocations: None)
-    server = GatewayServer(None, platform.address[1], invoker=dead)
-    try:
-        run = session.submit(wide(12), planner=WUKONG, invoker=server.url, lease=1.0)
-        assert run.result(PATIENCE) == 12 + sum(range(12))
-    finally:
-        server.close()
-        dead.close()
+def test_a_run_survives_a_fan_out_that_is_accepted_and_lost(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway accepts it but starts nothing, so the leases of those workers expire."""
+    monkeypatch.setattr(session.platform, "fan_out", lambda context, starts: None)
+    run = session.submit(wide(12), planner=WUKONG, lease=1.0)
+    assert run.result(PATIENCE) == 12 + sum(range(12))
     assert left_of(session, run) == []
 
 
-# Something goes wrong.
+# Failures.
 
 
 @task
@@ -358,7 +360,7 @@ def fail_twice(folder: str, *given: Any) -> int:
     return tries
 
 
-def test_a_task_that_fails_twice_is_tried_again(session: Session, tmp_path: Path) -> None:
+def test_a_task_that_fails_twice_is_retried(session: Session, tmp_path: Path) -> None:
     first = add(1)
     output = add(fail_twice(str(tmp_path), first), add(first), add(first))
     run = session.submit(output, planner=WUKONG)
@@ -373,7 +375,7 @@ def linger(*given: Any) -> None:
     time.sleep(30)
 
 
-def test_a_task_that_takes_too_long_is_given_up(session: Session) -> None:
+def test_a_task_that_exceeds_its_timeout_fails(session: Session) -> None:
     first = add(1)
     with pytest.raises(TaskTimeout, match="linger#0"):
         session.compute(add(linger(first), add(first)), planner=WUKONG)
@@ -392,7 +394,7 @@ def test_a_worker_that_dies_ends_the_run(session: Session) -> None:
     assert left_of(session, run) == []
 
 
-def test_an_output_that_cannot_travel_is_named(session: Session) -> None:
+def test_an_unpicklable_output_is_named(session: Session) -> None:
     @task
     def made(*given: Any) -> Any:
         return (number for number in range(3))
@@ -422,19 +424,21 @@ def test_cancel_leaves_nothing(session: Session) -> None:
     assert left_of(session, run) == []
 
 
-# Afterwards.
+# Timelines.
 
 
 @pytest.mark.parametrize("order", ["abc", "cba", "bca"])
-def test_timelines_are_awaited_of_all_who_were_invoked(session: Session, order: str) -> None:
-    """`a` has invoked `b`, which has invoked `c`; their last messages come in any order."""
+def test_the_client_waits_for_the_timeline_of_every_invoked_worker(
+    session: Session, order: str
+) -> None:
+    """`a` has invoked `b`, which has invoked `c`; their last messages arrive in any order."""
     run = session.submit(add(1), planner=WUKONG)
     run.result(PATIENCE)
     run._unfinished = {WorkerId("a")}
-    invoked = {"a": b'["b"]', "b": b'["c"]', "c": b"[]"}
+    invoked = {"a": (WorkerId("b"),), "b": (WorkerId("c"),), "c": ()}
     for worker in order:
         assert run._unfinished
-        run._take(Letter("finished", worker, (b"", invoked[worker])), set())
+        run._take(Received("", WorkerFinished(WorkerId(worker), b"", invoked[worker])), set())
     assert not run._unfinished
 
 
@@ -450,7 +454,7 @@ def test_the_next_plan_learns_from_the_run(session: Session) -> None:
     assert 0 < preview.makespan < 30
 
 
-def test_a_report_sets_plan_and_reality_side_by_side(session: Session) -> None:
+def test_a_report_shows_plan_and_reality_side_by_side(session: Session) -> None:
     run = session.submit(reduced(8), planner=WUKONG)
     text = run.report()
     assert "planned by wukong" in text

@@ -1,4 +1,4 @@
-"""Inputs are read-only by agreement, and `check_inputs` finds who doesn't keep to it."""
+"""Inputs are read-only by convention, and `check_inputs` finds tasks that change them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def look(x: Any, *_: Any) -> Any:
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
-def test_a_task_that_changes_its_input_is_named_whoever_plans(
+def test_a_task_that_changes_its_input_is_named_with_any_planner(
     session: Session, planner: str
 ) -> None:
-    """At the first try: at the second the input would be the same before and after."""
+    """The first attempt must find it: in a second one the input would no longer change."""
     made = make(planner == "spread")
     with pytest.raises(InputChanged, match=r"argument 1 \(the output of 'make#0'\)") as failure:
         session.compute(look(made, change(made)), planner=planner, check_inputs=True)
@@ -50,7 +50,7 @@ def test_a_task_that_changes_a_constant_is_named(session: Session) -> None:
             session.compute(change(constant), check_inputs=True)
 
 
-def test_what_was_changed_is_not_kept_for_a_resumed_run(session: Session) -> None:
+def test_a_run_that_changed_an_input_cannot_be_resumed(session: Session) -> None:
     made = make()
     run = session.submit(look(made, change(made)), check_inputs=True)
     with pytest.raises(InputChanged) as failure:
@@ -62,7 +62,7 @@ def test_what_was_changed_is_not_kept_for_a_resumed_run(session: Session) -> Non
 
 @task
 def overlaps(folder: str, number: int) -> bool:
-    """Whether another task runs at the same time."""
+    """Return whether another task runs at the same time."""
     mine = Path(folder, f"{number}")
     mine.touch()
     threading.Event().wait(0.02)
@@ -71,7 +71,7 @@ def overlaps(folder: str, number: int) -> bool:
     return seen > 1
 
 
-def test_tasks_that_keep_to_it_run_one_at_a_time_on_each_worker(tmp_path: Path) -> None:
+def test_with_check_inputs_each_worker_runs_one_task_at_a_time(tmp_path: Path) -> None:
     with Session(workers=1, memory_mb=4096, cpus=2) as session:
         outputs = [overlaps(str(tmp_path), number) for number in range(4)]
         assert not any(session.compute(*outputs, check_inputs=True))

@@ -1,4 +1,4 @@
-"""Preloading, warming up and copies in real runs: they happen, and what comes out is right."""
+"""Preloading, warm-ups and copies in real runs: they happen, and the results are right."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ from shoal.types import RunId, TaskId, WorkerId
 pytestmark = pytest.mark.real
 
 LARGE = 300_000
-"""Bytes, more than travel with a message."""
+"""A size in bytes, too large to travel with a message."""
 
 
 class Given:
-    """A planner that is told the worker of each task, by name, and what else is special."""
+    """A planner with given placements by task name, and given optimizations."""
 
     def __init__(
         self,
-        homes: dict[str, str],
+        assignment: dict[str, str],
         special: Callable[[str, Placement], Placement] = lambda _, placement: placement,
         **options: Any,
     ) -> None:
-        self._homes = homes
+        self._assignment = assignment
         self._special = special
         self._options = options
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """Put each task where it was said, in the order in which they were named."""
+        """Place each task as given, in the order of the names."""
         placements = {}
         for task in workflow.calls:
             name = task.partition("#")[0]
-            placement = Placement(WorkerId(self._homes[name]), conditions.resources)
+            placement = Placement(WorkerId(self._assignment[name]), conditions.resources)
             placements[task] = self._special(name, placement)
-        names = list(self._homes)
+        names = list(self._assignment)
         ranks = {task: names.index(task.partition("#")[0]) for task in workflow.calls}
         return Plan(workflow, placements, **{"linger": PATIENCE, "ranks": ranks} | self._options)
 
 
 def wait_for(path: str) -> None:
-    """Wait until somebody has made the file; a test's file may never come."""
+    """Wait until the file exists, but not forever."""
     deadline = time.monotonic() + PATIENCE
     while not Path(path).exists() and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -61,7 +61,7 @@ def wait_for(path: str) -> None:
 
 @pytest.fixture
 def submit(session: Session) -> Iterator[Callable[..., Run]]:
-    """Submits runs, and looks afterwards whether they have left anything in the store."""
+    """A function that submits runs; afterwards they must have left nothing in the store."""
     runs: list[Run] = []
 
     def submitted(output: Output[Any], planner: Given) -> Run:
@@ -76,12 +76,12 @@ def submit(session: Session) -> Iterator[Callable[..., Run]]:
 
 
 def spans(run: Run, kind: str, name: str) -> dict[WorkerId, Any]:
-    """The spans of a kind that a task has, by worker."""
+    """Return a task's spans of a kind, by worker."""
     return {s.worker: s for s in run.timeline.of_kind(kind) if s.task == TaskId(f"{name}#0")}
 
 
 def preloading(folder: Path, *, preload: bool) -> tuple[Output[Any], Given]:
-    """`join` takes `early` and `late`; its worker is there, and `late` waits for all others."""
+    """Plan `join` of `early` and `late` on a running worker; `late` waits for all others."""
 
     def early(path: str) -> bytes:
         Path(path).touch()
@@ -100,16 +100,16 @@ def preloading(folder: Path, *, preload: bool) -> tuple[Output[Any], Given]:
     one, other = str(folder / "early"), str(folder / "present")
     join = Task(lambda *inputs: b"".join(inputs[:2]), name="join")
     output = join(Task(early)(one), Task(late)([one, other]), Task(present)(other))
-    homes = {"early": "w0", "late": "w1", "present": "w2", "join": "w2"}
+    assignment = {"early": "w0", "late": "w1", "present": "w2", "join": "w2"}
 
     def special(name: str, placement: Placement) -> Placement:
         return replace(placement, preload=preload and name == "join")
 
-    return output, Given(homes, special)
+    return output, Given(assignment, special)
 
 
 @pytest.mark.parametrize("preload", [True, False])
-def test_preloaded_input_is_fetched_before_the_last_one_is_there(
+def test_a_preloaded_input_is_fetched_before_the_last_one_is_ready(
     submit: Callable[..., Run], tmp_path: Path, preload: bool
 ) -> None:
     run = submit(*preloading(tmp_path, preload=preload))
@@ -121,7 +121,7 @@ def test_preloaded_input_is_fetched_before_the_last_one_is_there(
 
 
 def warming(folder: Path, memory_mb: int) -> tuple[Output[Any], Given]:
-    """`first` waits until it may go on; `second` runs in a sandbox that is warmed up meanwhile."""
+    """Plan `first`, which waits, and `second` in a sandbox that is warmed up in the meantime."""
 
     def first(path: str) -> int:
         wait_for(path)
@@ -153,17 +153,17 @@ def test_warmed_up_sandbox_is_used(
 
 
 def kinds(gateway: LocalGateway) -> list[Resources]:
-    """What the gateway's sandboxes have."""
+    """Return the resources of the gateway's sandboxes."""
     with gateway._lock:
-        return [sandbox.kind[0] for sandbox in gateway._sandboxes.values()]
+        return [sandbox.pool_key[0] for sandbox in gateway._sandboxes.values()]
 
 
-def test_warm_up_that_is_refused_fails_nothing(
+def test_a_rejected_warm_up_fails_nothing(
     submit: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
 
-    def refuse(gateway: LocalGateway, invocation: Any, count: int) -> None:
+    def refuse(gateway: LocalGateway, context: Any, resources: Any, count: int) -> None:
         asked.append(count)
         raise GatewayRefused("No.")
 
@@ -175,11 +175,15 @@ def test_warm_up_that_is_refused_fails_nothing(
     assert asked == [1]
 
 
-def test_warm_up_that_is_still_to_come_when_its_worker_ends_is_not_lost(
+def test_a_warm_up_still_due_when_its_worker_ends_is_not_lost(
     submit: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(LocalGateway, "prewarm", lambda _, found, n: asked.append(found.memory_mb))
+
+    def note(gateway: LocalGateway, context: Any, resources: Resources, count: int) -> None:
+        asked.append(resources.memory_mb)
+
+    monkeypatch.setattr(LocalGateway, "prewarm", note)
 
     def special(name: str, placement: Placement) -> Placement:
         return replace(
@@ -191,7 +195,7 @@ def test_warm_up_that_is_still_to_come_when_its_worker_ends_is_not_lost(
     assert sorted(eventually(lambda: asked if len(asked) == 2 else [])) == [1833, 1844]
 
 
-def test_as_many_sandboxes_are_warmed_up_as_are_planned(
+def test_as_many_sandboxes_are_warmed_up_as_planned(
     submit: Callable[..., Run], session: Session
 ) -> None:
     assert isinstance(session.platform, LocalGateway)
@@ -206,7 +210,7 @@ def test_as_many_sandboxes_are_warmed_up_as_are_planned(
 
 
 def copying(folder: Path, nbytes: int, expected: tuple[float, float]) -> tuple[Output[Any], Given]:
-    """w0 can't run `shared` before `target`, which takes it, has run on w1."""
+    """Plan `shared` on w0, which can't run before its consumer `target` has run on w1."""
 
     def block(path: str) -> bool:
         wait_for(path)
@@ -224,25 +228,25 @@ def copying(folder: Path, nbytes: int, expected: tuple[float, float]) -> tuple[O
     made = Task(shared)(b"constant" * LARGE, 7)
     taken = Task(target)(made, Task(lambda: 3, name="present")(), path)
     last = Task(lambda *inputs: (inputs[0], inputs[1], len(inputs[2])), name="last")
-    homes = {"block": "w0", "shared": "w0", "present": "w1", "target": "w1", "last": "w0"}
+    assignment = {"block": "w0", "shared": "w0", "present": "w1", "target": "w1", "last": "w0"}
 
     def special(name: str, placement: Placement) -> Placement:
         return replace(placement, duplicable=name == "shared")
 
-    given = Given(homes, special, expected={TaskId("shared#0"): expected})
+    given = Given(assignment, special, expected={TaskId("shared#0"): expected})
     return last(taken, blocked, made), given
 
 
 @pytest.mark.parametrize("nbytes", [10, LARGE], ids=["small", "large"])
 @pytest.mark.parametrize("expected", [(0.01, 60.0), (0.01, 0.1)], ids=["far off", "late"])
-def test_worker_copies_a_task_whose_output_does_not_come(
+def test_a_worker_copies_a_task_whose_output_does_not_arrive(
     submit: Callable[..., Run],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     nbytes: int,
     expected: tuple[float, float],
 ) -> None:
-    """Without the copy `block` would end without the file that it waits for."""
+    """Without the copy, `block` would end without the file that it waits for."""
     counts = counted_at_the_end(monkeypatch)
     run = submit(*copying(tmp_path, nbytes, expected))
     assert run.result(2 * PATIENCE) == ((nbytes + 1, 3), True, nbytes + 1)
@@ -254,7 +258,7 @@ def test_worker_copies_a_task_whose_output_does_not_come(
 
 
 def counted_at_the_end(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tasks the store says were executed in each run that ends from now on."""
+    """Collect the store's count of executed tasks for each run that ends."""
     counts: list[int] = []
     close = RedisStore.close
 
@@ -275,14 +279,14 @@ def test_copy_that_is_not_worth_it_is_not_run(submit: Callable[..., Run]) -> Non
     def special(name: str, placement: Placement) -> Placement:
         return replace(placement, duplicable=name == "shared")
 
-    homes = {"shared": "w0", "present": "w1", "target": "w1"}
-    run = submit(taken, Given(homes, special, expected={TaskId("shared#0"): (1000.0, 0.5)}))
+    assignment = {"shared": "w0", "present": "w1", "target": "w1"}
+    run = submit(taken, Given(assignment, special, expected={TaskId("shared#0"): (1000.0, 0.5)}))
     assert run.result(PATIENCE) == 8
     assert set(spans(run, "execute", "shared")) == {"w0"}
 
 
 def test_copy_that_fails_is_ignored(submit: Callable[..., Run], tmp_path: Path) -> None:
-    """1. w1's copy fails. 2. That lets w0 go on, which runs the task, and well this time."""
+    """1. w1's copy fails. 2. w0 continues and runs the task, successfully this time."""
 
     def block(path: str) -> None:
         wait_for(path)
@@ -299,12 +303,12 @@ def test_copy_that_fails_is_ignored(submit: Callable[..., Run], tmp_path: Path) 
         made, Task(lambda: 3, name="present")()
     )
     last = Task(lambda number, _: number, name="last")(taken, Task(block)(path))
-    homes = {"block": "w0", "picky": "w0", "present": "w1", "target": "w1", "last": "w0"}
+    assignment = {"block": "w0", "picky": "w0", "present": "w1", "target": "w1", "last": "w0"}
 
     def special(name: str, placement: Placement) -> Placement:
         return replace(placement, duplicable=name == "picky")
 
-    run = submit(last, Given(homes, special, expected={TaskId("picky#0"): (0.01, 60.0)}))
+    run = submit(last, Given(assignment, special, expected={TaskId("picky#0"): (0.01, 60.0)}))
     assert run.result(2 * PATIENCE) == 6
     assert set(spans(run, "execute", "picky")) == {"w0", "w1"}
 
@@ -313,11 +317,11 @@ def test_copy_that_fails_is_ignored(submit: Callable[..., Run], tmp_path: Path) 
 def test_worker_that_parks_after_a_copy_finds_its_output_again(
     submit: Callable[..., Run], tmp_path: Path, nbytes: int
 ) -> None:
-    """Nobody but w1 has the output.
+    """Only w1 has the output.
 
     1. w0 can't run `shared` before `target` has run; w1 copies it and marks `target` for w0.
     2. `target` also waits for `slow` of w2, and w1 parks.
-    3. Started again, w1 finds what it has saved, and runs `target`.
+    3. Back again, w1 finds the output that it saved, and runs `target`.
     """
 
     def block(path: str) -> bool:
@@ -341,16 +345,16 @@ def test_worker_that_parks_after_a_copy_finds_its_output_again(
     made = Task(shared)(copied)
     taken = Task(target)(made, Task(slow)(copied), Task(lambda: 3, name="present")(), go)
     last = Task(lambda *inputs: inputs[:2], name="last")(taken, Task(block)(go), made)
-    homes = {"block": "w0", "shared": "w0", "last": "w0", "slow": "w2"}
-    homes |= {"present": "w1", "target": "w1"}
+    assignment = {"block": "w0", "shared": "w0", "last": "w0", "slow": "w2"}
+    assignment |= {"present": "w1", "target": "w1"}
 
     def special(name: str, placement: Placement) -> Placement:
         return replace(placement, duplicable=name == "shared")
 
     expected = {TaskId("shared#0"): (0.01, 60.0)}
-    run = submit(last, Given(homes, special, expected=expected, linger=0.05))
+    run = submit(last, Given(assignment, special, expected=expected, linger=0.05))
     assert run.result(2 * PATIENCE) == (nbytes + 1, True)
-    # a small one comes with the mark
+    # a small one arrives with the mark
     assert set(spans(run, "fetch", "shared")) == ({"w1"} if nbytes == LARGE else set())
     assert list(run.timeline.lives[WorkerId("w1")])[1:]
     executed = [s.worker for s in run.timeline.of_kind("execute") if s.task == "shared#0"]
@@ -358,7 +362,7 @@ def test_worker_that_parks_after_a_copy_finds_its_output_again(
 
 
 def mixed(number: int, nbytes: int, *inputs: bytes) -> bytes:
-    """Bytes that tell which task they are of, and of what inputs."""
+    """Return bytes that identify the task and its inputs."""
     found = hashlib.sha256(b"".join([b"%d," % number, *inputs])).digest()
     return found + bytes(nbytes)
 
@@ -370,7 +374,7 @@ class Shuffled:
         self._rng = rng
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """Any plan that there may be."""
+        """Return a random plan."""
         rng = self._rng
         kinds = [conditions.resources, Resources(3600), conditions.resources]
         placements = {}
@@ -394,7 +398,7 @@ class Shuffled:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_optimized_the_result_is_that_of_a_sequential_evaluation(
+def test_with_any_optimizations_the_result_equals_a_sequential_evaluation(
     session: Session, seed: int
 ) -> None:
     rng = random.Random(seed)

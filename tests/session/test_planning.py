@@ -1,4 +1,4 @@
-"""Planning in real runs: whoever plans, and whatever is optimized, the result is the same."""
+"""Planning in real runs: the result is the same with any planner and any optimizations."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from shoal import (
 )
 from shoal.errors import PlanError, UsageError
 from shoal.execution.costs import Costs, Direction
+from shoal.execution.formatting import figure
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.simulator import simulate
 from shoal.execution.timeline import Timeline
-from shoal.execution.wording import figure
 from shoal.planning.base import Conditions
 from shoal.planning.choice import GROUP
 from shoal.planning.spread import SpreadPlanner
@@ -42,7 +42,7 @@ from shoal.types import TaskId, WorkerId
 pytestmark = pytest.mark.real
 
 LARGE = 100_000
-"""Bytes, more than travel with a message."""
+"""A size in bytes, too large to travel with a message."""
 KINDS = [Resources(2048), Resources(1800)]
 
 
@@ -75,10 +75,10 @@ def out():
 """
 
 
-def test_scripts_whose_functions_have_the_same_names_do_not_mislead_each_other(
+def test_scripts_with_functions_of_the_same_names_do_not_mislead_each_other(
     tmp_path: Path,
 ) -> None:
-    """Neither their times nor their plans are those of the other."""
+    """Neither uses the other's times or plans."""
     files = [tmp_path / name / "script_of_namesakes.py" for name in ("a", "b")]
     outs = []
     for file, seconds in zip(files, (0.001, 0.2), strict=True):
@@ -99,7 +99,7 @@ def test_scripts_whose_functions_have_the_same_names_do_not_mislead_each_other(
 
 
 def small_workflow() -> Output[int]:
-    """Four large outputs, joined by twos, and counted."""
+    """Build four large outputs, joined in pairs and counted."""
     made = [Task(make)(number) for number in range(4)]
     joined = [Task(mix)(made[i], made[(i + 1) % 4]) for i in range(4)]
     return Task(count)(*joined)
@@ -110,13 +110,13 @@ EXPECTED = 4 * LARGE + 0 + 1 + 2 + 3
 
 @pytest.fixture(scope="module")
 def learning(private_folder: Path) -> Iterator[Session]:
-    """A session that learns from its own runs only."""
+    """A session that learns only from its own runs."""
     with Session(workers=2, folder=str(private_folder / "learning")) as session:
         yield session
 
 
 def agree(run: Run) -> None:
-    """Plan, timeline and report name the same workers for the same tasks."""
+    """Assert that plan, timeline and report name the same workers for the same tasks."""
     planned = {task: placement.worker for task, placement in run.plan.placements.items()}
     copies = {task for part in run.plan.parts() for task in part.copies}
     ran = {
@@ -152,7 +152,7 @@ OPTIMIZATIONS = {
 
 
 @pytest.mark.parametrize(("planner", "on"), [*product(PLANNERS, OPTIMIZATIONS)])
-def test_whoever_plans_and_whatever_is_optimized_the_result_is_the_same(
+def test_the_result_does_not_depend_on_planner_or_optimizations(
     learning: Session, planner: str, on: str
 ) -> None:
     for _ in range(3):
@@ -165,7 +165,7 @@ def test_whoever_plans_and_whatever_is_optimized_the_result_is_the_same(
 
 
 @pytest.mark.parametrize("planner", ["spread", "uniform", "nonuniform", "auto"])
-def test_planners_go_by_name(learning: Session, planner: str) -> None:
+def test_planners_are_chosen_by_name(learning: Session, planner: str) -> None:
     for _ in range(3):
         run = learning.submit(small_workflow(), planner=planner, name=f"named-{planner}")
         assert run.result(PATIENCE) == EXPECTED
@@ -174,7 +174,7 @@ def test_planners_go_by_name(learning: Session, planner: str) -> None:
     assert planner in run.plan.planner
 
 
-def test_tasks_get_what_they_insist_on_from_every_planner(learning: Session) -> None:
+def test_every_planner_applies_forced_optimizations(learning: Session) -> None:
     insisting = [PreLoadOptimization, PreWarmOptimization, TaskDupOptimization]
     made = [Task(make, forced_optimizations=insisting)(number) for number in range(4)]
     output = Task(count, forced_optimizations=insisting)(*made)
@@ -186,7 +186,7 @@ def test_tasks_get_what_they_insist_on_from_every_planner(learning: Session) -> 
         agree(run)
 
 
-def test_another_session_learns_from_what_the_first_one_has_run(tmp_path: Path) -> None:
+def test_a_session_learns_from_runs_of_another(tmp_path: Path) -> None:
     for runs, basis in enumerate(("no history", "1 run", "2 runs")):
         with Session(workers=2, folder=str(tmp_path)) as session:
             preview = session.plan(small_workflow(), name="kept")
@@ -195,14 +195,14 @@ def test_another_session_learns_from_what_the_first_one_has_run(tmp_path: Path) 
             session.compute(small_workflow(), name="kept")
 
 
-def test_a_planner_is_given_to_an_output_as_an_object(private_folder: Path) -> None:
+def test_a_planner_can_be_passed_to_an_output_as_an_object(private_folder: Path) -> None:
     options = {"planner": Theirs(), "workers": 2, "folder": str(private_folder / "engine")}
     assert small_workflow().compute(**options) == EXPECTED
     assert small_workflow().plan(**options).plan.workers.keys() == {"theirs"}
     assert small_workflow().submit(**options).result(PATIENCE) == EXPECTED
 
 
-def test_a_preview_right_after_a_run_knows_of_it(tmp_path: Path) -> None:
+def test_a_preview_right_after_a_run_includes_it(tmp_path: Path) -> None:
     session = Session(workers=2, folder=str(tmp_path))
     with session:
         for runs in range(1, 4):
@@ -213,10 +213,10 @@ def test_a_preview_right_after_a_run_knows_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_a_report_tells_the_prediction_that_is_recorded_with_the_run(
+def test_a_report_shows_the_prediction_recorded_with_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
 ) -> None:
-    """Runs that are short for their workflow's size are predicted by fewer simulations."""
+    """Short runs of large workflows are predicted with fewer simulations."""
     monkeypatch.setattr("shoal.planning.preview.simulating_seconds", lambda workflow: 1e9)
     with Session(workers=2, folder=str(tmp_path)) as session:
         session.compute(small_workflow(), name="told")
@@ -247,14 +247,14 @@ def test_previewing_runs_nothing(tmp_path: Path) -> None:
     assert not ran.exists()
 
 
-def test_a_preview_takes_what_a_run_takes(learning: Session) -> None:
+def test_a_preview_accepts_the_options_of_a_run(learning: Session) -> None:
     preview = learning.plan(small_workflow(), timeout=5, resume="gone", workers=1)
     assert len(preview.plan.workers) == 1
     with pytest.raises(UsageError, match="unknown option 'dedline'; did you mean 'deadline'"):
         learning.plan(small_workflow(), dedline=5)
 
 
-def test_a_goal_that_is_not_met_is_noted(learning: Session) -> None:
+def test_an_unmet_goal_is_noted(learning: Session) -> None:
     learning.compute(small_workflow(), name="goals")
     learning.settle()
     late = learning.plan(small_workflow(), name="goals", deadline=1e-6)
@@ -267,7 +267,7 @@ def test_a_goal_that_is_not_met_is_noted(learning: Session) -> None:
     assert learning.compute(small_workflow(), name="goals", deadline=1e-6) == [EXPECTED]
 
 
-def test_a_budget_is_judged_by_the_prices_that_are_set(learning: Session) -> None:
+def test_a_budget_uses_the_prices_that_are_set(learning: Session) -> None:
     learning.compute(small_workflow(), name="priced")
     learning.settle()
     for prices, notes in (("aws-lambda", 1), ("none", 0)):
@@ -275,26 +275,26 @@ def test_a_budget_is_judged_by_the_prices_that_are_set(learning: Session) -> Non
         assert len(plan.notes) == notes
 
 
-def test_a_planner_that_there_is_not_is_named(learning: Session) -> None:
+def test_an_unknown_planner_is_named(learning: Session) -> None:
     with pytest.raises(UsageError, match="no planner 'nonunifrom'; did you mean 'nonuniform'"):
         learning.compute(small_workflow(), planner="nonunifrom")
-    with pytest.raises(UsageError, match=r"no planner 'q'; there are auto, uniform"):
+    with pytest.raises(UsageError, match=r"no planner 'q'; choose one of auto, uniform"):
         learning.plan(small_workflow(), planner="q")
 
 
 @pytest.mark.parametrize("wrong", [object(), 3, UniformPlanner.plan])
-def test_a_planner_has_a_method_plan(learning: Session, wrong: Any) -> None:
-    with pytest.raises(UsageError, match="a planner has a method `plan`"):
+def test_a_planner_needs_a_plan_method(learning: Session, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="a planner must have a method `plan`"):
         learning.submit(small_workflow(), planner=wrong)
 
 
-def test_a_planner_that_is_given_as_a_class_is_made(learning: Session) -> None:
+def test_a_planner_passed_as_a_class_is_instantiated(learning: Session) -> None:
     run = learning.submit(small_workflow(), planner=UniformPlanner)
     assert run.result(PATIENCE) == EXPECTED
     assert run.plan.planner == "uniform"
 
 
-def test_packages_register_planners(learning: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_can_register_planners(learning: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     point = importlib.metadata.EntryPoint("theirs", f"{__name__}:Theirs", GROUP)
 
     def registered(*, group: str) -> list[importlib.metadata.EntryPoint]:
@@ -312,37 +312,37 @@ def test_packages_register_planners(learning: Session, monkeypatch: pytest.Monke
 
 
 class Theirs:
-    """A planner of a package that somebody else has written."""
+    """A third-party planner."""
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """Everything on one worker."""
+        """Place everything on one worker."""
         home = Placement(WorkerId("theirs"), conditions.resources)
         return Plan(workflow, dict.fromkeys(workflow.calls, home))
 
 
-def test_more_memory_than_the_machine_has_is_refused(learning: Session) -> None:
+def test_more_memory_than_the_machine_has_is_rejected(learning: Session) -> None:
     greedy = Task(make, name="greedy", resources=Resources(2**30))(1)
     for refuse in (learning.plan, learning.submit):
-        with pytest.raises(PlanError, match=r"task 'greedy#0' on w0 is to have 1073741824 MB"):
+        with pytest.raises(PlanError, match=r"task 'greedy#0' on w0 has 1073741824 MB"):
             refuse(greedy)
 
 
-def test_a_plan_for_another_workflow_is_refused(learning: Session) -> None:
-    """It would run with the other one's arguments."""
+def test_a_plan_for_another_workflow_is_rejected(learning: Session) -> None:
+    """It would run with the other workflow's arguments."""
 
     class Stale:
         def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
             other = Workflow.of(Task(make)(7))
             return SpreadPlanner().plan(other, conditions)
 
-    with pytest.raises(PlanError, match="for the very workflow that its planner was given"):
+    with pytest.raises(PlanError, match="for the workflow that its planner was given"):
         learning.submit(Task(make)(1), planner=Stale())
 
 
 class Recorded(Costs):
-    """What a run has cost, as its own timeline tells.
+    """The costs of a run, from its own timeline.
 
-    Workers are told apart by what they have, outputs by about how large they are.
+    Workers are identified by their resources, outputs by their approximate sizes.
     """
 
     def __init__(self, run: Run) -> None:
@@ -378,18 +378,18 @@ class Crossing:
     """A planner for `crossing`: two workers with one slot each."""
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """What `y` and `z` wait for is made on the other worker."""
-        homes = {name: "w1" for name in ("b", "x", "sink")}
+        """Place the inputs of `y` and `z` on the other worker."""
+        assignment = {name: "w1" for name in ("b", "x", "sink")}
         kinds = {"w0": Resources(2048, 1), "w1": Resources(2000, 1)}
         placements = {}
         for task in workflow.calls:
-            worker = homes.get(task.partition("#")[0], "w0")
+            worker = assignment.get(task.partition("#")[0], "w0")
             placements[task] = Placement(WorkerId(worker), kinds[worker])
         return Plan(workflow, placements, linger=PATIENCE)
 
 
 def crossing() -> Output[bytes]:
-    """Tasks of such lengths that each worker's order hangs on them, and not by a hair."""
+    """Build tasks whose lengths clearly determine each worker's order."""
 
     def wait(seconds: float, nbytes: int, *_: bytes) -> bytes:
         time.sleep(seconds)
@@ -403,8 +403,8 @@ def crossing() -> Output[bytes]:
     return named("sink", 0.0, 6, x, z, named("v", 0.1, 80_000, y))
 
 
-def test_a_run_is_simulated_as_it_was_from_its_own_costs(learning: Session) -> None:
-    """The same workers run the same tasks in the same order, and fetch and save the same."""
+def test_simulating_a_run_with_its_own_costs_reproduces_it(learning: Session) -> None:
+    """The same workers run, fetch and save the same tasks in the same order."""
     run = learning.submit(crossing(), planner=Crossing())
     assert run.result(PATIENCE) == bytes(6)
     replayed = simulate(run.plan, Recorded(run))
@@ -417,7 +417,7 @@ def test_a_run_is_simulated_as_it_was_from_its_own_costs(learning: Session) -> N
 
 
 def begun(timeline: Timeline, kind: str) -> dict[WorkerId, list[str]]:
-    """What each worker was busy with, in the order of its beginnings."""
+    """Return what each worker did, in order of start."""
     found: dict[WorkerId, list[str]] = {}
     for span in timeline.of_kind(kind):
         found.setdefault(span.worker, []).append(span.task or "")

@@ -1,4 +1,4 @@
-"""Runs on three servers, and in a cluster, whatever happens to one of them."""
+"""Runs on three servers and in a cluster, whatever happens to one of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from dropping_proxy import DroppingProxy, at_random
 from observing import PATIENCE, eventually
 from shoal.cli.main import main
+from shoal.client.run import Run
 from shoal.errors import RunCancelled, RunLost, ShardLost, ShardUnavailable, StoreUnavailable
-from shoal.run import Run
 from shoal.session import Session
 from shoal.storage import keys
 from shoal.storage.cluster import slot_of
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.real
 
 SIZE = 20_000
 PARTS = 80
-"""So many that each shard has some of them, whatever the run is called."""
+"""Enough that each shard has some of them, whatever the run's id."""
 
 
 def _part(folder: str, number: int) -> bytes:
-    if number % (PARTS // 2) >= PARTS // 4:  # a worker's second half
+    if number % (PARTS // 2) >= PARTS // 4:  # the second half of each worker's parts
         Path(folder, f"begun-{number}").write_text(str(os.getpid()))
         while not Path(folder, "gate").exists():
             time.sleep(0.005)
@@ -51,7 +51,7 @@ RIGHT = [(number, SIZE) for number in range(PARTS)]
 
 
 def gated(folder: Path) -> list[Output[list[tuple[int, int]]]]:
-    """Large parts that two tasks want; half of them wait until the gate is opened."""
+    """Build large parts for two tasks; half of them wait until the gate is opened."""
     part, digest = Task(_part), Task(_digest)
     parts = [part(str(folder), number) for number in range(PARTS)]
     return [digest(*parts), digest(*parts)]
@@ -63,28 +63,28 @@ def open_gate(folder: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers share no memory with the client: all that is large goes through the store."""
-    monkeypatch.setattr("shoal.run.this_host", lambda: "elsewhere")
+    """Let workers share no memory with the client, so that large outputs go through the store."""
+    monkeypatch.setattr("shoal.client.shared_folders.SharedFolders.usable", False)
 
 
 class Three:
-    """Three servers that are a store together."""
+    """Three servers that form one store."""
 
     def __init__(self, servers: list[Server]) -> None:
         self.servers = servers
         self.url = ",".join(server.url for server in servers)
-        self._places = {f"127.0.0.1:{server.port}/0": server for server in servers}
+        self._servers_by_name = {f"127.0.0.1:{server.port}/0": server for server in servers}
 
     def home(self, run: Run) -> Server:
-        """The server that the run is coordinated on."""
-        return self._places[Ring(self._places).place(run.id)]
+        """Return the server that coordinates the run."""
+        return self._servers_by_name[Ring(self._servers_by_name).shard_of(run.id)]
 
     def other(self, run: Run) -> Server:
-        """A server that only has outputs of the run."""
+        """Return a server that has only outputs of the run."""
         return next(server for server in self.servers if server is not self.home(run))
 
     def keys(self) -> dict[int, list[str]]:
-        """The keys of runs on each server."""
+        """Return the keys of runs on each server."""
         found: dict[int, list[str]] = {}
         for server in self.servers:
             connection = Connection(parse_url(server.url))
@@ -95,7 +95,7 @@ class Three:
 
 
 class Cluster(Three):
-    """Three nodes of a cluster; one is enough to be named, for it knows the others."""
+    """Three nodes of a cluster; the URL names one, which knows the others."""
 
     def __init__(self, servers: list[Server]) -> None:
         super().__init__(servers)
@@ -103,7 +103,7 @@ class Cluster(Three):
         self.url = servers[0].url.replace("redis:", "redis+cluster:")
 
     def home(self, run: Run) -> Server:
-        """The node that the run is coordinated on."""
+        """Return the node that coordinates the run."""
         slot = slot_of(keys.state(run.id))
         return next(node for n, node in enumerate(self.servers) if slot < 16384 * (n + 1) // 3)
 
@@ -127,13 +127,13 @@ anywhere = pytest.mark.parametrize("at_home", [False, True], ids=["elsewhere", "
 
 @pytest.fixture
 def kind() -> type[Three]:
-    """What a store's servers are, unless a test is about both."""
+    """The kind of servers, unless a test covers both."""
     return Three
 
 
 @pytest.fixture
 def forgetful(kind: type[Three], tmp_path: Path) -> Iterator[Three]:
-    """Servers that keep nothing when they are killed."""
+    """Servers that lose everything when they are killed."""
     yield from started(kind, tmp_path)
 
 
@@ -144,7 +144,7 @@ def durable(kind: type[Three], tmp_path: Path) -> Iterator[Three]:
 
 
 def half_done(session: Session, folder: Path) -> Run:
-    """A run whose first parts are saved, and whose other parts wait at the gate."""
+    """Start a run whose first parts are saved, and whose other parts wait at the gate."""
     run = session.submit(*gated(folder), planner="spread")
     assert eventually(lambda: len(list(folder.glob("begun-*"))) == 2)
     assert eventually(lambda: session.store.progress(run.id) == PARTS // 2)
@@ -152,7 +152,7 @@ def half_done(session: Session, folder: Path) -> Run:
 
 
 def executed(folder: Path) -> dict[int, int]:
-    """How often each part was made."""
+    """Return how often each part was computed."""
     return {
         number: len((folder / f"executed-{number}").read_text())
         for number in range(PARTS)
@@ -160,7 +160,9 @@ def executed(folder: Path) -> dict[int, int]:
     }
 
 
-def test_outputs_spread_and_coordination_stays_together(forgetful: Three, tmp_path: Path) -> None:
+def test_outputs_are_spread_and_coordination_stays_on_one_server(
+    forgetful: Three, tmp_path: Path
+) -> None:
     with Session(store=forgetful.url, workers=2, folder=str(tmp_path)) as session:
         run = half_done(session, tmp_path)
         found = forgetful.keys()
@@ -191,7 +193,7 @@ def test_bytes_of_each_shard_are_in_the_timeline(forgetful: Three, tmp_path: Pat
 
 @both
 @anywhere
-def test_shard_that_is_killed_and_comes_back_with_its_data_does_no_harm(
+def test_a_shard_that_restarts_with_its_data_does_no_harm(
     durable: Three, tmp_path: Path, at_home: bool
 ) -> None:
     with Session(store=durable.url, workers=2, folder=str(tmp_path)) as session:
@@ -199,14 +201,14 @@ def test_shard_that_is_killed_and_comes_back_with_its_data_does_no_harm(
         killed = durable.home(run) if at_home else durable.other(run)
         killed.kill()
         open_gate(tmp_path)
-        time.sleep(0.5)  # workers find that nobody answers
+        killed.refuse_a_client()
         killed.start()
         assert run.result(PATIENCE) == [RIGHT, RIGHT]
         assert executed(tmp_path) == dict.fromkeys(range(PARTS), 1)
         assert not any(durable.keys().values())
 
 
-def test_shard_that_comes_back_empty_ends_the_run_with_that_and_the_rest_is_kept(
+def test_a_shard_that_restarts_empty_ends_the_run_and_the_other_outputs_are_kept(
     forgetful: Three, tmp_path: Path
 ) -> None:
     with Session(store=forgetful.url, workers=2, folder=str(tmp_path)) as session:
@@ -223,13 +225,13 @@ def test_shard_that_comes_back_empty_ends_the_run_with_that_and_the_rest_is_kept
         assert not session.platform.active(run.id)
         assert session.compute(*gated(tmp_path), resume=run.id) == [RIGHT, RIGHT]
         assert len(executed(tmp_path)) == PARTS
-        assert 1 in executed(tmp_path).values()  # what other shards have wasn't made again
+        assert 1 in executed(tmp_path).values()  # outputs on other shards weren't computed again
         assert not any(forgetful.keys().values())
 
 
 @both
 @anywhere
-def test_server_that_comes_back_empty_ends_the_run_with_that(
+def test_a_server_that_restarts_empty_ends_the_run_as_lost(
     forgetful: Three, tmp_path: Path, at_home: bool
 ) -> None:
     with Session(store=forgetful.url, workers=2, folder=str(tmp_path)) as session:
@@ -244,7 +246,7 @@ def test_server_that_comes_back_empty_ends_the_run_with_that(
         assert session.compute(*gated(tmp_path)) == [RIGHT, RIGHT]
 
 
-def test_shard_that_stays_away_ends_the_run_and_says_which(
+def test_a_shard_that_stays_away_ends_the_run_and_is_named(
     forgetful: Three, tmp_path: Path
 ) -> None:
     settings = {"workers": 2, "folder": str(tmp_path), "reconnect_seconds": 0.5}
@@ -262,7 +264,7 @@ def test_shard_that_stays_away_ends_the_run_and_says_which(
         assert session.compute(*gated(tmp_path), resume=run.id) == [RIGHT, RIGHT]
 
 
-def test_session_does_not_begin_without_one_of_its_servers(forgetful: Three) -> None:
+def test_a_session_does_not_start_without_one_of_its_servers(forgetful: Three) -> None:
     killed = forgetful.servers[1]
     killed.kill()
     with pytest.raises(StoreUnavailable, match=rf"127.0.0.1:{killed.port} can't be reached"):
@@ -286,7 +288,7 @@ def test_cancelling_does_not_wait_for_a_shard_that_is_away(
 
 
 @pytest.mark.parametrize(("planner", "seed"), [("spread", 0), ("wukong", 1)])
-def test_results_are_right_though_connections_to_all_shards_drop(
+def test_results_are_right_even_if_connections_to_all_shards_drop(
     forgetful: Three, tmp_path: Path, planner: str, seed: int
 ) -> None:
     open_gate(tmp_path)
@@ -320,7 +322,9 @@ def test_bytes_of_each_shard_are_shown(
 
 
 @pytest.mark.parametrize("kind", [Cluster])
-def test_run_in_a_cluster_spreads_and_leaves_nothing(forgetful: Three, tmp_path: Path) -> None:
+def test_a_run_in_a_cluster_spreads_its_outputs_and_leaves_nothing(
+    forgetful: Three, tmp_path: Path
+) -> None:
     with Session(store=forgetful.url, workers=2) as session:
         run = half_done(session, tmp_path)
         found = forgetful.keys()

@@ -1,4 +1,4 @@
-"""A transfer that takes longer than leases do is no reason to end a run, nor to start it anew."""
+"""A transfer that takes longer than a lease neither ends a run nor restarts a worker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dropping_proxy import DroppingProxy, at_speed
+from shoal.farm.streams import Farm
 from shoal.session import Session
-from shoal.streams import Farm
 from shoal.workflow import Task
 from store_servers import tcp_server, url_of
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 NBYTES = 1_600_000
 SPEED = 500_000
 LEASE = 1.0
-"""Several of them are over before a transfer is."""
+"""A transfer takes longer than several leases."""
 
 
 def _made(file: str, nbytes: int) -> bytes:
@@ -34,10 +34,10 @@ def _length(content: bytes) -> int:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A store behind a slow line, and no memory that is shared."""
-    monkeypatch.setattr("shoal.run.this_host", lambda: "elsewhere")
-    monkeypatch.setattr("shoal.run._STUCK_SECONDS", 0.0)
-    monkeypatch.setattr("shoal.run._STUCK", 1)
+    """A store behind a slow link, without shared memory."""
+    monkeypatch.setattr("shoal.client.shared_folders.SharedFolders.usable", False)
+    monkeypatch.setattr("shoal.execution.restart_policy.STUCK_SECONDS", 0.0)
+    monkeypatch.setattr("shoal.execution.restart_policy.STUCK_LEASES", 1)
     with (
         tcp_server() as port,
         contextlib.closing(DroppingProxy(port, at_speed(SPEED), narrow=True)) as proxy,
@@ -45,14 +45,16 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield url_of(proxy.port)
 
 
-def test_slow_transfers_between_workers_and_to_the_client_are_waited_for(
+def test_runs_survive_slow_transfers_between_workers_and_to_the_client(
     slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although nobody sees the workers alive: only they renew their leases."""
-    monkeypatch.setattr("shoal.platform.tending.Tender._look_around", lambda self: None)
+    """Nobody else sees the workers alive, so only they renew their leases."""
+    monkeypatch.setattr(
+        "shoal.platform.supervisor.GatewaySupervisor._check_leases", lambda self: None
+    )
     file = str(tmp_path / "executed")
     with Session(store=slow, workers=2, planner="spread", history=False) as session:
-        # Sandboxes that are up, so that no worker is late.
+        # Start sandboxes first, so that no worker is late.
         session.compute(*[Task(_length)(bytes(number)) for number in range(2)])
         made = Task(_made)(file, NBYTES)
         outputs = (made, Task(_length)(made), Task(_length)(made))
@@ -60,10 +62,8 @@ def test_slow_transfers_between_workers_and_to_the_client_are_waited_for(
     assert Path(file).read_text() == "x"
 
 
-def test_farm_is_not_over_while_a_slow_input_is_on_its_way(
-    slow: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shoal.farm.crew._LEASES", 2)
+def test_a_farm_survives_a_slow_input(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.client.farm_backend._LEASES", 2)
     with (
         Session(store=slow, workers=1, lease=LEASE, history=False) as session,
         Farm(_length, workers=1, autoscaler=None, session=session) as farm,

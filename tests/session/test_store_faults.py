@@ -1,4 +1,4 @@
-"""Whatever happens to the store, a run ends: with the right result, or with what went wrong."""
+"""Whatever happens to the store, a run ends with the right result or a clear error."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 
 from dropping_proxy import DroppingProxy, at_random
 from observing import PATIENCE, eventually, exists, processes_mentioning
+from shoal.client.run import Run
 from shoal.errors import (
     RunCancelled,
     RunLost,
@@ -24,7 +25,6 @@ from shoal.errors import (
     StoreUnavailable,
 )
 from shoal.experiments.tree_reduction import tree_reduction
-from shoal.run import Run
 from shoal.session import Session
 from shoal.storage.redis import RedisStore
 from shoal.types import WorkerId
@@ -42,7 +42,7 @@ def tcp_port() -> Iterator[int]:
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder for a server of the test's own, whose path is short enough for a socket."""
+    """A folder for a private server, with a path short enough for a socket."""
     base = Path(tempfile.mkdtemp(prefix="shoal-", dir="/tmp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
     yield base
@@ -71,14 +71,14 @@ def _size(*parts: bytes) -> int:
 
 
 def held(folder: Path) -> Output[int]:
-    """Tasks that wait until the gate is opened, and what they add up to: 28."""
+    """Build tasks that wait until the gate is opened and add up to 28."""
     hold, add = Task(_hold), Task(_add)
     pairs = [add(hold(str(folder), n), hold(str(folder), n + 1)) for n in range(0, 4, 2)]
     return add(add(*pairs), add(10, 12))
 
 
 def begun(folder: Path, count: int = 2) -> list[int]:
-    """The processes of tasks that wait at the gate."""
+    """Return the processes of the tasks that wait at the gate."""
     assert eventually(lambda: len(list(folder.glob("begun-*"))) >= count)
     assert eventually(lambda: all(path.read_text() for path in folder.glob("begun-*")))
     return [int(path.read_text()) for path in folder.glob("begun-*")]
@@ -94,7 +94,7 @@ def store_of(session: Session) -> RedisStore:
 
 
 def left(session: Session) -> list[bytes]:
-    """The keys of runs in the store."""
+    """Return the keys of runs in the store."""
     found: list[bytes] = store_of(session)._call([["KEYS", "shoal:{[01]*"]])[0]
     return found
 
@@ -107,7 +107,7 @@ def kill_embedded(session: Session) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_results_are_right_though_connections_drop_before_the_store_has_heard(
+def test_results_are_right_even_if_connections_drop_before_the_request_arrives(
     tcp_port: int, tmp_path: Path, seed: int
 ) -> None:
     proxy = DroppingProxy(tcp_port)
@@ -122,10 +122,10 @@ def test_results_are_right_though_connections_drop_before_the_store_has_heard(
         proxy.close()
 
 
-def test_large_outputs_arrive_though_connections_drop_while_they_are_sent(
+def test_large_outputs_arrive_even_if_connections_drop_while_they_are_sent(
     tcp_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.run.this_host", lambda: "elsewhere")  # no shared memory
+    monkeypatch.setattr("shoal.client.shared_folders.SharedFolders.usable", False)
     proxy = DroppingProxy(tcp_port)
     large, size = Task(_large), Task(_size)
     parts = [large(500_000) for _ in range(8)]
@@ -141,7 +141,7 @@ def test_large_outputs_arrive_though_connections_drop_while_they_are_sent(
         proxy.close()
 
 
-def test_results_are_right_though_those_who_wait_are_cut_off(tcp_port: int, tmp_path: Path) -> None:
+def test_results_are_right_even_if_waiting_connections_drop(tcp_port: int, tmp_path: Path) -> None:
     proxy = DroppingProxy(tcp_port)
     try:
         with Session(store=url_of(proxy.port), workers=2, folder=str(tmp_path)) as session:
@@ -157,7 +157,7 @@ def test_results_are_right_though_those_who_wait_are_cut_off(tcp_port: int, tmp_
         proxy.close()
 
 
-def test_store_that_is_restarted_with_its_file_does_no_harm(tmp_path: Path) -> None:
+def test_a_store_that_restarts_with_its_file_does_no_harm(tmp_path: Path) -> None:
     with serving(tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server:
         server.reached().disconnect()
         with Session(store=server.url, workers=2, durable=True) as session:
@@ -171,7 +171,7 @@ def test_store_that_is_restarted_with_its_file_does_no_harm(tmp_path: Path) -> N
             assert left(session) == []
 
 
-def test_durable_embedded_store_that_is_killed_does_no_harm(runtime: Path, tmp_path: Path) -> None:
+def test_killing_a_durable_embedded_store_does_no_harm(runtime: Path, tmp_path: Path) -> None:
     with Session(durable=True, folder=str(runtime / "data"), workers=2) as session:
         run = session.submit(held(tmp_path), planner="spread")
         begun(tmp_path)
@@ -183,7 +183,7 @@ def test_durable_embedded_store_that_is_killed_does_no_harm(runtime: Path, tmp_p
         assert session.compute(tree_reduction(16)) == [sum(range(16))]
 
 
-def test_embedded_store_that_is_killed_ends_the_run_and_not_the_session(
+def test_killing_the_embedded_store_ends_the_run_but_not_the_session(
     runtime: Path, tmp_path: Path
 ) -> None:
     with Session(folder=str(runtime / "data"), workers=2) as session:
@@ -198,7 +198,7 @@ def test_embedded_store_that_is_killed_ends_the_run_and_not_the_session(
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["empty", "from an old copy"])
-def test_store_that_lost_its_data_ends_the_run_with_that(tmp_path: Path, copied: bool) -> None:
+def test_a_store_that_lost_its_data_ends_the_run_as_lost(tmp_path: Path, copied: bool) -> None:
     with serving(tmp_path) as server:
         server.reached().disconnect()
         with Session(store=server.url, workers=2, folder=str(tmp_path)) as session:
@@ -208,25 +208,25 @@ def test_store_that_lost_its_data_ends_the_run_with_that(tmp_path: Path, copied:
                 store_of(session)._call([["SAVE"]])
             server.kill()
             server.start()
-            with pytest.raises(RunLost, match="has been restarted without its data"):
+            with pytest.raises(RunLost, match="was restarted without its data"):
                 run.result(PATIENCE)
             assert not any(exists(pid) for pid in pids)
             open_gate(tmp_path)
             assert session.compute(held(tmp_path), planner="spread") == [28]
 
 
-def test_run_whose_data_somebody_deleted_is_told_as_lost(session: Session, tmp_path: Path) -> None:
+def test_a_run_whose_data_was_deleted_is_reported_as_lost(session: Session, tmp_path: Path) -> None:
     run = session.submit(held(tmp_path), planner="spread")
     begun(tmp_path)
     store_of(session)._call([["UNLINK", *left(session)]])
-    with pytest.raises(RunLost, match="or they were deleted"):
+    with pytest.raises(RunLost, match="or the data was deleted"):
         run.result(PATIENCE)
 
 
-def test_result_that_is_there_is_not_lost_with_the_store(
+def test_a_result_that_has_arrived_survives_the_loss_of_the_store(
     tcp_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client waits for the timeline of a worker that never comes when the data go."""
+    """The data are lost while the client waits for a timeline that never arrives."""
     await_outputs = Run._await_outputs
 
     def lose_data(run: Run) -> None:
@@ -239,17 +239,17 @@ def test_result_that_is_there_is_not_lost_with_the_store(
         assert session.compute(tree_reduction(16)) == [sum(range(16))]
 
 
-def test_durable_is_refused_with_a_store_that_keeps_nothing(tcp_port: int) -> None:
+def test_durable_is_rejected_with_a_store_that_keeps_nothing(tcp_port: int) -> None:
     with pytest.raises(SettingsError, match=r"keeps nothing on disk.*appendonly yes"):
         Session(store=url_of(tcp_port), durable=True)
 
 
 @pytest.mark.parametrize("planner", ["spread", "wukong"])
 @pytest.mark.parametrize("nbytes", [40_000, 400_000])
-def test_full_memory_ends_the_run_with_what_to_do_and_leaves_nothing(
+def test_a_full_memory_ends_the_run_with_advice_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planner: str, nbytes: int
 ) -> None:
-    monkeypatch.setattr("shoal.run.this_host", lambda: "elsewhere")  # no shared memory
+    monkeypatch.setattr("shoal.client.shared_folders.SharedFolders.usable", False)
     with (
         tcp_server("--maxmemory", "6mb", "--maxmemory-policy", "noeviction") as port,
         Session(store=url_of(port), workers=2, folder=str(tmp_path)) as session,
@@ -263,8 +263,8 @@ def test_full_memory_ends_the_run_with_what_to_do_and_leaves_nothing(
         assert session.compute(tree_reduction(16)) == [sum(range(16))]
 
 
-def test_full_disk_ends_the_run_with_what_to_do(tmp_path: Path) -> None:
-    """A server that can't save its snapshots refuses all that would change its data."""
+def test_a_full_disk_ends_the_run_with_advice(tmp_path: Path) -> None:
+    """A server that can't save its snapshots rejects every write."""
     disk = tmp_path / "disk"
     disk.mkdir()
     with serving(disk, "--save", "3600 1000000") as server:
@@ -278,7 +278,7 @@ def test_full_disk_ends_the_run_with_what_to_do(tmp_path: Path) -> None:
             open_gate(tmp_path)
             with pytest.raises(StoreRefused, match=r"can't write to its disk.*Make room") as caught:
                 run.result(PATIENCE)
-            assert "tried again when the session is closed" in "".join(caught.value.__notes__)
+            assert "tries again when it is closed" in "".join(caught.value.__notes__)
             assert left(session)
             store_of(session)._call([["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]])
             assert not writing_is_refused(session)
@@ -286,7 +286,7 @@ def test_full_disk_ends_the_run_with_what_to_do(tmp_path: Path) -> None:
             assert not left(session)
 
 
-def test_full_disk_of_the_client_is_told_before_the_run_begins(
+def test_a_full_disk_of_the_client_is_an_error_before_the_run_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(tmp_path) as server:
@@ -315,7 +315,7 @@ def writing_is_refused(session: Session) -> bool:
 
 
 def away(server: Server, session: Session, folder: Path) -> Run:
-    """A run whose store has just gone away."""
+    """A run whose store has just stopped."""
     run = session.submit(held(folder), planner="spread", progress=True)
     begun(folder)
     server.kill()
@@ -357,7 +357,7 @@ def test_closing_does_not_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
     assert eventually(lambda: not threads())
 
 
-def test_store_that_stays_away_ends_the_run_and_says_for_how_long_it_was_tried(
+def test_a_store_that_stays_away_ends_the_run_and_the_error_says_how_long_it_was_tried(
     tmp_path: Path,
 ) -> None:
     with serving(tmp_path) as server:

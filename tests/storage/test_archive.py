@@ -1,4 +1,4 @@
-"""A run's archive: what was written is read, and what was cut off is noticed."""
+"""A run's archive survives a round trip, and a truncated one is noticed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def written() -> bytes:
     return file.getvalue()
 
 
-def test_pieces_are_read_as_they_were_written() -> None:
+def test_pieces_survive_a_round_trip() -> None:
     assert list(read_pieces(BytesIO(written()))) == PIECES
 
 
 @pytest.mark.parametrize("cut", [1, 20, 50, -1])
-def test_an_archive_that_was_cut_off_is_noticed(cut: int) -> None:
+def test_a_truncated_archive_is_noticed(cut: int) -> None:
     with pytest.raises(Tampered, match="damaged"):
         list(read_pieces(BytesIO(written()[:cut])))

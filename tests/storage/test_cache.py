@@ -1,4 +1,4 @@
-"""Caches, in a folder and on a server: what is kept is found, bounded, and only trusted signed."""
+"""Caches in a folder and on a server: entries are found, bounded, and trusted only if signed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from shoal.errors import StoreRefused
 from shoal.storage import keys
 from shoal.storage.cache import Cache, cache_key, entry_name, sealed, unsealed
-from shoal.storage.cachefolder import FolderCache
-from shoal.storage.cacheserver import ServerCache
+from shoal.storage.cache_folder import FolderCache
+from shoal.storage.cache_server import ServerCache
 from shoal.storage.resp import Connection, parse_url
 from store_servers import tcp_server, url_of
 
@@ -28,7 +28,7 @@ Opened = Callable[[int], Cache]
 
 @pytest.fixture(params=["folder", "server"])
 def opened(request: pytest.FixtureRequest, tmp_path: Path, tcp_port: int) -> Iterator[Opened]:
-    """Opens an empty cache of so many bytes; all that it opens are the same cache."""
+    """A function that opens a cache of so many bytes; all that it opens share their entries."""
     url = url_of(tcp_port, db=7)
     connection = Connection(parse_url(url))
     connection.call("FLUSHDB")
@@ -49,7 +49,7 @@ def names(cache: Cache) -> set[str]:
     return {entry.name for entry in cache.entries()}
 
 
-def test_entry_is_found_as_it_was_kept_also_by_others(opened: Opened) -> None:
+def test_an_entry_is_found_unchanged_by_other_clients_too(opened: Opened) -> None:
     opened(10**6).keep("task/a", [b"one", memoryview(b"two")])
     found = opened(10**6).find("task/a")
     assert found is not None
@@ -63,7 +63,7 @@ def test_nothing_is_found_in_an_empty_cache(opened: Opened) -> None:
     cache.remove(["task/a"])
 
 
-def test_entries_tell_task_and_size(opened: Opened) -> None:
+def test_entries_have_a_task_and_a_size(opened: Opened) -> None:
     cache = opened(10**6)
     cache.keep(entry_name("my task/..", "d1"), [b"12345"])
     (entry,) = cache.entries()
@@ -71,14 +71,14 @@ def test_entries_tell_task_and_size(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("task", [".", "..", "a/b", "ü" * 300, "%41", "#?&"])
-def test_any_name_of_a_task_makes_an_entry_inside_the_cache(opened: Opened, task: str) -> None:
+def test_an_entry_of_any_task_name_stays_inside_the_cache(opened: Opened, task: str) -> None:
     cache = opened(10**6)
     cache.keep(entry_name(task, "d1"), [b"1"])
     assert cache.find(entry_name(task, "d1")) is not None
     assert len(cache.entries()) == 1
 
 
-def test_what_was_not_used_for_longest_goes_first(opened: Opened) -> None:
+def test_the_least_recently_used_entry_goes_first(opened: Opened) -> None:
     cache = opened(1000)
     for name in "abcde":
         cache.keep(f"task/{name}", [bytes(180)])
@@ -91,7 +91,7 @@ def test_what_was_not_used_for_longest_goes_first(opened: Opened) -> None:
     assert "task/b" not in kept
 
 
-def test_there_is_never_more_than_the_bound(opened: Opened) -> None:
+def test_the_cache_never_exceeds_its_bound(opened: Opened) -> None:
     cache = opened(1000)
     for number in range(40):
         opened(1000).keep(f"task/{number}", [bytes(10 * number)])
@@ -99,14 +99,14 @@ def test_there_is_never_more_than_the_bound(opened: Opened) -> None:
     assert names(cache)
 
 
-def test_entry_larger_than_the_bound_is_not_kept_and_removes_nothing(opened: Opened) -> None:
+def test_an_entry_larger_than_the_bound_is_not_kept_and_evicts_nothing(opened: Opened) -> None:
     cache = opened(1000)
     cache.keep("task/a", [bytes(500)])
     cache.keep("task/b", [bytes(1001)])
     assert names(cache) == {"task/a"}
 
 
-def test_entry_kept_twice_counts_once(opened: Opened) -> None:
+def test_an_entry_kept_twice_counts_once(opened: Opened) -> None:
     cache = opened(1000)
     for _ in range(10):
         cache.keep("task/a", [bytes(400)])
@@ -114,7 +114,7 @@ def test_entry_kept_twice_counts_once(opened: Opened) -> None:
     assert names(cache) == {"task/a", "task/b"}
 
 
-def test_what_was_removed_makes_room(opened: Opened) -> None:
+def test_a_removed_entry_makes_room(opened: Opened) -> None:
     cache = opened(1000)
     cache.keep("task/a", [bytes(800)])
     cache.keep("other/b", [bytes(100)])
@@ -148,7 +148,7 @@ def test_many_writers_of_the_same_entries_do_no_harm(opened: Opened) -> None:
 
 
 def _age(cache: Cache) -> None:
-    """Make all entries older, for clocks of files may be coarse."""
+    """Make all entries older, because file timestamps may be coarse."""
     if isinstance(cache, FolderCache):
         for path in Path(cache.where).glob("entries/*/*"):
             used = path.stat().st_mtime - 10
@@ -164,7 +164,7 @@ def test_only_the_owner_can_read_a_folder_and_its_entries(tmp_path: Path) -> Non
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077
 
 
-def test_damaged_count_is_counted_anew(tmp_path: Path) -> None:
+def test_a_damaged_size_counter_is_rebuilt(tmp_path: Path) -> None:
     cache = FolderCache(tmp_path, 1000)
     for name in "ab":
         cache.keep(f"task/{name}", [bytes(400)])
@@ -173,7 +173,7 @@ def test_damaged_count_is_counted_anew(tmp_path: Path) -> None:
     assert sum(entry.nbytes for entry in cache.entries()) <= 1000
 
 
-def test_what_a_writer_that_died_left_behind_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_writer_that_died_are_removed(tmp_path: Path) -> None:
     cache = FolderCache(tmp_path, 1000)
     cache.keep("task/a", [b"1"])
     left = tmp_path / "unfinished" / "0123"
@@ -196,7 +196,7 @@ def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
 # On a server.
 
 
-def test_full_server_refuses_an_entry_and_counts_nothing() -> None:
+def test_a_full_server_rejects_an_entry_and_counts_nothing() -> None:
     with tcp_server("--maxmemory", "3mb", "--maxmemory-policy", "noeviction") as port:
         cache = ServerCache(url_of(port), 10**9)
         with pytest.raises(StoreRefused, match="memory is full"):
@@ -212,7 +212,7 @@ def _fill(cache: Cache) -> None:
         cache.keep(f"task/{number}", [bytes(200_000)])
 
 
-def test_entry_that_nobody_counted_goes_by_itself_and_a_counted_one_stays(tcp_port: int) -> None:
+def test_an_uncounted_entry_expires_and_a_counted_one_stays(tcp_port: int) -> None:
     url = url_of(tcp_port, db=8)
     cache, connection = ServerCache(url, 1000), Connection(parse_url(url))
     connection.call("FLUSHDB")
@@ -226,11 +226,11 @@ def test_entry_that_nobody_counted_goes_by_itself_and_a_counted_one_stays(tcp_po
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", {"a": [1, (2,)]}, {1, 2}])
-def test_sealed_value_comes_back(value: Any) -> None:
+def test_a_sealed_value_survives_a_round_trip(value: Any) -> None:
     assert unsealed(b"".join(sealed(value, "task/a", KEY)), "task/a", KEY) == (value,)
 
 
-def test_array_comes_back_writable() -> None:
+def test_a_cached_array_is_writable() -> None:
     entry = bytearray(b"".join(sealed(np.arange(1000), "task/a", KEY)))
     found = unsealed(entry, "task/a", KEY)
     assert found is not None
@@ -239,25 +239,25 @@ def test_array_comes_back_writable() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 10, 45, 80, 130, -1])
-def test_any_changed_byte_makes_an_entry_worthless(at: int) -> None:
+def test_any_changed_byte_invalidates_an_entry(at: int) -> None:
     entry = bytearray(b"".join(sealed(np.arange(100), "task/a", KEY)))
     entry[at] ^= 1
     assert unsealed(entry, "task/a", KEY) is None
 
 
-def test_entry_cut_off_anywhere_is_worthless() -> None:
+def test_an_entry_truncated_anywhere_is_invalid() -> None:
     entry = b"".join(sealed(np.arange(10), "task/a", KEY))
     for length in range(len(entry)):
         assert unsealed(entry[:length], "task/a", KEY) is None
 
 
-def test_entry_under_another_name_or_key_is_worthless() -> None:
+def test_an_entry_under_another_name_or_key_is_invalid() -> None:
     entry = b"".join(sealed(1, "task/a", KEY))
     assert unsealed(entry, "task/b", KEY) is None
     assert unsealed(entry, "task/a", b"x" * 32) is None
 
 
-def test_key_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
+def test_the_key_is_created_once_and_private(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     key = cache_key(folder)
     assert len(key) == 32
@@ -267,9 +267,7 @@ def test_key_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["readable", "short"])
-def test_key_that_others_could_read_or_that_is_damaged_is_replaced(
-    tmp_path: Path, harm: str
-) -> None:
+def test_a_key_that_is_damaged_or_readable_by_others_is_replaced(tmp_path: Path, harm: str) -> None:
     key, path = cache_key(tmp_path), tmp_path / "cache.key"
     if harm == "readable":
         path.chmod(0o644)

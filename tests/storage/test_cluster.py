@@ -1,4 +1,4 @@
-"""What a store in a cluster has to bear that others haven't; the rest is in the contract."""
+"""Faults that only a store in a cluster meets; the rest is in the contract."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 from observing import PATIENCE, eventually
 from shoal.errors import StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage import keys
-from shoal.storage.base import Completion, Letter, Opening
-from shoal.storage.cacheshards import server_cache
+from shoal.storage.base import Completion, Opening
+from shoal.storage.cache_shards import server_cache
 from shoal.storage.cluster import ClusterConnection, even_tags, slot_of
 from shoal.storage.keys import CLIENT
+from shoal.storage.letters import OutputReady, Received
 from shoal.storage.resp import Connection, parse_url
 from shoal.storage.sharded import ShardedStore, open_store
-from shoal.types import RunId, WorkerId
+from shoal.types import RunId, TaskId, WorkerId
 from store_servers import cluster_server, url_of
 
 pytestmark = pytest.mark.real
@@ -35,7 +36,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
 
 @pytest.fixture
 def nodes(ports: list[int]) -> Iterator[list[Connection]]:
-    """Connections past the store."""
+    """Direct connections to the servers."""
     nodes = [Connection(parse_url(url_of(port))) for port in ports]
     yield nodes
     for node in nodes:
@@ -59,7 +60,7 @@ def run() -> RunId:
     return RunId(f"test-{secrets.token_hex(6)}")
 
 
-def test_slots_are_those_of_the_server(nodes: list[Connection]) -> None:
+def test_slots_are_computed_as_by_the_server(nodes: list[Connection]) -> None:
     for key in (keys.state(RunId("r1")), keys.shard("r1/7"), keys.history_runs(), "shoal:{ü}:x"):
         assert slot_of(key) == nodes[0].call("CLUSTER", "KEYSLOT", key)
 
@@ -67,18 +68,18 @@ def test_slots_are_those_of_the_server(nodes: list[Connection]) -> None:
 def test_slot_that_has_moved_is_followed(
     nodes: list[Connection], store: ShardedStore, run: RunId
 ) -> None:
-    """The map that a connection was made with is old: the node says so, and it is read again."""
+    """The connection's slot map is outdated: the node says so, and the map is read again."""
     ids = [str(node.call("CLUSTER", "MYID"), "utf-8") for node in nodes]
     slot = slot_of(keys.state(run))
     owner = next(n for n, node in enumerate(nodes) if _serves(node, ids[n], slot))
     other = (owner + 1) % len(nodes)
-    assert store.progress(run) == 0  # so that the map is known
+    assert store.progress(run) == 0  # loads the slot map
     for node in (nodes[other], nodes[owner], *nodes):
         node.call("CLUSTER", "SETSLOT", slot, "NODE", ids[other])
     store.open(run, Opening([w0], outputs={"A": [bytes(LARGE)]}))
     assert nodes[other].call("EXISTS", keys.state(run)) == 1
-    store.post(run, Letter("output", "o"))
-    assert [letter.name for letter in store.receive(run, CLIENT, "", 0)] == ["o"]
+    store.post(run, OutputReady(TaskId("o")))
+    assert [letter for _, letter in store.receive(run, CLIENT, "", 0)] == [OutputReady(TaskId("o"))]
     assert bytes(store.fetch(run, ["A"])[0] or b"") == bytes(LARGE)
     store.close(run, [w0])
 
@@ -90,7 +91,7 @@ def _serves(node: Connection, me: str, slot: int) -> bool:
     )
 
 
-def test_nodes_that_were_learnt_of_stand_in_for_the_one_that_was_named(
+def test_other_nodes_replace_the_one_in_the_url(
     ports: list[int], store: ShardedStore, run: RunId
 ) -> None:
     store.open(run, Opening([w0]))
@@ -104,12 +105,12 @@ def test_nodes_that_were_learnt_of_stand_in_for_the_one_that_was_named(
     store.close(run, [w0])
 
 
-def test_server_that_stands_alone_is_told_from_a_cluster(tcp_port: int) -> None:
+def test_a_standalone_server_is_not_mistaken_for_a_cluster(tcp_port: int) -> None:
     with pytest.raises(StoreRefused, match=r"is no cluster.*Use redis://"):
         open_store(url_in(tcp_port))
 
 
-def test_connection_that_was_ended_reaches_no_further_node(ports: list[int]) -> None:
+def test_a_closed_connection_opens_no_further_node(ports: list[int]) -> None:
     connection = ClusterConnection([parse_url(url_of(ports[0]))])
     connection.hang_up()
     for port in ports:
@@ -122,7 +123,7 @@ def _is_at(connection: ClusterConnection, key: str, port: int) -> bool:
     return connection.owner(key).port == port
 
 
-def test_cluster_that_nobody_answers_for_is_told_at_once() -> None:
+def test_an_unreachable_cluster_is_an_immediate_error() -> None:
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1 can't be reached"):
         open_store("redis+cluster://127.0.0.1:1")
 
@@ -150,7 +151,7 @@ def test_nothing_of_a_run_is_left_on_any_node(
 
 @pytest.fixture
 def lonely(tmp_path: Path) -> Iterator[tuple[Connection, ShardedStore]]:
-    """A cluster of one node, which is down as long as nobody has one of its slots."""
+    """A cluster of one node, which is down while one of its slots is unassigned."""
     with cluster_server(tmp_path, count=1) as (port,):
         node, store = Connection(parse_url(url_of(port))), open_store(url_in(port))
         assert isinstance(store, ShardedStore)
@@ -160,18 +161,18 @@ def lonely(tmp_path: Path) -> Iterator[tuple[Connection, ShardedStore]]:
 
 
 def free_slot(run: RunId) -> int:
-    """One that neither the run nor any of its outputs has."""
+    """Return a slot that neither the run nor any of its outputs uses."""
     taken = {slot_of(keys.state(run)), *(slot_of(f"{{{tag}}}") for tag in even_tags(run, 24))}
     return next(slot for slot in range(16384) if slot not in taken)
 
 
-def test_who_waits_for_mail_outlasts_a_cluster_that_is_down_for_a_moment(
+def test_receiving_survives_a_short_outage_of_the_cluster(
     lonely: tuple[Connection, ShardedStore], run: RunId
 ) -> None:
-    """A node tells who is blocked on it that the cluster is down."""
+    """A node tells a blocked client that the cluster is down."""
     node, store = lonely
     store.open(run, Opening([w0]))
-    found: list[Letter | Exception] = []
+    found: list[Received | Exception] = []
 
     def receive() -> None:
         try:
@@ -186,9 +187,11 @@ def test_who_waits_for_mail_outlasts_a_cluster_that_is_down_for_a_moment(
     assert eventually(lambda: b"blocked_clients:0" in bytes(node.call("INFO", "clients")))
     node.call("CLUSTER", "ADDSLOTS", free_slot(run))
     assert eventually(lambda: b"cluster_state:ok" in bytes(node.call("CLUSTER", "INFO")))
-    store.post(run, Letter("output", "o"))
+    store.post(run, OutputReady(TaskId("o")))
     thread.join(PATIENCE)
-    assert [each.name if isinstance(each, Letter) else each for each in found] == ["o"]
+    assert [each.letter if isinstance(each, Received) else each for each in found] == [
+        OutputReady(TaskId("o"))
+    ]
 
 
 def test_cluster_that_stays_down_is_unavailable(

@@ -1,4 +1,4 @@
-"""What is encoded comes back equal, writable and checked; nothing else comes back at all."""
+"""Encoded values are equal and writable after decoding, and nothing unsigned is decoded."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
+from examples_drawn import examples
 from shoal.errors import NotPicklable, Tampered
 from shoal.storage.codec import (
     blob_nbytes,
@@ -105,13 +106,13 @@ def same(one: Any, other: Any) -> bool:
 
 
 @given(nested)
-def test_nested_values_come_back_equal(value: Any) -> None:
+def test_nested_values_survive_a_round_trip(value: Any) -> None:
     assert same(decode(joined(value), KEY, NAME), value)
     assert same(decode(bytearray(joined(value)), KEY, NAME), value)
 
 
 @given(st.lists(st.binary(max_size=200), max_size=6), st.booleans())
-def test_any_number_of_buffers_of_any_length_comes_back(
+def test_any_number_of_buffers_of_any_length_survives_a_round_trip(
     contents: list[bytes], readonly: bool
 ) -> None:
     value = [np.frombuffer(bytearray(content), "uint8") for content in contents]
@@ -122,7 +123,7 @@ def test_any_number_of_buffers_of_any_length_comes_back(
 
 @pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("kind", arrays())
-def test_arrays_come_back_equal_and_writable(kind: str, carrier: str) -> None:
+def test_arrays_are_equal_and_writable_after_decoding(kind: str, carrier: str) -> None:
     array = arrays()[kind]
     found = decode(CARRIERS[carrier](joined(array)), KEY, NAME)
     assert found.dtype == array.dtype
@@ -133,25 +134,25 @@ def test_arrays_come_back_equal_and_writable(kind: str, carrier: str) -> None:
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
-def test_bytearrays_come_back_writable(carrier: str) -> None:
+def test_bytearrays_are_writable_after_decoding(carrier: str) -> None:
     found = decode(CARRIERS[carrier](joined([bytearray(b"abc")])), KEY, NAME)
     found[0][0] = 0
     assert found == [bytearray(b"\x00bc")]
 
 
-def test_order_of_an_array_is_kept() -> None:
+def test_the_memory_order_of_an_array_is_kept() -> None:
     found = decode(joined(np.asfortranarray(np.ones((3, 4)))), KEY, NAME)
     assert found.flags.f_contiguous
     assert not found.flags.c_contiguous
 
 
-def test_array_that_was_read_only_stays_so() -> None:
+def test_a_read_only_array_stays_read_only() -> None:
     array = np.arange(5)
     array.flags.writeable = False
     assert not decode(bytearray(joined(array)), KEY, NAME).flags.writeable
 
 
-def test_array_that_appears_twice_is_one_array_afterwards() -> None:
+def test_an_array_that_appears_twice_is_decoded_once() -> None:
     array = np.arange(5)
     one, other = decode(joined([array, array]), KEY, NAME)
     assert one is other
@@ -165,7 +166,7 @@ def test_buffers_are_not_copied_when_encoded(shape: str) -> None:
     )
 
 
-def test_buffers_are_not_copied_when_decoded_from_memory_that_can_be_written_to() -> None:
+def test_buffers_are_not_copied_when_decoded_from_writable_memory() -> None:
     data = bytearray(joined({"a": np.arange(1000), "b": np.arange(3)}))
     memory = np.frombuffer(data, "uint8")
     found = decode(data, KEY, NAME)
@@ -175,13 +176,13 @@ def test_buffers_are_not_copied_when_decoded_from_memory_that_can_be_written_to(
     assert decode(data, KEY, NAME)["a"][0] == 77
 
 
-def test_writing_to_what_was_decoded_from_bytes_leaves_them_alone() -> None:
+def test_writing_to_a_value_decoded_from_bytes_leaves_them_alone() -> None:
     data = joined(np.arange(10))
     decode(data, KEY, NAME)[:] = -1
     assert np.array_equal(decode(data, KEY, NAME), np.arange(10))
 
 
-def test_buffers_stand_at_multiples_of_64_bytes() -> None:
+def test_buffers_are_aligned_to_64_bytes() -> None:
     array, other = np.arange(1000), np.arange(3)
     data = bytearray(joined([array, other]))
     for piece in (array, other):
@@ -197,12 +198,12 @@ EXAMPLE = {"a": [1, "two"], "b": np.arange(20), "c": np.arange(3.0)}
 
 
 def covered(data: bytearray) -> int:
-    """Where that part of a blob ends which its signature covers."""
+    """Return the end of the signed part of a blob."""
     count, length = struct.unpack_from("<IQ", data, HEAD)
     return int(HEAD + 12 + 8 * count + length)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.data())
 def test_any_changed_byte_that_could_be_executed_is_noticed(data: st.DataObject) -> None:
     blob = bytearray(joined(EXAMPLE))
@@ -213,7 +214,7 @@ def test_any_changed_byte_that_could_be_executed_is_noticed(data: st.DataObject)
 
 
 @pytest.mark.parametrize("value", [EXAMPLE, 5, "text"], ids=["buffers", "int", "str"])
-def test_blob_that_was_cut_off_is_noticed(value: Any) -> None:
+def test_a_truncated_blob_is_noticed(value: Any) -> None:
     blob = joined(value)
     for length in range(len(blob)):
         with pytest.raises(Tampered):
@@ -221,22 +222,20 @@ def test_blob_that_was_cut_off_is_noticed(value: Any) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_anything_else_is_no_blob(data: bytes) -> None:
+def test_anything_else_is_rejected_as_no_blob(data: bytes) -> None:
     for head in (b"", b"SHL1"):
         with pytest.raises(Tampered):
             decode(head + data, KEY, NAME)
 
 
 @given(nested)
-def test_blob_of_another_run_is_refused(value: Any) -> None:
+def test_a_blob_of_another_run_is_rejected(value: Any) -> None:
     with pytest.raises(Tampered, match="signature"):
         decode(joined(value, OTHER_KEY), KEY, NAME)
 
 
 @given(nested, st.text(), st.text())
-def test_blob_that_was_written_as_something_else_is_refused(
-    value: Any, name: str, other: str
-) -> None:
+def test_a_blob_written_under_another_name_is_rejected(value: Any, name: str, other: str) -> None:
     blob = b"".join(encode(value, KEY, name))
     assert same(decode(blob, KEY, name), value)
     if name != other:
@@ -252,7 +251,7 @@ def test_large_blobs_are_bound_to_their_names_too(nbytes: int) -> None:
         decode(blob, KEY, signed_output("add#1"))
 
 
-def test_constant_is_signed_as_what_it_is_saved_under() -> None:
+def test_a_constant_is_signed_with_the_name_it_is_saved_under() -> None:
     name, blob = encode_constant([1, np.arange(5)], KEY, what="it")
     assert decode(b"".join(blob), KEY, signed_output(name))[0] == 1
     with pytest.raises(Tampered):
@@ -276,7 +275,7 @@ def test_nothing_is_unpickled_before_its_signature_was_checked(tmp_path: Path) -
     assert mark.exists()
 
 
-def test_pickle_that_was_put_in_place_of_another_is_not_unpickled(tmp_path: Path) -> None:
+def test_a_replaced_pickle_is_not_unpickled(tmp_path: Path) -> None:
     mark = tmp_path / "unpickled"
     blob = joined("harmless")
     stream = pickle.dumps(Bomb(str(mark)), 5)
@@ -287,7 +286,7 @@ def test_pickle_that_was_put_in_place_of_another_is_not_unpickled(tmp_path: Path
 
 
 @pytest.mark.parametrize("value", [threading.Lock(), [1, {"a": threading.Lock()}]])
-def test_value_that_can_not_travel_is_named(value: Any) -> None:
+def test_an_unpicklable_value_is_named(value: Any) -> None:
     with pytest.raises(NotPicklable) as caught:
         encode(value, KEY, NAME, what="argument 2 of task 'merge#1'")
     assert caught.value.what == "argument 2 of task 'merge#1'"
@@ -305,7 +304,7 @@ def test_value_whose_pickling_raises_is_named_with_the_reason() -> None:
         encode(Stubborn(), KEY, NAME)
 
 
-def test_function_and_class_of_a_test_that_nobody_can_import_travel_by_value() -> None:
+def test_functions_and_classes_that_cannot_be_imported_are_sent_by_value() -> None:
     factor = 3
 
     class Local:
@@ -345,7 +344,7 @@ print(double(point.moved()).x)
 
 
 @pytest.mark.real
-def test_functions_and_classes_of_a_script_travel_by_value(tmp_path: Path) -> None:
+def test_functions_and_classes_of_a_script_are_sent_by_value(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SENDER)
     sent = subprocess.run([sys.executable, script], capture_output=True, check=True)
@@ -360,7 +359,7 @@ def test_functions_and_classes_of_a_script_travel_by_value(tmp_path: Path) -> No
 
 
 @given(plain)
-def test_quick_size_is_about_the_size_of_the_pickle(value: Any) -> None:
+def test_the_quick_size_is_about_the_size_of_the_pickle(value: Any) -> None:
     nbytes = quick_nbytes(value)
     assert nbytes is not None
     assert abs(nbytes - len(pickle.dumps(value, 5))) <= 48
@@ -371,14 +370,14 @@ def test_quick_size_is_about_the_size_of_the_pickle(value: Any) -> None:
     ["x" * 10**6, "ü" * 10**6, b"x" * 10**6, 1 << 8 * 10**6],
     ids=["ASCII", "other text", "bytes", "int"],
 )
-def test_quick_size_of_large_values_is_their_size(value: Any) -> None:
+def test_the_quick_size_of_large_values_is_accurate(value: Any) -> None:
     nbytes = quick_nbytes(value)
     assert nbytes is not None
     assert math.isclose(nbytes, len(pickle.dumps(value, 5)), rel_tol=0.001)
 
 
 @pytest.mark.parametrize("value", [[], (1,), {}, object(), np.arange(3), range(3)])
-def test_size_that_only_pickling_tells_is_not_known_quickly(value: Any) -> None:
+def test_a_size_that_needs_pickling_has_no_quick_answer(value: Any) -> None:
     assert quick_nbytes(value) is None
 
 
@@ -392,7 +391,7 @@ def test_estimated_size_needs_no_pickling() -> None:
     assert estimated_nbytes(list(range(1000))) >= 8000
 
 
-def test_name_depends_on_content_and_not_on_the_key() -> None:
+def test_a_constants_name_depends_on_its_content_and_not_on_the_key() -> None:
     values = [1, 2, "1", [np.arange(3)], [np.arange(4)], [np.arange(3.0)], np.zeros(8), np.ones(8)]
     names = [encode_constant(value, KEY, what="it")[0] for value in values]
     assert len(set(names)) == len(values)
@@ -406,8 +405,8 @@ def test_a_tables_size_is_estimated_from_its_columns(columns: int) -> None:
     assert estimated_nbytes(table) == pytest.approx(columns * 8000, rel=0.1)
 
 
-def test_nothing_else_unpickles() -> None:
-    """docs/security.md tells why each of these may."""
+def test_no_other_module_unpickles() -> None:
+    """docs/security.md says why each of these may."""
     source = Path(shoal.__file__).parent
     found = {
         str(path.relative_to(source))
@@ -417,6 +416,7 @@ def test_nothing_else_unpickles() -> None:
     assert found == {
         "integrations/calls.py",
         "storage/codec.py",
-        "unfinished.py",
+        "client/references.py",
+        "client/resume.py",
         "worker/package.py",
     }

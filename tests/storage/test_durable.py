@@ -1,4 +1,4 @@
-"""The embedded server that keeps its data, and how much memory it may use."""
+"""The durable embedded server, and its memory limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ run = RunId("test-durable")
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where a user's durable server keeps its file; its socket's path is short enough."""
+    """The folder of a durable server's file, with a path short enough for a socket."""
     base = Path(tempfile.mkdtemp(prefix="shoal-", dir="/tmp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
     yield base / "data" / "store"
@@ -80,11 +80,11 @@ def kill(server: EmbeddedServer) -> None:
 
 
 def ended(folder: Path) -> None:
-    """The last client is gone, and so is the server."""
+    """Wait until the server has ended after its last client."""
     assert eventually(lambda: not processes_mentioning(str(folder)))
 
 
-def test_what_was_acknowledged_is_there_for_the_next_client_of_a_killed_server(
+def test_acknowledged_data_survive_a_killed_server(
     folder: Path,
 ) -> None:
     with durable(folder) as server:
@@ -97,7 +97,7 @@ def test_what_was_acknowledged_is_there_for_the_next_client_of_a_killed_server(
         assert [int(value) for value in found] == list(range(500))
 
 
-def test_what_was_acknowledged_is_there_after_all_clients_have_gone(folder: Path) -> None:
+def test_acknowledged_data_survive_the_exit_of_all_clients(folder: Path) -> None:
     with durable(folder) as server, connected(server) as connection:
         connection.call("SET", "key", "value")
     ended(folder)
@@ -112,9 +112,7 @@ def test_nothing_is_acknowledged_before_it_is_on_the_disk(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_client_that_is_still_there_starts_the_killed_server_again(
-    folder: Path, kept: bool
-) -> None:
+def test_a_remaining_client_restarts_the_killed_server(folder: Path, kept: bool) -> None:
     server = EmbeddedServer(folder if kept else None)
     try:
         with stored(server) as store:
@@ -135,7 +133,7 @@ def test_client_that_is_still_there_starts_the_killed_server_again(
         server.close()
 
 
-def test_durable_server_is_another_than_that_which_keeps_nothing(folder: Path) -> None:
+def test_the_durable_server_is_separate_from_the_ordinary_one(folder: Path) -> None:
     with durable(folder) as one, durable(folder.with_name("other")) as two:
         volatile = EmbeddedServer()
         try:
@@ -154,10 +152,10 @@ def test_clients_share_a_durable_server_and_nobody_else_can_read_its_file(folder
         assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o600}
 
 
-def test_server_that_does_not_answer_keeps_its_file_to_itself(
+def test_a_server_that_does_not_answer_keeps_its_file_locked(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two servers that write to one file would destroy it."""
+    """Two servers that write to one file would corrupt it."""
     with durable(folder) as server:
         pid = process_of(server)
         os.kill(pid, signal.SIGSTOP)
@@ -169,7 +167,7 @@ def test_server_that_does_not_answer_keeps_its_file_to_itself(
         assert process_of(server) == pid
 
 
-def test_lock_on_the_file_lasts_as_long_as_the_server_even_without_its_keeper(folder: Path) -> None:
+def test_the_lock_lasts_as_long_as_the_server_even_without_its_keeper(folder: Path) -> None:
     with durable(folder) as server:
         descriptors = Path(f"/proc/{process_of(server)}/fd").iterdir()
         assert folder.resolve() / "file.lock" in [path.resolve() for path in descriptors]
@@ -190,8 +188,8 @@ def filled_and_killed(folder: Path) -> Path:
     return increments(folder)
 
 
-def test_file_that_is_cut_off_at_its_end_is_mended(folder: Path) -> None:
-    """The machine failed while the last command was being written, which nobody was told of."""
+def test_a_file_truncated_at_its_end_is_repaired(folder: Path) -> None:
+    """The machine failed while it wrote the last command, which was never acknowledged."""
     file = filled_and_killed(folder)
     os.truncate(file, file.stat().st_size - 5)
     with durable(folder) as server, connected(server) as connection:
@@ -203,7 +201,7 @@ def test_file_that_is_cut_off_at_its_end_is_mended(folder: Path) -> None:
         assert connection.call("GET", "key99") == b"again"
 
 
-def test_file_that_is_damaged_elsewhere_is_told_with_what_to_do(folder: Path) -> None:
+def test_a_file_damaged_elsewhere_is_an_error_with_advice(folder: Path) -> None:
     file = filled_and_killed(folder)
     content = bytearray(file.read_bytes())
     content[len(content) // 2 : len(content) // 2 + 40] = b"?" * 40
@@ -220,7 +218,7 @@ def test_file_that_is_damaged_elsewhere_is_told_with_what_to_do(folder: Path) ->
 
 @contextmanager
 def files_of_at_most(nbytes: int) -> Iterator[None]:
-    """What is started meanwhile finds the disk full when a file of it is larger."""
+    """Limit the file size of processes started in the block, as if the disk were full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
     try:
@@ -229,7 +227,7 @@ def files_of_at_most(nbytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_full_disk_is_told_with_what_to_do_and_nothing_acknowledged_is_lost(folder: Path) -> None:
+def test_a_full_disk_is_an_error_with_advice_and_loses_nothing_acknowledged(folder: Path) -> None:
     with files_of_at_most(300_000):
         server = EmbeddedServer(folder)
     try:
@@ -239,16 +237,16 @@ def test_full_disk_is_told_with_what_to_do_and_nothing_acknowledged_is_lost(fold
             with pytest.raises(StoreRefused, match=r"disk is full.*Make room") as caught:
                 store.complete(run, w0, 1, Completion([("A", [bytes(400_000)])]))
             assert str(folder) in str(caught.value)
-            assert store.fetch(run, ["a", "A"]) == [b"a", None]  # there is room again
+            assert store.fetch(run, ["a", "A"]) == [b"a", None]  # there is space again
             store.close(run, [w0])
     finally:
         server.close()
 
 
-def test_full_disk_is_told_though_not_even_the_log_can_be_written(
+def test_a_full_disk_is_an_error_even_if_the_log_cannot_be_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "_DIED_OF_DISK", ())  # as if it had said nothing
+    monkeypatch.setattr(embedded, "_DIED_OF_DISK", ())  # as if it had logged nothing
     server = None
     try:
         with files_of_at_most(40_000):
@@ -263,7 +261,7 @@ def test_full_disk_is_told_though_not_even_the_log_can_be_written(
             server.close()
 
 
-def test_disk_that_is_full_from_the_beginning_is_told_with_what_to_do(folder: Path) -> None:
+def test_a_disk_that_is_full_from_the_start_is_an_error_with_advice(folder: Path) -> None:
     with files_of_at_most(0), pytest.raises(StoreRefused, match=r"disk is full.*Make room"):
         EmbeddedServer(folder)
     with durable(folder) as server, connected(server) as connection:
@@ -271,7 +269,7 @@ def test_disk_that_is_full_from_the_beginning_is_told_with_what_to_do(folder: Pa
 
 
 def killed_when_started(folder: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
-    """Servers that are killed before they answer, so many times; how often one was started."""
+    """Let so many servers be killed before they answer; return the list of starts."""
     script = folder.with_name("killed")
     script.write_text("#!/bin/sh\nkill -9 $$\n")
     script.chmod(0o700)
@@ -285,7 +283,7 @@ def killed_when_started(folder: Path, monkeypatch: pytest.MonkeyPatch, times: in
     return starts
 
 
-def test_server_that_is_killed_while_it_starts_is_started_again(
+def test_a_server_killed_while_it_starts_is_restarted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled_and_killed(folder)
@@ -295,26 +293,26 @@ def test_server_that_is_killed_while_it_starts_is_started_again(
     assert len(starts) == 3
 
 
-def test_server_that_is_killed_whenever_it_starts_is_not_called_damaged(
+def test_a_server_killed_at_every_start_is_not_reported_as_damaged(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled_and_killed(folder)
     killed_when_started(folder, monkeypatch, 100)
     with pytest.raises(
-        StoreUnavailable, match=r"something kills it.*Its file is as it was"
+        StoreUnavailable, match=r"something kills it.*Its file is unchanged"
     ) as told:
         EmbeddedServer(folder)
     assert "damaged" not in str(told.value)
 
 
-def test_folder_that_can_not_be_made_is_told_with_what_to_do(folder: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_an_error_with_advice(folder: Path) -> None:
     folder.parent.mkdir()
     folder.write_text("a file")
     with pytest.raises(StoreUnavailable, match=r"can't keep its file in.*Set another folder"):
         EmbeddedServer(folder)
 
 
-def test_server_refuses_more_than_its_memory_and_lets_go_of_what_it_has(folder: Path) -> None:
+def test_a_full_server_rejects_writes_but_allows_deletes(folder: Path) -> None:
     with durable(folder, memory_mb=5) as server, stored(server) as store:
         store.open(run, Opening([w0]))
 
@@ -329,7 +327,7 @@ def test_server_refuses_more_than_its_memory_and_lets_go_of_what_it_has(folder: 
         assert store._call([["KEYS", "shoal:*"]]) == [[]]
 
 
-def test_server_may_use_half_of_the_memory_unless_told(folder: Path) -> None:
+def test_the_server_may_use_half_of_the_memory_by_default(folder: Path) -> None:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     assert 64 <= default_memory_mb() <= total // 2
     with durable(folder) as server, connected(server) as connection:

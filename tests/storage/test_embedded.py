@@ -1,4 +1,4 @@
-"""One server for all of a user's clients, which ends with the last of them."""
+"""One server for all of a user's clients ends with the last of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ sys.stdin.readline()
 
 
 class Client:
-    """A client in a process of its own, which goes on when told to."""
+    """A client in a separate process, which continues when told to."""
 
     def __init__(self, *, begin: bool = True) -> None:
         self.process = subprocess.Popen(
@@ -72,7 +72,7 @@ class Client:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A user's runtime folder that nobody else uses; its path is short enough for a socket."""
+    """A private runtime folder, with a path short enough for a socket."""
     base = Path(tempfile.mkdtemp(prefix="shoal-", dir="/tmp"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
     yield runtime_folder()
@@ -82,7 +82,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run_id(server: EmbeddedServer) -> str:
-    """What tells one server from another; fails unless it answers."""
+    """Return the server's id; fails unless it answers."""
     connection = Connection(parse_url(server.url))
     info = str(connection.call("INFO", "server"), "utf-8")
     connection.close()
@@ -90,9 +90,9 @@ def run_id(server: EmbeddedServer) -> str:
 
 
 def processes(folder: Path, name: str) -> list[int]:
-    """The folder's running processes of a kind, `valkey-server` or `keeper.py`.
+    """Return the folder's running processes of a kind, `valkey-server` or `keeper.py`.
 
-    Of a keeper and the process that watches it, only the keeper.
+    The process that watches a keeper isn't included.
     """
     found = processes_mentioning(str(folder)).items()
     kind = [pid for pid, command in found if name in command.split(str(folder))[0]]
@@ -102,7 +102,7 @@ def processes(folder: Path, name: str) -> list[int]:
 def parent_of(pid: int) -> int:
     try:
         return parent(pid)
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has ended in the meantime
         return 0
 
 
@@ -149,7 +149,7 @@ def test_server_ends_when_its_last_client_is_killed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("seen", ["starting.lock", "server.log", "server.sock"])
-def test_server_of_a_client_that_is_killed_while_it_starts_ends(folder: Path, seen: str) -> None:
+def test_the_server_ends_if_its_client_is_killed_while_it_starts(folder: Path, seen: str) -> None:
     client = Client()
     assert eventually((folder / seen).exists)
     client.process.send_signal(signal.SIGKILL)
@@ -157,7 +157,7 @@ def test_server_of_a_client_that_is_killed_while_it_starts_ends(folder: Path, se
     assert ended(folder)
 
 
-def test_many_clients_that_start_at_once_share_one_server(folder: Path) -> None:
+def test_many_clients_that_start_together_share_one_server(folder: Path) -> None:
     clients = [Client(begin=False) for _ in range(8)]
     for client in clients:
         client.go_on()
@@ -170,7 +170,7 @@ def test_many_clients_that_start_at_once_share_one_server(folder: Path) -> None:
         client.end()
 
 
-def test_many_threads_that_start_at_once_share_one_server(folder: Path) -> None:
+def test_many_threads_that_start_together_share_one_server(folder: Path) -> None:
     servers: list[EmbeddedServer] = []
     together = threading.Barrier(8)
 
@@ -189,10 +189,10 @@ def test_many_threads_that_start_at_once_share_one_server(folder: Path) -> None:
 
 
 def test_client_that_starts_while_the_server_ends_gets_a_new_one(folder: Path) -> None:
-    """The server's last moments, slowed down.
+    """The shutdown of the server, slowed down.
 
     1. The last client closes; the keeper has the lock and tells the server to end.
-    2. The server hasn't yet; its socket is there, and even takes connections.
+    2. The server is still running; its socket exists, and even accepts connections.
     3. A client starts. It waits for the keeper, and finds a new server.
     """
     first = EmbeddedServer()
@@ -220,7 +220,7 @@ def _is_locked(path: Path) -> bool:
 def _has_open(pid: int, path: Path) -> bool:
     links = Path(f"/proc/{pid}/fd").iterdir()
     for link in links:
-        with contextlib.suppress(FileNotFoundError):  # closed since the folder was read
+        with contextlib.suppress(FileNotFoundError):  # closed since the folder was listed
             if os.path.samefile(link, path):
                 return True
     return False
@@ -233,7 +233,7 @@ def test_clients_that_come_and_go_always_find_a_server(folder: Path) -> None:
         server.close()
 
 
-def test_server_that_was_killed_is_replaced_while_others_still_hold_their_share(
+def test_a_killed_server_is_replaced_while_others_still_hold_their_locks(
     folder: Path,
 ) -> None:
     one = EmbeddedServer()
@@ -271,7 +271,7 @@ def test_stale_socket_does_not_prevent_a_start(folder: Path, kind: str) -> None:
     server.close()
 
 
-def test_folder_and_socket_are_for_their_owner_only(folder: Path) -> None:
+def test_the_folder_and_the_socket_are_private(folder: Path) -> None:
     folder.chmod(0o777)
     server = EmbeddedServer()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -300,7 +300,7 @@ def test_nothing_is_kept_on_disk(folder: Path) -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) < 10_000
 
 
-def test_client_that_outlives_the_server_has_no_dead_children(folder: Path) -> None:
+def test_a_client_that_outlives_the_server_has_no_zombies(folder: Path) -> None:
     server = EmbeddedServer()
     (keeper,) = processes(folder, "keeper.py")
     assert parent(keeper) != os.getpid()
@@ -316,7 +316,7 @@ def test_closing_twice_does_no_harm(folder: Path) -> None:
     other.close()
 
 
-def test_path_may_have_any_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_may_contain_any_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     base = Path(tempfile.mkdtemp(prefix="shoal-", dir="/tmp"))
     odd = base / "a b#%20?ü"
     odd.mkdir()
@@ -328,7 +328,7 @@ def test_path_may_have_any_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(base, ignore_errors=True)
 
 
-def test_path_too_long_for_a_socket_is_told_with_what_to_do(
+def test_a_path_too_long_for_a_socket_is_an_error_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = tmp_path / ("x" * 100)
@@ -338,7 +338,7 @@ def test_path_too_long_for_a_socket_is_told_with_what_to_do(
         EmbeddedServer()
 
 
-def test_folder_of_somebody_else_is_refused(
+def test_a_folder_of_another_user_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -348,7 +348,7 @@ def test_folder_of_somebody_else_is_refused(
         runtime_folder()
 
 
-def test_link_in_place_of_the_folder_is_refused(
+def test_a_symlink_instead_of_the_folder_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -359,17 +359,17 @@ def test_link_in_place_of_the_folder_is_refused(
     assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o755
 
 
-def test_folder_is_in_the_temporary_one_where_there_is_no_other(
+def test_the_folder_is_a_temporary_one_where_there_is_no_runtime_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("shoal.system._SHORT", 200)  # it isn't too long for sockets
+    monkeypatch.setattr("shoal.system._SHORT", 200)  # so that the path isn't too long
     for given in ("", str(tmp_path / "none")):
         monkeypatch.setenv("XDG_RUNTIME_DIR", given)
         assert runtime_folder() == tmp_path / f"shoal-{os.getuid()}"
 
 
-def test_missing_package_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         return None
 
@@ -378,7 +378,7 @@ def test_missing_package_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch
         server_binary()
 
 
-def test_server_that_does_not_start_is_told_with_what_it_said(
+def test_a_server_that_does_not_start_is_an_error_with_its_output(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def complain(folder: Path, *_: Any) -> int:

@@ -1,4 +1,4 @@
-"""A server that drops connections, restarts or is still loading is waited for, but not for ever."""
+"""Clients wait for a server that drops connections, restarts or loads, but not forever."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from shoal.errors import (
 )
 from shoal.storage import backoff
 from shoal.storage.backoff import Backoff
-from shoal.storage.base import Completion, Letter, Opening
+from shoal.storage.base import Completion, Opening
 from shoal.storage.keys import CLIENT
+from shoal.storage.letters import OutputReady, Received
 from shoal.storage.outage import outage_of
 from shoal.storage.redis import RedisStore
 from shoal.storage.resp import Address, Connection, not_ready, parse_url
-from shoal.types import RunId, WorkerId
+from shoal.types import RunId, TaskId, WorkerId
 from store_servers import reachable, serving, url_of
 
 w0 = WorkerId("w0")
@@ -35,12 +36,12 @@ LARGE = 300_000
 
 
 class Clock:
-    """Time that passes only by waiting."""
+    """A clock that advances only by waiting."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.pauses: list[float] = []
-        monkeypatch.setattr(backoff.time, "monotonic", lambda: self.now)  # everybody's
+        monkeypatch.setattr(backoff.time, "monotonic", lambda: self.now)  # for every client
 
     def wait(self, seconds: float) -> bool:
         self.pauses.append(seconds)
@@ -57,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 WHERE = Address("host", 1, None)
 
 
-def test_pauses_grow_with_jitter_and_end_after_the_total_time(clock: Clock) -> None:
+def test_pauses_grow_with_jitter_until_the_total_time(clock: Clock) -> None:
     tries = Backoff(WHERE, 20.0, clock.wait)
 
     def try_for_ever() -> None:
@@ -76,7 +77,7 @@ def test_pauses_grow_with_jitter_and_end_after_the_total_time(clock: Clock) -> N
     assert len(set(clock.pauses)) == len(clock.pauses)
 
 
-def test_threads_of_a_client_wait_for_the_same_time_and_who_is_late_tries_once(
+def test_threads_share_one_deadline_and_a_late_one_tries_once(
     clock: Clock,
 ) -> None:
     early, late = (Backoff(WHERE, 4.0, clock.wait) for _ in range(2))
@@ -90,7 +91,7 @@ def test_threads_of_a_client_wait_for_the_same_time_and_who_is_late_tries_once(
             tries.pause(error)
 
 
-def test_server_that_was_back_in_between_is_waited_for_anew(clock: Clock) -> None:
+def test_a_server_that_answered_in_between_gets_the_full_time_again(clock: Clock) -> None:
     outage = outage_of(str(WHERE))
     error = StoreInterrupted("cut")
     first = Backoff(WHERE, 1.0, clock.wait)
@@ -99,13 +100,13 @@ def test_server_that_was_back_in_between_is_waited_for_anew(clock: Clock) -> Non
     outage.ended()
     assert not outage.lasts
     assert Backoff(WHERE, 1.0, clock.wait).pause(error)
-    clock.now += 60.0  # nobody asked anything of it meanwhile
+    clock.now += 60.0  # nobody used the server in the meantime
     assert not outage.lasts
     assert Backoff(WHERE, 1.0, clock.wait).pause(error)
 
 
-def test_outages_with_a_reply_to_anybody_in_between_do_not_add_up(clock: Clock) -> None:
-    """Each is over before the next begins, but what failed itself is never asked again."""
+def test_outages_separated_by_any_reply_do_not_add_up(clock: Clock) -> None:
+    """Each outage ends before the next starts, but the failed operation isn't repeated."""
     outage = outage_of(str(WHERE))
     for _ in range(40):
         assert Backoff(WHERE, 20.0, clock.wait).pause(StoreInterrupted("killed"))
@@ -115,7 +116,7 @@ def test_outages_with_a_reply_to_anybody_in_between_do_not_add_up(clock: Clock) 
         Backoff(WHERE, 0.0, clock.wait).pause(StoreInterrupted("killed"))
 
 
-def test_operation_that_is_always_broken_off_ends_though_the_server_answers_others(
+def test_an_operation_that_always_breaks_off_fails_even_if_others_succeed(
     clock: Clock,
 ) -> None:
     tries, outage = Backoff(WHERE, 20.0, clock.wait), outage_of(str(WHERE))
@@ -128,8 +129,8 @@ def test_operation_that_is_always_broken_off_ends_though_the_server_answers_othe
         try_for_ever()
 
 
-def test_tries_that_take_long_to_fail_count_in_full(clock: Clock) -> None:
-    """Nobody answers at an address that swallows everything: each try ends by a time limit."""
+def test_slow_attempts_count_in_full(clock: Clock) -> None:
+    """At an address that never replies, each attempt ends with a timeout."""
     tries = Backoff(WHERE, 20.0, clock.wait)
 
     def try_for_ever() -> None:
@@ -146,7 +147,9 @@ def test_failure_names_the_node_that_failed(clock: Clock) -> None:
 
 
 @pytest.mark.real
-def test_reply_on_any_connection_of_the_process_ends_an_outage(tmp_path: Path, run: RunId) -> None:
+def test_a_reply_on_any_connection_of_the_process_ends_an_outage(
+    tmp_path: Path, run: RunId
+) -> None:
     with (
         serving(tmp_path) as server,
         closing_store(server.reached()) as store,
@@ -161,7 +164,7 @@ def test_reply_on_any_connection_of_the_process_ends_an_outage(tmp_path: Path, r
         assert not store._outage.lasts
 
 
-def test_ended_pause_ends_the_trying() -> None:
+def test_ending_a_pause_ends_the_retries() -> None:
     assert not Backoff(WHERE, 20.0, lambda seconds: True).pause(StoreInterrupted("cut"))
 
 
@@ -187,10 +190,10 @@ def store(proxy: DroppingProxy) -> Iterator[RedisStore]:
 @pytest.mark.real
 @pytest.mark.parametrize("way", ["to", "from"])
 @pytest.mark.parametrize("position", [0, 1, 20_000])
-def test_batch_that_a_drop_cuts_short_is_said_again_as_a_whole(
+def test_a_batch_cut_short_by_a_drop_is_repeated_as_a_whole(
     proxy: DroppingProxy, store: RedisStore, run: RunId, way: str, position: int
 ) -> None:
-    """Large outputs go ahead of the script that decides about them; both are sent again."""
+    """Large outputs are sent before the script that saves them; both are sent again."""
     left = 3
 
     def drops(direction: str, data: bytes) -> int | None:
@@ -216,20 +219,20 @@ def test_batch_that_a_drop_cuts_short_is_said_again_as_a_whole(
 
 
 @pytest.mark.real
-def test_waiting_for_mail_outlasts_a_drop(
+def test_receiving_survives_a_dropped_connection(
     proxy: DroppingProxy, store: RedisStore, run: RunId
 ) -> None:
     store.open(run, Opening([w0]))
-    letters: list[Letter] = []
+    letters: list[Received] = []
     thread = begun(lambda: letters.extend(store.receive(run, CLIENT, "", PATIENCE)))
-    assert eventually(lambda: store._receivers._waiting)
+    assert eventually(lambda: store._mailbox_connections._waiting)
     for _ in range(3):
         proxy.drop_all()
         thread.join(0.05)
         assert thread.is_alive()
-    store.post(run, Letter("output", "o"))
+    store.post(run, OutputReady(TaskId("o")))
     thread.join(PATIENCE)
-    assert [letter.name for letter in letters] == ["o"]
+    assert [each.letter for each in letters] == [OutputReady(TaskId("o"))]
 
 
 def begun(what: Callable[[], Any]) -> threading.Thread:
@@ -239,7 +242,7 @@ def begun(what: Callable[[], Any]) -> threading.Thread:
 
 
 @pytest.mark.real
-def test_server_that_is_restarted_with_its_file_goes_on_where_it_was(
+def test_a_server_restarted_with_its_file_continues_where_it_was(
     tmp_path: Path, run: RunId
 ) -> None:
     with (
@@ -249,9 +252,9 @@ def test_server_that_is_restarted_with_its_file_goes_on_where_it_was(
         assert store.durable
         store.open(run, Opening([w0]))
         store.complete(run, w0, 1, Completion([("a", [b"a"])]))
-        letters: list[Letter] = []
+        letters: list[Received] = []
         thread = begun(lambda: letters.extend(store.receive(run, CLIENT, "", PATIENCE)))
-        assert eventually(lambda: store._receivers._waiting)
+        assert eventually(lambda: store._mailbox_connections._waiting)
         server.kill()
         fetched: list[Any] = []
         other = begun(lambda: fetched.extend(store.fetch(run, ["a"])))
@@ -260,9 +263,9 @@ def test_server_that_is_restarted_with_its_file_goes_on_where_it_was(
         server.start()
         other.join(PATIENCE)
         assert fetched == [b"a"]
-        store.post(run, Letter("output", "o"))
+        store.post(run, OutputReady(TaskId("o")))
         thread.join(PATIENCE)
-        assert [letter.name for letter in letters] == ["o"]
+        assert [each.letter for each in letters] == [OutputReady(TaskId("o"))]
 
 
 @contextmanager
@@ -274,15 +277,13 @@ def closing_store(store: RedisStore) -> Iterator[RedisStore]:
 
 
 @pytest.mark.real
-def test_run_that_a_restarted_server_has_only_an_old_copy_of_is_over(
-    tmp_path: Path, run: RunId
-) -> None:
-    """Snapshots lose what came after them, and nothing in the data says so."""
+def test_an_old_copy_of_a_run_on_a_restarted_server_is_rejected(tmp_path: Path, run: RunId) -> None:
+    """A snapshot lacks later writes, and nothing in the data shows that."""
     with serving(tmp_path) as server, closing_store(server.reached()) as store:
         assert not store.durable
         store.open(run, Opening([w0]))
         store._call([["SAVE"]])
-        store.post(run, Letter("output", "o"))
+        store.post(run, OutputReady(TaskId("o")))
         server.kill()
         server.start()
         with pytest.raises(RunOver, match="restarted without its data"):
@@ -294,7 +295,7 @@ def test_run_that_a_restarted_server_has_only_an_old_copy_of_is_over(
 
 
 @pytest.mark.real
-def test_server_that_stays_away_is_told_with_for_how_long_it_was_tried(
+def test_the_error_about_a_server_that_stays_away_says_how_long_it_was_tried(
     tmp_path: Path, run: RunId
 ) -> None:
     with (
@@ -312,7 +313,7 @@ def test_server_that_stays_away_is_told_with_for_how_long_it_was_tried(
 
 
 @pytest.mark.real
-def test_progress_is_what_was_known_last_while_the_server_is_away(
+def test_while_the_server_is_away_progress_is_the_last_known_one(
     tmp_path: Path, run: RunId
 ) -> None:
     with serving(tmp_path) as server, closing_store(server.reached()) as store:
@@ -325,9 +326,7 @@ def test_progress_is_what_was_known_last_while_the_server_is_away(
 
 
 @pytest.mark.real
-def test_client_that_knows_the_server_is_there_waits_for_it_and_another_does_not(
-    tmp_path: Path, run: RunId
-) -> None:
+def test_only_a_client_that_has_reached_the_server_waits_for_it(tmp_path: Path, run: RunId) -> None:
     with serving(tmp_path) as server:
         server.reached().disconnect()
         server.kill()
@@ -344,9 +343,7 @@ def test_client_that_knows_the_server_is_there_waits_for_it_and_another_does_not
 
 @pytest.mark.real
 @pytest.mark.parametrize("how", ["hang up", "disconnect"])
-def test_waiting_for_a_server_to_come_back_can_be_ended(
-    tmp_path: Path, run: RunId, how: str
-) -> None:
+def test_waiting_for_a_server_can_be_interrupted(tmp_path: Path, run: RunId, how: str) -> None:
     with serving(tmp_path) as server, closing_store(server.reached()) as store:
         store.open(run, Opening([w0]))
         ends: list[object] = []
@@ -362,7 +359,7 @@ def test_waiting_for_a_server_to_come_back_can_be_ended(
                 store.fetch(run, ["a"])
 
         threads = [begun(receive)]
-        assert eventually(lambda: store._receivers._waiting)
+        assert eventually(lambda: store._mailbox_connections._waiting)
         server.kill()
         assert eventually(lambda: store._outage.lasts)
         if how == "hang up":
@@ -371,13 +368,13 @@ def test_waiting_for_a_server_to_come_back_can_be_ended(
             threads.append(begun(fetch))
             store.disconnect()
         for thread in threads:
-            thread.join(10.0)  # by itself it would try for twice as long
+            thread.join(10.0)  # it would try for twice as long otherwise
             assert not thread.is_alive()
         assert ends == ([[]] if how == "hang up" else [StoreInterrupted])
 
 
 @pytest.mark.real
-def test_run_is_not_closed_patiently_while_the_server_is_away(tmp_path: Path, run: RunId) -> None:
+def test_closing_a_run_does_not_wait_for_an_absent_server(tmp_path: Path, run: RunId) -> None:
     with serving(tmp_path) as server, closing_store(server.reached()) as store:
         store.open(run, Opening([w0]))
         server.kill()
@@ -389,16 +386,16 @@ def test_run_is_not_closed_patiently_while_the_server_is_away(tmp_path: Path, ru
 
 
 @pytest.mark.real
-def test_wrong_password_is_not_tried_again(tcp_port: int) -> None:
+def test_a_wrong_password_is_not_retried(tcp_port: int) -> None:
     url = f"redis://:wrong@127.0.0.1:{tcp_port}"
-    with pytest.raises(StoreRefused, match="doesn't let us in"):
+    with pytest.raises(StoreRefused, match="rejected the login"):
         RedisStore(url)
-    with pytest.raises(StoreRefused, match="doesn't let us in"):
+    with pytest.raises(StoreRefused, match="rejected the login"):
         RedisStore(url, known=True).progress(RunId("none"))
 
 
 @pytest.mark.real
-def test_server_that_is_still_loading_its_data_is_waited_for(tmp_path: Path, run: RunId) -> None:
+def test_a_server_that_is_loading_its_data_is_waited_for(tmp_path: Path, run: RunId) -> None:
     slowly = ("--key-load-delay", "200")
     with serving(tmp_path, "--appendonly", "yes", *slowly) as server:
         with closing_store(server.reached()) as store:
@@ -453,13 +450,13 @@ def test_server_that_has_lost_its_primary_is_waited_for(tmp_path: Path, run: Run
         ("ERR unknown command 'LOADING'", False),
     ],
 )
-def test_replies_that_are_worth_another_try_are_told_from_others(reply: str, passes: bool) -> None:
+def test_only_transient_error_replies_are_retried(reply: str, passes: bool) -> None:
     assert not_ready(StoreRefused(reply)) == passes
     assert not not_ready(reply.encode())
 
 
 @pytest.mark.real
-def test_frozen_server_does_not_hold_up_a_new_connection_for_ever(
+def test_connecting_to_a_frozen_server_times_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shoal.storage.resp._CONNECT_SECONDS", 0.1)

@@ -1,4 +1,4 @@
-"""What a store on a server has to bear that others haven't; the rest is in the contract."""
+"""Faults that only a store on a server meets; the rest is in the contract."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from shoal.errors import RunOver, StoreRefused, StoreUnavailable
-from shoal.storage.base import Claim, Completion, Letter, MarkRequest, Opening
+from shoal.storage.base import Claim, Completion, MarkRequest, Opening
 from shoal.storage.keys import CLIENT
+from shoal.storage.letters import OutputReady, TaskReady
 from shoal.storage.redis import RedisStore
 from shoal.storage.resp import Arg, Connection, parse_url, with_patience
 from shoal.types import RunId, TaskId, WorkerId
@@ -30,7 +31,7 @@ def store(tcp_port: int) -> Iterator[RedisStore]:
 
 @pytest.fixture
 def server(tcp_port: int) -> Iterator[Connection]:
-    """A connection past the store."""
+    """A direct connection to the server."""
     connection = Connection(parse_url(url_of(tcp_port)))
     yield connection
     connection.close()
@@ -56,23 +57,24 @@ def test_hundreds_of_producers_can_mark_a_task(store: RedisStore, run: RunId) ->
         request = MarkRequest(TaskId("t"), w0, producers, worker.encode())
         claims += store.complete(run, worker, 1, Completion((), [request]))
     assert claims == [Claim(w0, 1)]
-    (letter,) = store.receive(run, w0, "", 0)
-    assert [bytes(part) for part in letter.parts] == [worker.encode() for worker in producers]
+    payloads = tuple(worker.encode() for worker in producers)
+    ((_, letter),) = store.receive(run, w0, "", 0)
+    assert letter == TaskReady(TaskId("t"), payloads)
 
 
-def test_connection_that_the_server_dropped_is_replaced(
+def test_a_connection_that_the_server_dropped_is_replaced(
     server: Connection, store: RedisStore, run: RunId
 ) -> None:
-    """A session that was idle for long, and a server or a network that cleans up."""
+    """A session was idle for long, and the server or the network dropped its connection."""
     store.open(run, Opening([w0]))
-    store.post(run, Letter("output", "o"))
+    store.post(run, OutputReady(TaskId("o")))
     assert len(store.receive(run, CLIENT, "", 0)) == 1
     server.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     assert len(store.receive(run, CLIENT, "", 0)) == 1
     assert store.progress(run) == 0
 
 
-def test_connection_that_breaks_within_every_command_is_told_and_replaced(
+def test_a_connection_that_breaks_in_every_command_is_reported_and_replaced(
     tcp_port: int, run: RunId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = RedisStore(with_patience(url_of(tcp_port), 0.2))
@@ -89,14 +91,14 @@ def test_connection_that_breaks_within_every_command_is_told_and_replaced(
     store.disconnect()
 
 
-def test_interrupted_command_does_not_answer_the_next_one(
+def test_the_reply_to_an_interrupted_command_does_not_answer_the_next(
     store: RedisStore, run: RunId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C while a reply is on its way.
 
-    1. The client asks for something and is interrupted before the reply has come.
-    2. It cleans up, which asks for something else.
-    3. The first reply must not be taken for the answer.
+    1. The client sends a command and is interrupted before the reply arrives.
+    2. It cleans up, which sends another command.
+    3. The first reply must not be taken for the reply to the second command.
     """
     store.open(run, Opening([w0], outputs={"a": [b"a"], "b": [b"b"]}))
 
@@ -114,7 +116,7 @@ def test_interrupted_command_does_not_answer_the_next_one(
     assert store.receive(run, CLIENT, "", 0) == []
 
 
-def test_scripts_that_the_server_forgot_are_sent_again(
+def test_scripts_that_the_server_lost_are_sent_again(
     server: Connection, store: RedisStore, run: RunId
 ) -> None:
     store.open(run, Opening([w0]))
@@ -125,10 +127,10 @@ def test_scripts_that_the_server_forgot_are_sent_again(
         assert bytes(store.fetch(run, ["A"])[0] or b"") == content
 
 
-def test_client_that_dies_within_a_completion_leaves_nothing_for_ever(
+def test_a_client_that_dies_during_a_completion_leaves_nothing_permanent(
     server: Connection, store: RedisStore, run: RunId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is large is sent ahead of what decides about it, and the sender may die in between."""
+    """Large outputs are sent before the script that saves them, and the client dies in between."""
     store.open(run, Opening([w0]))
     send = Connection.send
 
@@ -167,7 +169,7 @@ def test_client_that_dies_while_it_opens_a_run_leaves_nothing(
 
 
 @pytest.mark.parametrize("nbytes", [50_000, 4_000_000])
-def test_full_memory_is_told_with_what_to_do(run: RunId, nbytes: int) -> None:
+def test_a_full_memory_is_an_error_with_advice(run: RunId, nbytes: int) -> None:
     with tcp_server("--maxmemory", "5mb", "--maxmemory-policy", "noeviction") as port:
         store = RedisStore(url_of(port))
         store.open(run, Opening([w0]))
@@ -183,7 +185,7 @@ def test_full_memory_is_told_with_what_to_do(run: RunId, nbytes: int) -> None:
         store.disconnect()
 
 
-def test_who_asks_after_the_store_was_given_up_leaves_no_connection(
+def test_an_operation_after_disconnect_leaves_no_connection(
     store: RedisStore, server: Connection, run: RunId
 ) -> None:
     store.disconnect()
@@ -208,7 +210,7 @@ def test_latency_is_added_to_each_round_trip(
     store.disconnect()
 
 
-def test_nothing_is_left_of_workers_that_no_plan_names(store: RedisStore, run: RunId) -> None:
+def test_workers_outside_the_plan_leave_nothing(store: RedisStore, run: RunId) -> None:
     store.open(run, Opening([w0], common=[b"common"], kind="2048"))
     store.enter(run, w0, 1)
     assert store.stop(run) == [w0]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
-import socketserver
-import ssl
 import threading
 import traceback
 from collections.abc import Iterator
@@ -21,19 +18,23 @@ from hypothesis import strategies as st
 from dropping_proxy import DroppingProxy, at_speed
 from observing import PATIENCE, eventually
 from shoal.errors import RunOver, SettingsError, StoreRefused, StoreUnavailable
-from shoal.storage.base import Letter, Opening
+from shoal.storage.base import Opening
 from shoal.storage.codec import Blob
 from shoal.storage.keys import CLIENT
+from shoal.storage.letters import OutputReady
 from shoal.storage.redis import RedisStore
 from shoal.storage.resp import (
     RECONNECT_SECONDS,
     Address,
     Connection,
     parse_url,
+    urls_in,
+    with_certificates,
     with_patience,
 )
-from shoal.types import RunId, WorkerId
+from shoal.types import RunId, TaskId, WorkerId
 from store_servers import PASSWORD, url_of
+from tls_proxy import tls_in_front
 
 NOWHERE = Address("nowhere", 1, None)
 
@@ -57,6 +58,10 @@ NOWHERE = Address("nowhere", 1, None)
         (
             "rediss://host?ca_file=/a/b.pem",
             Address("host", 6379, None, tls=True, ca_file="/a/b.pem"),
+        ),
+        (
+            "rediss://host?ca_data=-----BEGIN%20A%2B%2F%0A",
+            Address("host", 6379, None, tls=True, ca_data="-----BEGIN A+/\n"),
         ),
         ("unix:///run/x.sock", Address("localhost", 6379, "/run/x.sock")),
         ("unix:///run/a%20b%23.sock?db=3", Address("localhost", 6379, "/run/a b#.sock", db=3)),
@@ -98,7 +103,7 @@ def test_url_gives_the_address(url: str, address: Address) -> None:
         "unix:///run/x.sock?db=secret@x",
     ],
 )
-def test_bad_url_is_refused_without_showing_the_password(url: str) -> None:
+def test_a_bad_url_is_rejected_without_showing_the_password(url: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_url(url)
     assert "secret" not in "".join(traceback.format_exception(caught.value))
@@ -110,7 +115,7 @@ def test_address_is_shown_without_its_password() -> None:
     assert str(parse_url("unix://me:secret@/run/x.sock")) == "unix socket /run/x.sock"
 
 
-def test_url_carries_for_how_long_the_server_is_waited_for() -> None:
+def test_the_url_carries_how_long_to_wait_for_the_server() -> None:
     assert parse_url("redis://host").reconnect_seconds == RECONNECT_SECONDS
     for url in ("redis://host/1", "unix:///run/x.sock", "redis://host?ca_file=x"):
         assert with_patience(url, RECONNECT_SECONDS) == url
@@ -119,8 +124,20 @@ def test_url_carries_for_how_long_the_server_is_waited_for() -> None:
         assert with_patience(with_patience(url, 2.5), 7.0) == with_patience(url, 2.5)
 
 
+def test_certificates_take_the_place_of_their_files(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("-----BEGIN A+/=\n")
+    url = f"rediss://me:p%40ss@host:1/2?ca_file={tmp_path}/ca.pem&reconnect_seconds=3"
+    carried = with_certificates(f"redis://other,{url}")
+    first, second = (parse_url(each) for each in urls_in(carried))
+    assert first == parse_url("redis://other")
+    assert second == replace(parse_url(url), ca_file=None, ca_data="-----BEGIN A+/=\n")
+    assert with_certificates(carried) == carried
+    with pytest.raises(SettingsError, match="nowhere"):
+        with_certificates("rediss://host?ca_file=/nowhere.pem")
+
+
 class Canned(Connection):
-    """A connection to a server that answers with what was prepared, in pieces of our choosing."""
+    """A connection to a server that sends prepared replies, in pieces of any size."""
 
     def __init__(self, pieces: list[bytes], *, met: bool = False) -> None:
         self.pieces = [b"+PONG\r\n", *pieces]
@@ -133,7 +150,7 @@ class Canned(Connection):
         return self
 
     def settimeout(self, seconds: float) -> None:
-        """Everything is there at once."""
+        """Do nothing: all replies are available at once."""
 
     def recv_into(self, view: memoryview) -> int:
         if not self.pieces:
@@ -146,7 +163,7 @@ class Canned(Connection):
         return taken
 
     def sendmsg(self, views: list[memoryview]) -> int:
-        """Take as much as a busy network would: a part of it."""
+        """Accept only a part, as a busy network would."""
         data = b"".join(views)
         taken = max(1, len(data) // 2)
         self.sent += data[:taken]
@@ -157,7 +174,7 @@ class Canned(Connection):
 
 
 def resp(value: Any) -> bytes:
-    """A reply as a server writes it; text stands for a status, an error for an error."""
+    """Encode a reply as a server does; text becomes a status, an exception an error."""
     match value:
         case None:
             return b"$-1\r\n"
@@ -175,7 +192,7 @@ def resp(value: Any) -> bytes:
 
 
 def simple(value: Any) -> Any:
-    """A reply in a form that can be compared."""
+    """Return a reply in a comparable form."""
     match value:
         case list():
             return [simple(item) for item in value]
@@ -204,7 +221,7 @@ EVERY_KIND = [
 
 
 @pytest.mark.parametrize("value", EVERY_KIND, ids=repr)
-def test_replies_of_every_kind_are_understood(value: Any) -> None:
+def test_replies_of_every_type_are_parsed(value: Any) -> None:
     connection = Canned([resp(value)])
     assert simple(connection.pipeline([("ANY",)])[0]) == simple(value)
 
@@ -213,7 +230,7 @@ def test_null_array_is_none() -> None:
     assert Canned([b"*-1\r\n"]).call("EXEC") is None
 
 
-def test_replies_split_at_any_byte_are_understood() -> None:
+def test_replies_split_at_any_byte_are_parsed() -> None:
     written = b"".join(map(resp, EVERY_KIND))
     commands = [("ANY",)] * len(EVERY_KIND)
     expected = simple(EVERY_KIND)
@@ -231,28 +248,29 @@ values = st.recursive(
 
 
 @given(st.lists(values, min_size=1, max_size=5), st.data())
-def test_any_replies_in_any_pieces_are_understood(replies: list[Any], data: st.DataObject) -> None:
+def test_any_replies_in_any_pieces_are_parsed(replies: list[Any], data: st.DataObject) -> None:
     written = b"".join(map(resp, replies))
     cuts = data.draw(st.lists(st.integers(1, len(written)), max_size=6, unique=True).map(sorted))
     pieces = [written[a:b] for a, b in zip([0, *cuts], [*cuts, len(written)], strict=True) if b > a]
     assert simple(Canned(pieces).pipeline([("ANY",)] * len(replies))) == simple(replies)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [65_525, 65_526, 65_527, 65_534, 65_535, 65_536, 65_537, 10**6])
 @pytest.mark.parametrize("step", [1000, 1 << 16, 1 << 30])
-def test_replies_larger_than_the_read_buffer_are_understood(length: int, step: int) -> None:
+def test_replies_larger_than_the_read_buffer_are_parsed(length: int, step: int) -> None:
     replies = [b"a" * length, [b"b" * length, 5, b"c"], b"d", list(range(20_000))]
     written = b"".join(map(resp, replies))
     pieces = [written[at : at + step] for at in range(0, len(written), step)]
     assert simple(Canned(pieces).pipeline([("ANY",)] * 4)) == simple(replies)
 
 
-def test_large_reply_is_memory_that_can_be_written_to() -> None:
+def test_a_large_reply_is_writable_memory() -> None:
     reply = Canned([resp(b"x" * 100_000)]).call("GET", "a")
     assert not memoryview(reply).readonly
 
 
-def test_commands_are_written_as_the_protocol_wants() -> None:
+def test_commands_are_written_in_the_protocols_format() -> None:
     connection = Canned([resp(1), resp(1)])
     connection.pipeline([("SET", "ü", b"\r\n", 5, 2.5), ("GET", bytearray(b"\x00"))])
     assert connection.sent == (
@@ -270,7 +288,7 @@ def test_buffers_of_any_size_are_one_argument() -> None:
     assert connection.sent == resp(args)
 
 
-def test_more_pieces_than_a_system_call_takes_are_written_all() -> None:
+def test_more_buffers_than_one_system_call_takes_are_all_written() -> None:
     buffers = [bytes([number % 256]) * 40_000 for number in range(700)]
     connection = Canned([resp(1)])
     connection.call("SET", "a", list(buffers))
@@ -280,25 +298,25 @@ def test_more_pieces_than_a_system_call_takes_are_written_all() -> None:
 @pytest.mark.parametrize(
     "said", [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b":1x\r\n", b"*\r\n", b"\r\n"]
 )
-def test_strange_reply_is_told_as_such(said: bytes) -> None:
+def test_an_invalid_reply_is_reported_as_such(said: bytes) -> None:
     with pytest.raises(StoreUnavailable, match="another protocol"):
         Canned([said]).call("GET", "a")
 
 
-def test_endless_line_is_not_read_for_ever() -> None:
+def test_an_endless_line_is_cut_off() -> None:
     with pytest.raises(StoreUnavailable, match="too long"):
         Canned([b"+" + b"x" * 100_000]).call("GET", "a")
 
 
 @pytest.mark.parametrize("length", [10, 100_000])
-def test_server_that_hangs_up_within_a_reply_is_told_as_such(length: int) -> None:
-    with pytest.raises(StoreUnavailable, match="hung up"):
+def test_a_server_that_disconnects_within_a_reply_is_reported_as_such(length: int) -> None:
+    with pytest.raises(StoreUnavailable, match="closed the connection"):
         Canned([resp(b"x" * length)[:-5]]).call("GET", "a")
 
 
 @contextlib.contextmanager
 def listening(greeting: bytes, answer: bytes = b"") -> Iterator[int]:
-    """The port of something that is no store: it greets, answers once and hangs up."""
+    """Run something that is no store: it greets, answers once and disconnects."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -327,7 +345,9 @@ def listening(greeting: bytes, answer: bytes = b"") -> Iterator[int]:
     ],
     ids=["http", "ssh", "smtp", "pop3", "memcached"],
 )
-def test_server_of_another_kind_is_told_as_such(greeting: bytes, answer: bytes, said: str) -> None:
+def test_a_server_that_is_no_store_is_reported_as_such(
+    greeting: bytes, answer: bytes, said: str
+) -> None:
     with listening(greeting, answer) as port:
         with pytest.raises(StoreUnavailable, match="speaks another protocol") as caught:
             Connection(parse_url(f"redis://127.0.0.1:{port}"))
@@ -336,16 +356,16 @@ def test_server_of_another_kind_is_told_as_such(greeting: bytes, answer: bytes, 
 
 
 @pytest.mark.real
-def test_server_that_hangs_up_at_once_is_told_as_such() -> None:
+def test_a_server_that_disconnects_at_once_is_reported_as_such() -> None:
     with (
         listening(b"") as port,
-        pytest.raises(StoreUnavailable, match=r"hung up|reset"),
+        pytest.raises(StoreUnavailable, match=r"closed the connection|reset"),
     ):
         Connection(parse_url(f"redis://127.0.0.1:{port}"))
 
 
 @pytest.mark.real
-def test_server_without_tls_is_told_as_such() -> None:
+def test_a_server_without_tls_is_reported_as_such() -> None:
     with (
         listening(b"", b"-ERR unknown command\r\n") as port,
         pytest.raises(StoreUnavailable, match="can't be reached"),
@@ -353,7 +373,7 @@ def test_server_without_tls_is_told_as_such() -> None:
         Connection(parse_url(f"rediss://127.0.0.1:{port}"))
 
 
-def test_nobody_at_the_address_is_told_with_what_to_do() -> None:
+def test_an_unreachable_address_is_an_error_with_advice() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(StoreUnavailable, match="refused") as caught:
@@ -363,12 +383,12 @@ def test_nobody_at_the_address_is_told_with_what_to_do() -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_missing_socket_is_told_with_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_socket_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="Is the server running"):
         RedisStore(f"unix://{tmp_path}/none.sock")
 
 
-def test_unknown_host_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: Any, **__: Any) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -379,8 +399,8 @@ def test_unknown_host_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.real
 @pytest.mark.parametrize("user", ["", "default", "stranger"])
-def test_wrong_password_is_told_without_showing_it(tcp_port: int, user: str) -> None:
-    with pytest.raises(StoreRefused, match="doesn't let us in") as caught:
+def test_a_wrong_password_is_an_error_that_does_not_show_it(tcp_port: int, user: str) -> None:
+    with pytest.raises(StoreRefused, match="rejected the login") as caught:
         RedisStore(f"redis://{user}:swordfish@127.0.0.1:{tcp_port}")
     assert "WRONGPASS" in str(caught.value)
     assert "password" in str(caught.value)
@@ -388,19 +408,19 @@ def test_wrong_password_is_told_without_showing_it(tcp_port: int, user: str) -> 
 
 
 @pytest.mark.real
-def test_missing_password_is_told_with_what_to_do(tcp_port: int) -> None:
+def test_a_missing_password_is_an_error_with_advice(tcp_port: int) -> None:
     with pytest.raises(StoreRefused, match="Check the user name, password"):
         RedisStore(f"redis://127.0.0.1:{tcp_port}")
 
 
 @pytest.mark.real
-def test_missing_database_is_told_with_what_to_do(tcp_port: int) -> None:
+def test_a_missing_database_is_an_error_with_advice(tcp_port: int) -> None:
     with pytest.raises(StoreRefused, match="database in the store's URL"):
         RedisStore(url_of(tcp_port, db=1000))
 
 
 @pytest.mark.real
-def test_user_name_and_password_let_us_in(tcp_port: int) -> None:
+def test_user_name_and_password_are_accepted(tcp_port: int) -> None:
     address = parse_url(url_of(tcp_port).replace("redis://", "redis://default"))
     assert address.username == "default"
     connection = Connection(address)
@@ -408,7 +428,7 @@ def test_user_name_and_password_let_us_in(tcp_port: int) -> None:
     connection.close()
 
 
-def test_server_that_is_known_is_greeted_with_the_first_command() -> None:
+def test_a_known_server_gets_the_greeting_with_the_first_command() -> None:
     canned = Canned([], met=True)
     assert canned.sent == b""
     canned.pieces = [resp("OK"), resp("OK"), resp(7)]
@@ -418,19 +438,19 @@ def test_server_that_is_known_is_greeted_with_the_first_command() -> None:
     assert b"PING" not in canned.sent
 
 
-def test_server_that_is_known_may_refuse_all_the_same() -> None:
+def test_a_known_server_may_still_reject_the_login() -> None:
     canned = Canned([], met=True)
     canned.pieces = [resp(StoreRefused("WRONGPASS")), resp("OK"), resp(7)]
-    with pytest.raises(StoreRefused, match="doesn't let us in: WRONGPASS"):
+    with pytest.raises(StoreRefused, match="rejected the login: WRONGPASS"):
         canned.call("INCR", "x")
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("known", [False, True])
-def test_only_who_was_told_of_a_server_takes_it_for_granted(
+def test_only_a_client_told_that_the_server_is_ready_skips_the_check(
     tcp_port: int, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that reconnects may meet a server that still loads its data: it asks first."""
+    """A client that reconnects may find a server that is loading its data, so it asks first."""
     noted: list[bool] = []
 
     class Noted(Connection):
@@ -486,7 +506,7 @@ def test_values_of_any_size_survive(connection: Connection, nbytes: int) -> None
 
 
 @pytest.mark.real
-def test_hanging_up_ends_whoever_waits(tcp_port: int) -> None:
+def test_closing_a_connection_ends_its_pending_call(tcp_port: int) -> None:
     connection = Connection(parse_url(url_of(tcp_port)))
     errors: list[BaseException] = []
 
@@ -513,46 +533,10 @@ def test_connection_knows_that_the_server_dropped_it(tcp_port: int, connection: 
     other.close()
 
 
-class TlsProxy(socketserver.ThreadingTCPServer):
-    """Takes TLS off what is sent to it and passes it on."""
-
-    daemon_threads = False
-
-    def __init__(self, certificate: Path, port: int) -> None:
-        super().__init__(("127.0.0.1", 0), _PassingOn)
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.load_cert_chain(certificate, certificate.with_suffix(".key"))
-        self.target = ("127.0.0.1", port)
-
-
-class _PassingOn(socketserver.BaseRequestHandler):
-    server: TlsProxy
-
-    def handle(self) -> None:
-        context = self.server.context
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            client = stack.enter_context(context.wrap_socket(self.request, server_side=True))
-            store = stack.enter_context(socket.create_connection(self.server.target))
-            while True:
-                waiting = (
-                    [client] if client.pending() else select.select([client, store], [], [])[0]
-                )
-                for source, target in ((client, store), (store, client)):
-                    if source in waiting:
-                        data = source.recv(1 << 16)
-                        if not data:
-                            return
-                        target.sendall(data)
-
-
 @pytest.fixture
 def tls_port(tcp_port: int, certificate: Path) -> Iterator[int]:
-    with TlsProxy(certificate, tcp_port) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield proxy.server_address[1]
-        proxy.shutdown()
-        thread.join()
+    with tls_in_front(certificate, tcp_port) as port:
+        yield port
 
 
 @pytest.mark.real
@@ -575,8 +559,10 @@ def test_store_works_over_tls(tls_port: int, certificate: Path) -> None:
         store.hang_up(run, CLIENT)
         thread.join(PATIENCE)
     assert found == [[], []]
-    store.post(run, Letter("output", "a"))
-    assert [letter.name for letter in store.receive(run, CLIENT, "", PATIENCE)] == ["a"]
+    store.post(run, OutputReady(TaskId("a")))
+    assert [letter for _, letter in store.receive(run, CLIENT, "", PATIENCE)] == [
+        OutputReady(TaskId("a"))
+    ]
     store.close(run, [WorkerId("w")])
     with pytest.raises(RunOver):
         store.fetch(run, ["a"])
@@ -584,13 +570,13 @@ def test_store_works_over_tls(tls_port: int, certificate: Path) -> None:
 
 
 SLOWLY = 1_000_000
-"""Bytes a second: two seconds for what is sent within a fraction of a second each time."""
+"""Bytes per second: a transfer takes two seconds, each of its parts a fraction of a second."""
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("pieces", [1, 2])
-def test_time_limit_of_a_transfer_is_for_each_part_of_it(
+def test_the_time_limit_applies_to_each_part_of_a_transfer(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tls: bool, pieces: int
 ) -> None:
     monkeypatch.setattr("shoal.storage.resp._REPLY_SECONDS", 0.8)
@@ -601,22 +587,36 @@ def test_time_limit_of_a_transfer_is_for_each_part_of_it(
         ca_file = request.getfixturevalue("certificate")
         url = url.replace("redis://", "rediss://") + f"?ca_file={ca_file}"
     with contextlib.closing(proxy), contextlib.closing(Connection(parse_url(url))) as connection:
-        if pieces == 1:  # what is small is gathered
+        if pieces == 1:  # small buffers are joined
             assert connection.pipeline([("ECHO", "x" * 20_000)] * 100) == [b"x" * 20_000] * 100
         else:
             assert connection.call("SET", "slowly", [bytes(2_000_000)], "EX", 60) == b"OK"
 
 
 @pytest.mark.real
-def test_certificate_that_nobody_vouches_for_is_refused(tls_port: int) -> None:
+def test_an_untrusted_certificate_is_rejected(tls_port: int) -> None:
     with pytest.raises(StoreUnavailable, match="certificate"):
         RedisStore(url_of(tls_port).replace("redis://", "rediss://"))
 
 
 @pytest.mark.real
-def test_certificate_of_another_host_is_refused(tls_port: int, certificate: Path) -> None:
+def test_a_certificate_of_another_host_is_rejected(tls_port: int, certificate: Path) -> None:
     with pytest.raises(StoreUnavailable, match="certificate"):
         RedisStore(f"rediss://:x@localhost:{tls_port}?ca_file={certificate}")
+
+
+@pytest.mark.real
+def test_store_works_over_tls_without_the_file(tls_port: int, certificate: Path) -> None:
+    secure = url_of(tls_port).replace("redis://", "rediss://") + f"?ca_file={certificate}"
+    url = with_certificates(secure)
+    assert str(certificate) not in url
+    RedisStore(url).disconnect()
+
+
+@pytest.mark.real
+def test_certificates_that_are_none_are_refused(tls_port: int) -> None:
+    with pytest.raises(SettingsError, match="ca_data can't be loaded"):
+        RedisStore(f"rediss://:{PASSWORD}@127.0.0.1:{tls_port}?ca_data=none")
 
 
 @pytest.mark.real

@@ -1,4 +1,4 @@
-"""What a store on several servers has to bear that others haven't; the rest is in the contract."""
+"""Faults that only a store on several servers meets; the rest is in the contract."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 
 from observing import PATIENCE
 from shoal.errors import RunOver, ShardLost, StoreRefused, Tampered
-from shoal.storage import pieces, shards
+from shoal.storage import chunks, shards
 from shoal.storage.base import Completion, Opening
-from shoal.storage.cacheshards import ShardedCache, server_cache
+from shoal.storage.cache_shards import ShardedCache, server_cache
 from shoal.storage.codec import Blob
 from shoal.storage.resp import Connection, parse_url
+from shoal.storage.scripts import Script
 from shoal.storage.sharded import SMALL, ShardedStore
 from shoal.storage.shards import Reference, reference_in
 from shoal.types import RunId, WorkerId
@@ -25,20 +26,20 @@ pytestmark = pytest.mark.real
 
 w0 = WorkerId("w0")
 COUNT = 60
-"""So many outputs that every shard has some, whatever the run is called."""
+"""Enough outputs that every shard has some, whatever the run's id."""
 OUTPUTS: list[tuple[str, Blob]] = [(f"o{n}", [bytes([n]) * (SMALL + 1)]) for n in range(COUNT)]
 NAMES = [name for name, _ in OUTPUTS]
 
 
 @pytest.fixture
 def urls(tcp_port: int) -> list[str]:
-    """Databases of one server: to a store they are servers like any others."""
+    """Databases of one server, which a store treats as separate servers."""
     return [url_of(tcp_port, db) for db in (4, 5, 6)]
 
 
 @pytest.fixture
 def databases(urls: list[str]) -> Iterator[list[Connection]]:
-    """Connections past the store."""
+    """Direct connections to the servers."""
     found = [Connection(parse_url(url)) for url in urls]
     for each in found:
         each.call("FLUSHDB")
@@ -78,7 +79,7 @@ def test_large_outputs_are_on_all_shards_and_small_ones_at_home(
     assert store.place(run, "small", SMALL) in places
 
 
-def test_shard_that_has_lost_an_output_is_told_by_who_looks_for_it(
+def test_a_shard_that_lost_an_output_is_reported_by_its_reader(
     databases: list[Connection], store: ShardedStore, run: RunId
 ) -> None:
     store.open(run, Opening([w0]))
@@ -89,10 +90,10 @@ def test_shard_that_has_lost_an_output_is_told_by_who_looks_for_it(
         store.fetch(run, NAMES)
 
 
-def test_shard_that_is_empty_takes_nothing_more(
+def test_a_shard_that_was_emptied_accepts_nothing_more(
     databases: list[Connection], store: ShardedStore, run: RunId
 ) -> None:
-    """Or else a run could end well that has lost something before."""
+    """Otherwise a run that has lost outputs could end well."""
     store.open(run, Opening([w0]))
     emptied = away_from_home(databases, run)[0]
     emptied.call("FLUSHDB")
@@ -101,7 +102,7 @@ def test_shard_that_is_empty_takes_nothing_more(
     assert emptied.call("KEYS", "*") == []
 
 
-def test_who_comes_after_the_end_is_told_that_and_leaves_nothing(
+def test_a_worker_that_comes_after_the_end_is_told_so_and_leaves_nothing(
     databases: list[Connection], store: ShardedStore, run: RunId
 ) -> None:
     store.open(run, Opening([w0]))
@@ -112,17 +113,17 @@ def test_who_comes_after_the_end_is_told_that_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("nbytes", [SMALL + 1, 3_000_000])
-def test_what_a_killed_worker_was_writing_goes_with_the_run(
+def test_partial_writes_of_a_killed_worker_are_deleted_with_the_run(
     databases: list[Connection],
     store: ShardedStore,
     run: RunId,
     monkeypatch: pytest.MonkeyPatch,
     nbytes: int,
 ) -> None:
-    """It was killed after it had written outputs, and before the run had taken them."""
-    monkeypatch.setattr(pieces, "PIECE", 2**20)
-    for module in (pieces, shards):
-        monkeypatch.setattr(module, "TAKE", "return 1")
+    """It was killed after it had written outputs and before they were saved in the run."""
+    monkeypatch.setattr(chunks, "CHUNK", 2**20)
+    for module in (chunks, shards):
+        monkeypatch.setattr(module, "ACCEPT", Script("return 1"))
     store.open(run, Opening([w0]))
     store._shards.put(run, [(name, [bytes(nbytes)]) for name in NAMES[:6]])
     assert any(each.call("KEYS", "*:shard:*") for each in databases)
@@ -130,7 +131,7 @@ def test_what_a_killed_worker_was_writing_goes_with_the_run(
     assert not any(each.call("KEYS", "*") for each in databases)
 
 
-def test_whoever_writes_while_a_run_is_closed_leaves_nothing(
+def test_writing_while_a_run_is_closed_leaves_nothing(
     databases: list[Connection], store: ShardedStore, urls: list[str]
 ) -> None:
     writer = ShardedStore(",".join(urls))
@@ -154,10 +155,10 @@ def test_whoever_writes_while_a_run_is_closed_leaves_nothing(
     assert not any(each.call("KEYS", "*") for each in databases)
 
 
-def test_who_is_overtaken_between_writing_and_saving_leaves_nothing(
+def test_a_worker_overtaken_between_writing_and_saving_leaves_nothing(
     databases: list[Connection], store: ShardedStore, run: RunId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run ends while one of its workers is between a shard and the run's home."""
+    """A run ends while one of its workers is between writing to a shard and saving."""
     store.open(run, Opening([w0]))
     put = store._shards.put
 
@@ -172,7 +173,7 @@ def test_who_is_overtaken_between_writing_and_saving_leaves_nothing(
     assert not any(each.call("KEYS", "*:shard:*") for each in databases)
 
 
-def test_resuming_makes_nothing_of_what_a_shard_has_lost(
+def test_resuming_ignores_outputs_that_a_shard_has_lost(
     databases: list[Connection], store: ShardedStore, run: RunId
 ) -> None:
     store.open(run, Opening([w0], {w0: [b"part"]}))
@@ -190,7 +191,7 @@ def test_resuming_makes_nothing_of_what_a_shard_has_lost(
     assert None not in store.fetch(run, NAMES)
 
 
-def test_memory_of_a_shard_that_is_full_is_told_with_what_to_do(run: RunId) -> None:
+def test_a_shard_with_full_memory_is_an_error_with_advice(run: RunId) -> None:
     full = ("--maxmemory", "5mb", "--maxmemory-policy", "noeviction")
     with tcp_server(*full) as a, tcp_server(*full) as b:
         store = ShardedStore(f"{url_of(a)},{url_of(b)}")
@@ -210,7 +211,7 @@ def test_memory_of_a_shard_that_is_full_is_told_with_what_to_do(run: RunId) -> N
         store.disconnect()
 
 
-def test_reference_comes_back_and_a_damaged_one_is_told() -> None:
+def test_a_reference_survives_a_round_trip_and_a_damaged_one_is_an_error() -> None:
     reference = Reference("a:1/0", "shoal:{r}:shard:1")
     packed = b"".join(reference.packed())
     assert reference_in(packed) == reference
@@ -222,7 +223,7 @@ def test_reference_comes_back_and_a_damaged_one_is_told() -> None:
             reference_in(damaged)
 
 
-def test_store_that_does_not_name_a_shard_says_so(
+def test_a_reference_to_an_unknown_shard_is_an_error(
     urls: list[str], store: ShardedStore, run: RunId
 ) -> None:
     store.open(run, Opening([w0]))

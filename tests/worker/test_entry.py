@@ -1,25 +1,25 @@
-"""A flexible worker that has all it needs asks the store nothing, and tells it all at once."""
+"""A flexible worker with all its inputs asks the store nothing, and reports in one trip."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from platform_examples import Caller
+from platform_examples import changed, invocation
 from shoal.clock import RealClock
 from shoal.errors import StoreError
 from shoal.execution.plan import Placement, Plan
-from shoal.platform.base import NOTHING, Invocation
+from shoal.platform.invocation import NO_INPUTS, Invocation, SandboxMessage, Start
 from shoal.storage.base import Answer, Completion, Entry, Opening
 from shoal.storage.codec import Buffer
 from shoal.storage.keys import CLIENT, shared_part
-from shoal.storage.memory import MemoryStore
-from shoal.storage.shared import SharedFolder
+from shoal.storage.letters import encode_letter
+from shoal.storage.shared_memory import SharedFolder
+from shoal.testing.memory_store import MemoryStore
 from shoal.types import Resources, RunId, TaskId, WorkerId
 from shoal.worker import entry
 from shoal.worker.entry import run_worker
@@ -49,7 +49,7 @@ def total(*values: Any) -> int:
 
 
 class Asked(MemoryStore):
-    """Notes each round trip."""
+    """Records each round trip."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,17 +71,17 @@ class Asked(MemoryStore):
 
 
 class Idle:
-    """Notes nothing of what runs."""
+    """Ignores which tasks run."""
 
     def set(self, slot: int, number: int) -> None:
-        """Not noted."""
+        """Do nothing."""
 
     def clear(self, slot: int) -> None:
-        """Not noted."""
+        """Do nothing."""
 
 
 class Sandbox:
-    """Starts workers of a workflow of two roots and a fan-in, one after the other."""
+    """Starts workers of a workflow with two roots and a fan-in, one after the other."""
 
     def __init__(self, leaf: Any, folder: Path) -> None:
         calls.clear()
@@ -95,19 +95,19 @@ class Sandbox:
         started = [WorkerId(root) for root in self.roots]
         self.store.open(RUN, Opening(started, common=packed.common, kind="1769 1.0"))
         SharedFolder(str(folder)).write(shared_part(packed.name), packed.common)
-        self.like = Caller(None, folder).job(  # type: ignore[arg-type]
+        self.job = invocation(
+            folder=str(folder),
             memory_mb=1769,
-            key=KEY.hex(),
+            key=KEY,
             shared=str(folder),
             common=packed.name,
-            inputs=NOTHING,
+            inputs=NO_INPUTS,
             sent=RealClock().now(),
         )
 
     def start(self, root: TaskId, **facts: Any) -> list[str]:
-        """Start a worker with a root; its round trips."""
-        job = replace(self.like, worker=WorkerId(root), part=None, **facts)
-        return self.carried_out(job)
+        """Start a worker with a root, and return its round trips."""
+        return self.carried_out(changed(self.job, worker=root, **facts))
 
     def carried_out(self, job: Invocation) -> list[str]:
         self.store.trips.clear()
@@ -115,8 +115,9 @@ class Sandbox:
         return list(self.store.trips)
 
     def told(self) -> list[tuple[str, str]]:
-        """What the client was told."""
-        return [(each.kind, each.name) for each in self.store.receive(RUN, CLIENT, "", 0)]
+        """Return what the client was told."""
+        received = self.store.receive(RUN, CLIENT, "", 0)
+        return [encode_letter(letter)[:2] for _, letter in received]
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_a_worker_that_cannot_begin_at_once_enters_first(
     assert small.start(first, **facts) == [f"enter {first}", f"complete {first}"]
 
 
-def test_a_start_that_is_repeated_has_no_second_effect(small: Sandbox) -> None:
+def test_a_repeated_start_has_no_second_effect(small: Sandbox) -> None:
     first, second = small.roots
     small.start(first)
     small.start(first)
@@ -166,9 +167,7 @@ def test_a_start_that_is_repeated_has_no_second_effect(small: Sandbox) -> None:
     assert small.told().count(("finished", second)) == 1
 
 
-def test_a_start_that_is_repeated_does_not_touch_a_shared_output(
-    large: Sandbox, tmp_path: Path
-) -> None:
+def test_a_repeated_start_does_not_touch_a_shared_output(large: Sandbox, tmp_path: Path) -> None:
     first = large.roots[0]
     assert large.start(first) == [f"complete {first}"]
     shared = SharedFolder(str(tmp_path))
@@ -179,7 +178,7 @@ def test_a_start_that_is_repeated_does_not_touch_a_shared_output(
     assert bytes(found) == b"what others may have read"
 
 
-def test_a_shared_output_of_a_start_that_never_entered_is_written_over(
+def test_a_shared_output_of_a_start_that_never_entered_is_overwritten(
     large: Sandbox, tmp_path: Path
 ) -> None:
     first = large.roots[0]
@@ -191,16 +190,17 @@ def test_a_shared_output_of_a_start_that_never_entered_is_written_over(
     assert bytes(found) != b"of a start that was lost"
 
 
-def test_a_worker_that_is_started_anew_enters_and_recovers(small: Sandbox) -> None:
+def test_a_restarted_worker_enters_and_recovers(small: Sandbox) -> None:
     first, second = small.roots
     small.start(first)
     claim = small.store.restart(RUN, WorkerId(second), 1, "killed")
     assert claim is not None
-    job = replace(small.like.of(claim, RealClock().now()), inputs=NOTHING)
+    start = Start.claimed(claim, RealClock().now(), inputs=NO_INPUTS)
+    job = Invocation(context=small.job.context, start=start)
     assert small.carried_out(job) == [f"enter {second}", *[f"complete {second}"] * 2]
 
 
-def test_a_job_that_fails_gives_its_store_up(
+def test_a_worker_that_fails_disconnects_from_its_store(
     small: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up: list[str] = []
@@ -213,9 +213,11 @@ def test_a_job_that_fails_gives_its_store_up(
             given_up.append("store")
 
     monkeypatch.setattr(entry, "open_store", lambda *_, **__: Failing())
-    invocation = replace(small.like, worker=WorkerId(small.roots[0]), common="", shared=None)
-    job = {"invocation": invocation.to_dict(), "token": "token", "start": "warm"}
+    job = changed(small.job, worker=small.roots[0], common="", shared=None)
+    message = SandboxMessage(
+        context=job.context, start=job.start, gateway="http://127.0.0.1:1", token="token"
+    )
     with pytest.raises(StoreError):
-        entry.handle(job | {"gateway": "http://127.0.0.1:1"}, Idle())
+        entry.handle(message, Idle())
     assert given_up == ["store"]
     assert not entry._stores

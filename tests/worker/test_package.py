@@ -1,12 +1,16 @@
-"""What travels to workers: functions by name or value, large constants once, errors that name."""
+"""The package for a worker: functions by name or value, large constants once, named errors."""
 
+import importlib
+import os
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from shoal.errors import NotPicklable, Tampered
+from shoal.errors import NotPicklable, Tampered, UsageError
 from shoal.execution.plan import Placement, Plan
 from shoal.storage.codec import decode
 from shoal.storage.keys import signed_output
@@ -32,11 +36,11 @@ def unpacked(*outputs: Output[Any]) -> Unpacked:
     return unpack(b"".join(packed(*outputs).packages[WorkerId("w0")]), KEY, WorkerId("w0"))
 
 
-def test_function_of_a_module_travels_by_name() -> None:
+def test_a_function_of_a_module_is_sent_by_name() -> None:
     assert unpacked(first(1)).functions == [(__name__, "first")]
 
 
-def test_function_that_nobody_can_import_travels_by_value() -> None:
+def test_a_function_that_cannot_be_imported_is_sent_by_value() -> None:
     offset = 41
     local = task(lambda x: x + offset)
     found = unpacked(local(1))
@@ -44,7 +48,7 @@ def test_function_that_nobody_can_import_travels_by_value() -> None:
     assert found.run(TaskId("<lambda>#0"), {}) == 42
 
 
-def test_large_constant_is_packed_once_whoever_takes_it() -> None:
+def test_a_large_constant_is_packed_once_for_all_tasks() -> None:
     large = np.arange(100_000)
     equal = large.copy()
     found = packed(first(first(large, large), first(equal), key=large))
@@ -68,7 +72,7 @@ def test_small_constants_travel_with_the_calls() -> None:
     assert not found.constants
 
 
-def test_inputs_are_put_where_the_call_wants_them() -> None:
+def test_inputs_are_placed_where_the_call_expects_them() -> None:
     source = first(1)
     found = unpacked(first([source, (2, {"x": source})], y=source))
     assert found.run(TaskId("first#1"), {TaskId("first#0"): 7}) == [7, (2, {"x": 7})]
@@ -83,7 +87,7 @@ def test_inputs_are_put_where_the_call_wants_them() -> None:
         (task(threading.Lock().acquire, name="odd")(), "the function of task 'odd'"),
     ],
 )
-def test_what_cannot_be_pickled_is_named(output: Output[Any], named: str) -> None:
+def test_an_unpicklable_part_is_named(output: Output[Any], named: str) -> None:
     with pytest.raises(NotPicklable, match=named):
         packed(output)
 
@@ -94,13 +98,40 @@ def test_function_is_loaded_once_and_before_its_task_runs() -> None:
     assert not found.load(TaskId("first#1"))
 
 
-def test_the_part_of_another_worker_is_refused() -> None:
+def test_an_error_during_an_import_says_which_module_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "breaks.py").write_text("raise LookupError('on purpose')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = unpacked(first(1))
+    found.functions[0] = ("breaks", "f")
+    with pytest.raises(LookupError, match="on purpose") as raised:
+        found.run(TaskId("first#0"), {})
+    (note,) = raised.value.__notes__
+    assert f"imported module 'breaks' on machine {os.uname().nodename}" in note
+
+
+def test_an_argument_whose_module_is_missing_is_the_users_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "vanishes.py").write_text("class Thing: pass")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    thing = importlib.import_module("vanishes").Thing()
+    data = b"".join(packed(first(thing)).packages[WorkerId("w0")])
+    (tmp_path / "vanishes.py").unlink()
+    del sys.modules["vanishes"]
+    importlib.invalidate_caches()
+    with pytest.raises(UsageError, match=r"can't be loaded on .*: No module named 'vanishes'"):
+        unpack(data, KEY, WorkerId("w0"))
+
+
+def test_the_part_of_another_worker_is_rejected() -> None:
     data = b"".join(packed(first(1)).packages[WorkerId("w0")])
-    with pytest.raises(Tampered, match="the part of worker w0 as that of w1"):
+    with pytest.raises(Tampered, match="the part of worker w0 for worker w1"):
         unpack(data, KEY, WorkerId("w1"))
 
 
-def test_copy_travels_with_its_call_and_constants() -> None:
+def test_a_copy_includes_its_call_and_constants() -> None:
     large = np.arange(100_000)
     workflow = Workflow.of(first(first(large, 1), 2))
     made, taken = workflow.calls
@@ -111,7 +142,7 @@ def test_copy_travels_with_its_call_and_constants() -> None:
     found = pack(Plan(workflow, placements, expected={made: (1.0, 2.0)}), KEY)
     [constant] = found.constants
     package = unpack(b"".join(found.packages[WorkerId("w1")]), KEY, WorkerId("w1"))
-    assert set(package.calls) == {made, taken}
+    assert package.calls.functions.keys() == {made, taken}
     assert package.part.constants == {made: (constant,)}
     assert package.run(made, {TaskId(constant): "given"}) == "given"
 
@@ -126,7 +157,7 @@ def test_sizes_of_large_constants_are_known_without_pickling_them() -> None:
     assert next(iter(sizes[2])) == pytest.approx(200_000, rel=0.01)
 
 
-def test_a_constant_of_several_tasks_has_one_name() -> None:
+def test_a_constant_shared_by_several_tasks_has_one_name() -> None:
     array = np.zeros(10**6)
     names = [
         set(found)

@@ -1,3 +1,5 @@
+"""Drawings of workflows as text and as SVG."""
+
 import re
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -68,7 +70,7 @@ def text_analysis() -> Workflow:
 
 
 def boxes_in(lines: list[str]) -> list[tuple[str, int, range]]:
-    """The label, the line and the columns of each box."""
+    """Return the label, the line and the columns of each box."""
     return [
         (match[1], y, range(*match.span()))
         for y, line in enumerate(lines)
@@ -78,7 +80,7 @@ def boxes_in(lines: list[str]) -> list[tuple[str, int, range]]:
 
 
 def edges_in(drawing: str) -> set[tuple[str, str]]:
-    """The edges that a reader sees: from each arrow head, follow the lines upwards."""
+    """Return the edges in a drawing: from each arrow head, follow the lines upwards."""
     drawing, _, listed = drawing.partition("\nalso: ")
     lines = drawing.split("\n")
     boxes = boxes_in(lines)
@@ -104,7 +106,7 @@ def edges_in(drawing: str) -> set[tuple[str, str]]:
 
 
 def labels(drawing: str) -> list[str]:
-    """What stands in the boxes, from top to bottom."""
+    """Return the labels of the boxes, from top to bottom."""
     return [label for label, _, _ in boxes_in(drawing.split("\n"))]
 
 
@@ -148,7 +150,7 @@ def test_a_diamond_branches_and_joins():
     ]
 
 
-def test_an_output_that_is_taken_further_down_runs_past_as_a_line():
+def test_an_output_consumed_further_down_is_drawn_as_a_passing_line():
     top = named("a")()
     assert draw_text(Workflow.of(named("c")(named("b")(top), top))).split("\n") == [
         "    ┌───┐",
@@ -216,6 +218,7 @@ def test_one_task_is_one_box():
     assert draw_text(chain("one")) == "┌─────┐\n│ one │\n└─────┘"
 
 
+@pytest.mark.slow
 def test_equal_levels_of_a_huge_chain_share_a_row():
     inc = named("inc")
     output = named("load")()
@@ -226,7 +229,7 @@ def test_equal_levels_of_a_huge_chain_share_a_row():
     assert texts(draw_svg(workflow)) == ["load", f"inc {TIMES}100000 in a row", "store"]
 
 
-def test_wide_levels_in_a_row_say_how_many():
+def test_consecutive_wide_levels_show_their_counts():
     outputs = [named("start")()]
     step = named("step")
     for _ in range(50):
@@ -270,7 +273,7 @@ def test_edges_without_room_for_a_line_are_listed_below():
 @pytest.mark.parametrize(
     "workflow", [chain("one"), tree(64), fan_out_and_in(200), text_analysis()], ids=len
 )
-def test_an_svg_is_valid_xml_of_its_own(workflow):
+def test_an_svg_is_a_valid_standalone_document(workflow):
     root = ElementTree.fromstring(draw_svg(workflow))
     assert root.tag == f"{SVG}svg"
     assert float(root.get("width", "0")) > 0
@@ -284,7 +287,7 @@ def test_an_svg_has_a_box_and_a_tooltip_for_each_of_a_few_tasks():
     assert len(list(root.iter(f"{SVG}rect"))) == len(workflow)
 
 
-def test_an_svg_of_many_tasks_has_shared_boxes():
+def test_an_svg_with_many_tasks_has_shared_boxes():
     svg = draw_svg(fan_out_and_in(200))
     assert texts(svg) == ["split", f"work {TIMES}200", "gather"]
     assert "<title>work#0 … work#199 (200 tasks)</title>" in svg

@@ -82,7 +82,7 @@ def test_reading_outputs_leaves_them_and_their_containers_as_they_are() -> None:
     assert argument == [inner, {"k": inner}]
 
 
-def test_a_container_of_constants_stays_the_user_s_own() -> None:
+def test_a_container_of_constants_is_not_copied() -> None:
     argument = [[1], {"k": 2}]
     call = Workflow.of(f(argument, a())).calls["f#0"]
     assert call.args[0] is argument
@@ -96,7 +96,7 @@ def test_upstream_has_each_task_once_in_the_order_of_the_arguments() -> None:
     assert workflow.calls["f#1"].refs == {0: "b#0", 2: "a#0", "y": "b#0"}
 
 
-def test_one_output_twice_in_a_call_is_one_task() -> None:
+def test_an_output_used_twice_in_a_call_is_one_task() -> None:
     output = a()
     workflow = Workflow.of(f(output, output, x=output))
     assert list(workflow.calls) == ["a#0", "f#0"]
@@ -107,7 +107,7 @@ def test_equal_calls_are_two_tasks() -> None:
     assert list(Workflow.of(f(a(1), a(1))).calls) == ["a#0", "a#1", "f#0"]
 
 
-def test_several_sinks_share_what_they_need() -> None:
+def test_several_sinks_share_their_upstream_tasks() -> None:
     shared = a()
     workflow = Workflow.of(b(shared), c(shared))
     assert list(workflow.calls) == ["a#0", "b#0", "c#0"]
@@ -127,13 +127,13 @@ def test_only_what_the_sinks_need_is_part_of_the_workflow() -> None:
     assert list(Workflow.of(c(shared)).calls) == ["a#0", "c#0"]
 
 
-def test_nothing_is_not_a_workflow() -> None:
+def test_a_workflow_needs_an_output() -> None:
     with pytest.raises(UsageError, match="at least one output"):
         Workflow.of()
 
 
 @pytest.mark.parametrize("wrong", [3, None, f, [f()]], ids=repr)
-def test_what_is_not_an_output_is_refused(wrong: Any) -> None:
+def test_anything_but_an_output_is_rejected(wrong: Any) -> None:
     with pytest.raises(UsageError, match="is not an output of a task"):
         Workflow.of(f(), wrong)
 
@@ -148,13 +148,13 @@ def test_a_list_of_outputs_is_as_good_as_the_outputs(kind: Any) -> None:
         Workflow.of(kind([a(), 3]))
 
 
-def test_related_tasks_stand_side_by_side() -> None:
+def test_related_tasks_are_adjacent() -> None:
     root = a()
     workflow = Workflow.of(f([c(b(root, i)) for i in range(2)]))
     assert list(workflow.calls) == ["a#0", "b#0", "c#0", "b#1", "c#1", "f#0"]
 
 
-def test_each_task_stands_after_its_upstream_tasks() -> None:
+def test_each_task_comes_after_its_upstream_tasks() -> None:
     rng = random.Random(0)
     outputs = [a()]
     for _ in range(300):
@@ -191,6 +191,7 @@ def test_downstream_and_after_follow_the_outputs() -> None:
     assert workflow.after("c#0") == ("f#0",)
 
 
+@pytest.mark.slow
 def test_a_chain_of_100_000_tasks_is_a_workflow_like_any_other() -> None:
     output = a()
     for _ in range(99_999):
@@ -201,7 +202,7 @@ def test_a_chain_of_100_000_tasks_is_a_workflow_like_any_other() -> None:
     assert len(workflow.fingerprint()) == 32
 
 
-def test_a_graph_with_very_many_paths_is_read_once() -> None:
+def test_a_graph_with_many_paths_is_traversed_once() -> None:
     output = a()
     for _ in range(200):
         output = f(output, [output], x=output)
@@ -212,7 +213,7 @@ def test_an_output_that_needs_itself_is_an_error() -> None:
     argument: list[Any] = [1]
     output = f(argument)
     argument.append(output)
-    with pytest.raises(WorkflowError, match="'f' needs itself"):
+    with pytest.raises(WorkflowError, match="'f' depends on itself"):
         Workflow.of(output)
 
 
@@ -220,12 +221,12 @@ def test_a_longer_cycle_is_an_error() -> None:
     argument: list[Any] = []
     first = a(argument)
     argument.append({"k": c(b(first), x=1)})
-    with pytest.raises(WorkflowError, match="needs itself"):
+    with pytest.raises(WorkflowError, match="depends on itself"):
         Workflow.of(f(first))
 
 
 def held_by_itself() -> list[Any]:
-    """Containers that are somewhere inside themselves, with and without outputs."""
+    """Return containers that contain themselves, with and without outputs."""
     alone: list[Any] = [1]
     alone.append(alone)
     with_output: list[Any] = [a()]
@@ -236,14 +237,14 @@ def held_by_itself() -> list[Any]:
 
 
 @pytest.mark.parametrize("argument", held_by_itself(), ids=["alone", "output", "dict", "inside"])
-def test_what_contains_itself_is_refused(argument: Any) -> None:
+def test_a_container_that_contains_itself_is_rejected(argument: Any) -> None:
     with pytest.raises(WorkflowError, match=r"Argument 2 of 'f' is a (list|dict) that contains"):
         Workflow.of(f(0, argument))
     with pytest.raises(WorkflowError, match="Argument 'named' of 'f' is a"):
         Workflow.of(f(named=argument))
 
 
-def test_what_is_in_a_container_twice_may_be() -> None:
+def test_a_container_may_hold_a_value_twice() -> None:
     twice, empty = [1, a()], ()
     call = Workflow.of(f([twice, [twice], empty, {"more": (empty, twice)}])).calls["f#0"]
     assert call.nested == (0,)
@@ -279,12 +280,12 @@ def test_two_wirings_have_two_fingerprints(one: Output[Any], other: Output[Any])
     assert fingerprint(one) != fingerprint(other)
 
 
-def test_sharing_an_output_is_another_wiring_than_repeating_its_call() -> None:
+def test_sharing_an_output_differs_from_repeating_its_call() -> None:
     output = a()
     assert fingerprint(f(output, output)) != fingerprint(f(a(), a()))
 
 
-def test_other_sinks_are_another_wiring() -> None:
+def test_different_sinks_are_a_different_wiring() -> None:
     inner = a()
     outer = f(inner)
     prints = {fingerprint(*sinks) for sinks in [(outer,), (outer, inner), (inner, outer)]}
@@ -306,7 +307,7 @@ def test_values_of_constants_do_not_matter(one: Output[Any], other: Output[Any])
     assert fingerprint(one) == fingerprint(other)
 
 
-def test_keys_without_a_name_of_their_own_count_by_their_type() -> None:
+def test_keys_with_the_default_repr_count_by_their_type() -> None:
     class Key:
         pass
 
@@ -315,7 +316,7 @@ def test_keys_without_a_name_of_their_own_count_by_their_type() -> None:
     assert fingerprint(f({Key(): a()})) != fingerprint(f({"Key": a()}))
 
 
-def test_keys_are_told_apart_by_what_they_show() -> None:
+def test_keys_are_distinguished_by_their_repr() -> None:
     colour = Enum("colour", ["RED", "BLUE"])
     assert fingerprint(f({colour.RED: a()})) != fingerprint(f({colour.BLUE: a()}))
 
@@ -364,7 +365,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A call: its task's name, and its arguments, named ones after a place's name."""
+    """A call: its task's name and its arguments, where named ones have a name."""
 
     name: str
     args: tuple[Any, ...]
@@ -434,10 +435,10 @@ def neighbours(draw: st.DrawFn) -> tuple[Wiring, Wiring]:
 
 
 def meaning(wiring: Wiring) -> Any:
-    """Equal for two wirings exactly if they are the same one.
+    """Return a value that is equal for two wirings exactly if they are the same.
 
-    The calls are numbered as they are met on the way up from the sinks. What isn't met has no
-    number, and what holds no output is a constant.
+    Calls are numbered in the order of a walk up from the sinks. Calls that the walk doesn't reach
+    have no number, and a value without outputs is a constant.
     """
     numbers: dict[int, int] = {}
     met: dict[int, Any] = {}
@@ -460,7 +461,7 @@ def meaning(wiring: Wiring) -> Any:
 
 
 def built(wiring: Wiring, order: list[int], constants: Any) -> list[Output[Any]]:
-    """The wiring as outputs, created in this order as far as their needs allow."""
+    """Build the wiring as outputs, created in this order as far as dependencies allow."""
     made: dict[int, Output[Any]] = {}
 
     def value(argument: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What history knows tasks and workflows by."""
+"""The keys by which history knows tasks and workflows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def one() -> int:
 
 
 def module_of(file: Path) -> ModuleType:
-    """A script, loaded as a module."""
+    """Load a script as a module."""
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -63,7 +63,7 @@ def script(tmp_path: Path) -> Path:
     return file
 
 
-def test_task_of_a_package_goes_by_its_module() -> None:
+def test_a_task_of_a_package_is_known_by_its_module() -> None:
     key = Workflow.of(tree_reduction(4)).key
     assert key.startswith("shoal.experiments.tree_reduction:")
 
@@ -80,7 +80,7 @@ def test_script_is_known_by_its_file_however_it_is_loaded(script: Path, tmp_path
     assert module_of(script).total.key == expected
 
 
-def test_namesakes_of_other_files_and_of_other_classes_are_told_apart(tmp_path: Path) -> None:
+def test_tasks_of_one_name_in_other_files_and_classes_are_told_apart(tmp_path: Path) -> None:
     first, second = tmp_path / "a" / "script.py", tmp_path / "b" / "script.py"
     for file in (first, second):
         file.parent.mkdir()
@@ -91,7 +91,7 @@ def test_namesakes_of_other_files_and_of_other_classes_are_told_apart(tmp_path: 
     assert origin_of(Path.stat) != origin_of(os.stat)
 
 
-def test_name_that_is_given_overrides_where_it_is_defined() -> None:
+def test_a_given_name_overrides_the_origin() -> None:
     assert Task(Called(), name="mine").key == "mine"
     flow = Workflow.of(one())
     assert (flow.name, flow.key) == ("one", f"{Path(__file__).resolve()}:one")
@@ -107,7 +107,7 @@ def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def test_decorated_function_goes_by_where_it_is_defined_not_by_its_decorator() -> None:
+def test_a_decorated_function_is_known_by_its_own_origin_not_its_decorators() -> None:
     assert origin_of(decorated(tree_reduction)) == origin_of(tree_reduction)
 
 
@@ -124,7 +124,7 @@ def test_decorated_function_goes_by_where_it_is_defined_not_by_its_decorator() -
     ],
     ids=["object", "partial", "builtin", "lambda", "ufunc", "mock", "method"],
 )
-def test_whatever_can_be_called_is_defined_somewhere(function: Any, ends: str) -> None:
+def test_every_callable_has_an_origin(function: Any, ends: str) -> None:
     assert origin_of(function).endswith(ends)
 
 

@@ -1,4 +1,4 @@
-"""`shoal cache`: the outputs that are kept across runs, listed by task, and forgotten."""
+"""Implement `shoal cache`: list or delete cached task outputs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import difflib
 import time
 from contextlib import closing
 
-from shoal.cli.settings import assigned, configure_set
+from shoal.cli.settings import configure_set, parse_assignments
 from shoal.cli.terminal import print_table
-from shoal.connecting import open_cache
+from shoal.client.backends import open_cache
 from shoal.errors import ShoalError, UsageError
-from shoal.execution.wording import counted
+from shoal.execution.formatting import counted
 from shoal.settings import resolve
 from shoal.storage.cache import Cache, CacheEntry
 
@@ -19,16 +19,16 @@ from shoal.storage.cache import Cache, CacheEntry
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's actions and their arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("ls", help="list the tasks whose outputs are kept")
+    listing = actions.add_parser("ls", help="list the tasks with cached outputs")
     configure_set(listing)
-    clear = actions.add_parser("clear", help="forget the outputs of a task, or all")
+    clear = actions.add_parser("clear", help="delete the cached outputs of one task or all")
     clear.add_argument("name", metavar="NAME", nargs="?", help="the task's name; default: all")
     configure_set(clear)
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Do what was asked for with the cache that the settings name."""
-    with closing(open_cache(resolve(assigned(args.assignments)))) as cache:
+    """List or clear the cache that the settings name."""
+    with closing(open_cache(resolve(parse_assignments(args.assignments)))) as cache:
         try:
             if args.action == "ls":
                 _list(cache)
@@ -43,7 +43,7 @@ def carry_out(args: argparse.Namespace) -> None:
 def _list(cache: Cache) -> None:
     tasks = _by_task(cache)
     if not tasks:
-        print(f"No output is kept in {cache.where}. @task(cache=True) makes a task keep its own.")
+        print(f"{cache.where} has no cached outputs. Use @task(cache=True) to cache a task's.")
         return
     titles = ("task", "outputs", "bytes", "last used")
     rows = (_row(task, entries) for task, entries in tasks.items())
@@ -60,13 +60,13 @@ def _clear(cache: Cache, name: str | None) -> None:
     tasks = _by_task(cache)
     if name is not None and name not in tasks:
         near = difflib.get_close_matches(name, tasks, 1, 0.6)
-        meant = f"did you mean {near[0]!r}?" if near else "`shoal cache ls` lists what is."
-        raise UsageError(f"No output of a task {name!r} is kept; {meant}")
+        hint = f"did you mean {near[0]!r}?" if near else "`shoal cache ls` lists the tasks that do."
+        raise UsageError(f"Task {name!r} has no cached outputs; {hint}")
     chosen = tasks if name is None else {name: tasks[name]}
     entries = [entry for found in chosen.values() for entry in found]
     cache.remove(entry.name for entry in entries)
     nbytes = sum(entry.nbytes for entry in entries)
-    print(f"{counted(len(entries), 'output')} forgotten, {nbytes:,} bytes")
+    print(f"deleted {counted(len(entries), 'output')}, {nbytes:,} bytes")
 
 
 def _by_task(cache: Cache) -> dict[str, list[CacheEntry]]:

@@ -1,4 +1,4 @@
-"""`shoal demo`: the text-analysis workflow on a generated text, with everything there is to see."""
+"""Implement `shoal demo`: run the text-analysis workflow and show its plan, chart and history."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ NAME = "text-analysis"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
-    parser.add_argument("--lines", type=int, default=100_000, help="length of the text (100000)")
-    parser.add_argument("--workers", type=int, help="how many at once (default: one for each core)")
-    parser.add_argument("--out", default="out", metavar="FOLDER", help="where files go (out)")
+    parser.add_argument(
+        "--lines", type=int, default=100_000, help="lines of text (default: 100000)"
+    )
+    parser.add_argument("--workers", type=int, help="number of workers (default: one per core)")
+    parser.add_argument(
+        "--out", default="out", metavar="FOLDER", help="output folder (default: out)"
+    )
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Draw the workflow, run it, and show what happened."""
+    """Draw the workflow, run it, and show its timeline."""
     begin = time.perf_counter()
-    print(f"Writing a text of {args.lines:,} lines …", end=" ", flush=True)
+    print(f"Generating {args.lines:,} lines of text …", end=" ", flush=True)
     text = generate_text(max(100, args.lines))
     print(f"{len(text) / 2**20:.1f} MB in {time.perf_counter() - begin:.1f} s\n")
     report = text_analysis(text)
@@ -38,7 +42,7 @@ def carry_out(args: argparse.Namespace) -> None:
     print(f"The workflow has {len(workflow):,} tasks:\n\n{draw_text(workflow)}\n")
     workers = {} if args.workers is None else {"workers": args.workers}
     with Session(**workers) as session:
-        earlier, known = _earlier(session, workflow)
+        earlier, latest = _earlier(session, workflow)
         run = session.submit(report, name=NAME)
         print(f"Planned by {run.plan.planner} from {run.preview.basis}.\n")
         value = run.result()
@@ -50,22 +54,20 @@ def carry_out(args: argparse.Namespace) -> None:
     folder = Path(args.out)
     write_page(folder / "workflow.svg", draw_svg(workflow))
     write_page(folder / "gantt.html", gantt_html(run.timeline, f"{NAME}, run {run.id}"))
-    print(
-        f"\nThe chart as a page: {folder / 'gantt.html'}; the workflow: {folder / 'workflow.svg'}"
-    )
+    print(f"\nGantt chart: {folder / 'gantt.html'}; workflow diagram: {folder / 'workflow.svg'}")
     if earlier:
-        seconds = ", ".join(f"{record.makespan:.2f} s" for record in known)
-        print(f"This was run {earlier + 1} of this workflow; the latest before it took {seconds}.")
-        print(f"`shoal history show {NAME}` tells how good predictions have been.")
+        seconds = ", ".join(f"{record.makespan:.2f} s" for record in latest)
+        print(f"This was run {earlier + 1} of this workflow; previous runs took {seconds}.")
+        print(f"`shoal history show {NAME}` compares predictions with actual times.")
     else:
-        print("This run is history now: run the demo again, and it will be planned from it.")
-    print(f"`shoal show {run.id}` shows it again.")
+        print("This run is now part of the history: the next demo is planned from it.")
+    print(f"`shoal show {run.id}` shows this run again.")
 
 
 def _earlier(session: Session, workflow: Workflow) -> tuple[int, list[RunRecord]]:
-    """How many runs there have been, and the latest; none, if the history can't be read."""
+    """Return the number of past runs and the latest five; none if the history is unreadable."""
     try:
         count = session.history.count(NAME, workflow.fingerprint())
         return count, session.history.runs(key=NAME, most=5)
     except HistoryError:
-        return 0, []  # the session tells of it
+        return 0, []  # the session logs a warning

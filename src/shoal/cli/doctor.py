@@ -1,8 +1,9 @@
-"""`shoal doctor`: what works on this machine, and what to do about what doesn't."""
+"""Implement `shoal doctor`: check what works on this machine, and say how to fix the rest."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -15,14 +16,15 @@ from contextlib import closing
 from pathlib import Path
 
 from shoal import system
-from shoal.connecting import open_history
+from shoal.client.backends import open_engine, open_history, remote_platform
 from shoal.errors import ShoalError
 from shoal.platform import isolation, limits
-from shoal.platform.housing import hidden_folder
+from shoal.platform.engine import CheckedEngine
+from shoal.platform.sandbox_env import hidden_folder
 from shoal.settings import resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
-from shoal.storage.places import places
 from shoal.storage.redis import RedisStore
+from shoal.storage.shard_urls import shard_urls
 from shoal.storage.sharded import open_store
 
 _REQUIREMENT = re.compile(
@@ -30,15 +32,15 @@ _REQUIREMENT = re.compile(
 )
 
 Finding = tuple[bool, str]
-"""Whether it works, and what is to be said of it."""
+"""Whether a check passed, and its message."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """The command takes no arguments."""
+    """Add nothing: the command takes no arguments."""
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Print what works; fail if a workflow could not run."""
+    """Print the result of each check; fail if one failed."""
     broken = 0
     for name, check in _CHECKS.items():
         try:
@@ -59,11 +61,11 @@ def _python() -> Finding:
 
 def _system() -> Finding:
     if system.LINUX:
-        return True, "Linux: all that Shoal can use"
-    hidden = f", which {system.PORTABLE} hides" if sys.platform == "linux" else ""
+        return True, "Linux: every feature is available"
+    hidden = f" ({system.PORTABLE} is set)" if sys.platform == "linux" else ""
     return True, (
-        f"does without what only Linux has{hidden}: packages are loaded by each new sandbox, "
-        "which starts later; a task's processes that leave its group may outlive it"
+        f"Linux-only features are unavailable{hidden}: sandboxes start more slowly, because each "
+        "imports packages itself; processes that leave a task's process group may outlive it"
     )
 
 
@@ -85,7 +87,7 @@ def _server() -> Finding:
         RedisStore(server.url).disconnect()
     finally:
         server.close()
-    return True, f"answers after {(time.perf_counter() - begin) * 1000:.0f} ms"
+    return True, f"started in {(time.perf_counter() - begin) * 1000:.0f} ms"
 
 
 def _store() -> Finding:
@@ -95,49 +97,73 @@ def _store() -> Finding:
     begin = time.perf_counter()
     store = open_store(settings.store)
     try:
-        kept = "keeps" if store.durable else "doesn't keep"
+        durable = "survives" if store.durable else "does not survive"
     finally:
         store.disconnect()
     milliseconds = (time.perf_counter() - begin) * 1000
-    where = ", ".join(places(settings.store))
-    return True, f"{where}: reached in {milliseconds:.0f} ms, {kept} its data when it is restarted"
+    where = ", ".join(shard_urls(settings.store))
+    return True, f"{where}: connected in {milliseconds:.0f} ms; data {durable} a server restart"
+
+
+def _platform() -> Finding:
+    settings = resolve({})
+    url = settings.platform
+    if url is None:
+        return True, "the embedded gateway"
+    if url.startswith(("http:", "https:")):
+        remote = remote_platform(settings)
+        assert remote is not None
+        with closing(remote):
+            return True, f"{url}: up to {remote.capacity} sandboxes"
+    if url.startswith("lambda:"):
+        from shoal.engines.deploy_lambda import check
+
+        return check(url, settings.data_folder().absolute())
+    engine, _ = open_engine(url, settings)
+    with closing(engine):
+        facts = engine.facts
+        limits = [f"{facts.memory_mb} MB"] if facts.memory_mb else []
+        limits += [f"{facts.cpus:g} CPUs"] if facts.cpus else []
+        size = f"; a worker has at most {' and '.join(limits)}" if limits else ""
+        known = engine.check(thorough=True) if isinstance(engine, CheckedEngine) else "known"
+        return True, f"{url}: {known}{size}"
 
 
 def _folder() -> Finding:
-    return True, f"{runtime_folder()} is this user's alone"
+    return True, f"{runtime_folder()}, accessible only to this user"
 
 
 def _limits() -> Finding:
     found = limits.detect()
     if found.kind == "rlimit":
-        return True, f"only resource limits: no CPU quota ({found.reason})"
+        return True, f"memory by resource limits, no CPU quota ({found.reason})"
     if found.kind == "watched":
-        return True, "memory is watched: a sandbox that exceeds its limit is killed; no CPU quota"
+        return True, "memory by polling: a sandbox that exceeds its limit is killed; no CPU quota"
     return True, f"CPU and memory by {found.kind}"
 
 
 def _isolation() -> Finding:
     if not resolve({}).isolation:
-        return True, "sandboxes see each other: it is switched off"
+        return True, "off: sandboxes can see each other (isolation=False)"
     reason = isolation.problem(str(hidden_folder()))
     if reason:
-        return True, f"sandboxes see each other: no namespaces ({reason})"
-    user = " (as root, which keeps rights to all files)" if os.getuid() == 0 else ""
-    return True, f"sandboxes don't see each other{user}"
+        return True, f"off: sandboxes can see each other, namespaces are unavailable ({reason})"
+    user = " (as root, they can still access all files)" if os.getuid() == 0 else ""
+    return True, f"on: sandboxes can't see each other{user}"
 
 
 def _shared_memory() -> Finding:
     folder = system.shared_folder()
     if not os.access(folder.parent, os.W_OK):
-        return True, f"none: {folder.parent} isn't writable, so large outputs go through the server"
+        return True, f"none: {folder.parent} is not writable, so large outputs go through the store"
     free = os.statvfs(folder.parent).f_bavail * os.statvfs(folder.parent).f_frsize / 2**30
-    where = "memory" if folder.parent == Path("/dev/shm") else f"files in {folder}, mapped"
+    where = "/dev/shm" if folder.parent == Path("/dev/shm") else f"mapped files in {folder}"
     return True, f"{where}: {free:.1f} GiB free for large outputs"
 
 
 def _loopback() -> Finding:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        return True, f"a gateway can listen (tried port {server.getsockname()[1]})"
+        return True, f"loopback port {server.getsockname()[1]} is available for a gateway"
 
 
 def _history() -> Finding:
@@ -152,6 +178,7 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
     "server binary": _binary,
     "embedded server": _server,
     "store": _store,
+    "platform": _platform,
     "runtime folder": _folder,
     "limits": _limits,
     "isolation": _isolation,
@@ -162,15 +189,19 @@ _CHECKS: dict[str, Callable[[], Finding]] = {
 
 
 def _extras() -> Iterator[str]:
-    """A line for each extra of Shoal's: whether what it needs is installed."""
+    """Yield a line for each of Shoal's extras that says whether it is installed."""
     for extra in importlib.metadata.metadata("shoal").get_all("Provides-Extra") or ():
         missing = list(dict.fromkeys(_missing("shoal", extra)))
-        state = f"pip install 'shoal[{extra}]' (lacks {', '.join(missing)})" if missing else "there"
+        state = (
+            f"not installed ({', '.join(missing)} missing): pip install 'shoal[{extra}]'"
+            if missing
+            else "installed"
+        )
         yield f"{'ok  ' if not missing else '-   '}  extra {extra:<11} {state}"
 
 
 def _missing(package: str, extra: str) -> Iterator[str]:
-    """The packages that an extra of a package asks for, and that aren't installed."""
+    """Yield the packages that an extra requires and that are not installed."""
     for requirement in importlib.metadata.requires(package) or ():
         found = _REQUIREMENT.match(requirement)
         if found is None or found["extra"] != extra:

@@ -1,22 +1,22 @@
-"""`shoal experiments`: the papers' evaluation, run and reported."""
+"""Implement `shoal experiments`: run the papers' evaluation and report on it."""
 
 from __future__ import annotations
 
 import argparse
 
-from shoal.cli import experimenting, reporting
+from shoal.cli import experiment_report, experiment_run
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's actions and their arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    experimenting.configure(actions)
-    reporting.configure(actions)
+    experiment_run.configure(actions)
+    experiment_report.configure(actions)
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Run, compare, calibrate or report."""
+    """Run the action that was asked for."""
     if args.action == "report":
-        reporting.carry_out(args)
+        experiment_report.carry_out(args)
     else:
-        experimenting.carry_out(args)
+        experiment_run.carry_out(args)

@@ -1,4 +1,4 @@
-"""`shoal farm`: trains autoscalers in the simulated farm, and compares autoscalers there."""
+"""Implement `shoal farm`: train, evaluate and calibrate autoscalers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.cli import calibrate
-from shoal.display import ProgressBar
+from shoal.client.progress_bar import ProgressBar
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
-    from shoal.farm.control import Episode
+    from shoal.farm.episode import Episode
     from shoal.farm.learned import DoubleDqn, Sarsa
     from shoal.farm.training import Training
 
@@ -27,41 +27,53 @@ def configure(parser: argparse.ArgumentParser) -> None:
     train = actions.add_parser(
         "train",
         help="train an autoscaler",
-        description="Train an autoscaler in the simulated farm, and write it to a file.",
+        description="Train an autoscaler in the simulated farm and write it to a file.",
     )
     train.add_argument("kind", choices=("sarsa", "dqn"), help="dqn needs the extra rl")
-    train.add_argument("file", metavar="FILE", help="where to write the policy; ends with .npz")
-    train.add_argument("--workloads", metavar="NAMES", default=",".join(_BOTH))
-    train.add_argument("--order", choices=_ORDERS, default="fifo", help="the queue's order")
-    train.add_argument("--no-clock", action="store_true", help="don't show it the phase clock")
-    train.add_argument("--target", type=float, default=99.4, help="the service wanted, in per cent")
+    train.add_argument("file", metavar="FILE", help="the policy's file; must end with .npz")
+    train.add_argument("--workloads", metavar="NAMES", default=",".join(_BOTH),
+                       help=f"comma-separated (default: {','.join(_BOTH)})")  # fmt: skip
+    train.add_argument("--order", choices=_ORDERS, default="fifo",
+                       help="the queue's order (default: fifo)")  # fmt: skip
+    train.add_argument("--no-clock", action="store_true",
+                       help="don't let the policy observe the phase clock")  # fmt: skip
+    train.add_argument("--target", type=float, default=99.4, metavar="PERCENT",
+                       help="share of tasks to finish on time (default: 99.4)")  # fmt: skip
     train.add_argument("--action-price", type=float, metavar="W", default=0.05,
-                       help="what a change weighs in a judgement, in workers")  # fmt: skip
-    train.add_argument("--episodes", type=int, default=1000)
-    train.add_argument("--patience", type=int, default=400,
-                       help="end after so many episodes without a better policy")  # fmt: skip
-    train.add_argument("--tries", type=int, default=2000,
-                       help="moves tried to polish sarsa's table (default: 2000)")  # fmt: skip
-    train.add_argument("--seed", type=int, default=0)
+                       help="cost of a scaling action, in workers (default: 0.05)")  # fmt: skip
+    train.add_argument("--episodes", type=int, default=1000,
+                       help="how many episodes to train (default: 1000)")  # fmt: skip
+    train.add_argument("--patience", type=int, default=400, metavar="EPISODES",
+                       help="stop after this many episodes without a better policy "
+                       "(default: 400)")  # fmt: skip
+
+    train.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
     compare = actions.add_parser(
         "evaluate",
         help="compare autoscalers on the same streams",
-        description="Compare autoscalers on the same streams, none of which was met in training.",
+        description="Compare autoscalers on the same streams, none of which training used.",
     )
     compare.add_argument("autoscalers", metavar="NAMES", nargs="?",
-                         help="of reactive-average, reactive-maximum, square-root, predictive, "
-                         "sarsa, dqn (by default all that there are for a setting), fixed-N, and "
-                         "policies' files")  # fmt: skip
-    compare.add_argument("--workloads", metavar="NAMES", default=",".join(_BOTH))
-    compare.add_argument("--orders", metavar="NAMES", default="fifo,least-laxity")
-    compare.add_argument("--clock", choices=("with", "without", "both"), default="both")
-    compare.add_argument("--seeds", type=int, default=30, help="streams of each workload")
-    compare.add_argument("--figures", metavar="FOLDER", help="draw Fig. 5 and Fig. 6 there")
+                         help="reactive-average, reactive-maximum, square-root, predictive, sarsa, "
+                         "dqn, fixed-N, or files of policies; comma-separated (default: every "
+                         "one that suits the setting)")  # fmt: skip
+    compare.add_argument("--workloads", metavar="NAMES", default=",".join(_BOTH),
+                         help=f"comma-separated (default: {','.join(_BOTH)})")  # fmt: skip
+    compare.add_argument("--orders", metavar="NAMES", default="fifo,least-laxity",
+                         help="orders of the queue, comma-separated "
+                         "(default: fifo,least-laxity)")  # fmt: skip
+    compare.add_argument("--clock", choices=("with", "without", "both"), default="both",
+                         help="whether autoscalers observe the phase clock "
+                         "(default: both)")  # fmt: skip
+    compare.add_argument("--seeds", type=int, default=30,
+                         help="streams of each workload (default: 30)")  # fmt: skip
+    compare.add_argument("--figures", metavar="FOLDER",
+                         help="draw the paper's Fig. 5 and Fig. 6 in this folder")  # fmt: skip
     calibrate.configure(actions)
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Train, compare or calibrate."""
+    """Run the action that was asked for."""
     if args.action == "train":
         _train(args)
     elif args.action == "calibrate":
@@ -75,7 +87,7 @@ def _train(args: argparse.Namespace) -> None:
 
     path = Path(args.file)
     if path.suffix != ".npz":
-        raise UsageError(f"{args.file}: the file of a policy ends with .npz.")
+        raise UsageError(f"{args.file}: a policy's file must end with .npz.")
     training = Training(
         workloads=tuple(args.workloads.split(",")),
         order=args.order,
@@ -86,12 +98,7 @@ def _train(args: argparse.Namespace) -> None:
         patience=args.patience,
         seed=args.seed,
     )
-    polishing = args.tries if args.kind == "sarsa" else 0
-    bar = ProgressBar(f"train {args.kind}", args.episodes + polishing)
-    try:
-        policy = _trained(args, training, bar)
-    finally:
-        bar.close()
+    policy = _trained(args.kind, training)
     policy.about["command"] = _command(args)
     policy.save(path)
     service, workers, actions = measured(training, policy)
@@ -101,30 +108,29 @@ def _train(args: argparse.Namespace) -> None:
     )
 
 
-def _trained(args: argparse.Namespace, training: Training, bar: ProgressBar) -> Sarsa | DoubleDqn:
-    def show(episodes: int, best: float) -> None:
-        bar.show(episodes)
+def _trained(kind: str, training: Training) -> Sarsa | DoubleDqn:
+    from shoal.farm.dqn import train_dqn
+    from shoal.farm.sarsa import train_sarsa, training_steps
 
-    if args.kind == "dqn":
-        from shoal.farm.dqn import train_dqn
+    steps = training_steps(training) if kind == "sarsa" else training.episodes
+    bar = ProgressBar(f"train {kind}", steps)
 
-        return train_dqn(training, show)
-    from shoal.farm.polishing import polished
-    from shoal.farm.sarsa import train_sarsa
+    def show(done: int, best: float) -> None:
+        bar.show(done)
 
-    trained = train_sarsa(training, show)
-    return polished(
-        training, trained, args.tries, lambda tried, best: bar.show(args.episodes + tried)
-    )
+    try:
+        return train_dqn(training, show) if kind == "dqn" else train_sarsa(training, show)
+    finally:
+        bar.close()
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The command that makes the same policy again, whatever the defaults become."""
-    told = ["order", "workloads", "target", "action_price", "episodes", "patience", "seed"]
-    told += ["tries"] if args.kind == "sarsa" else []
+    """Return the command that trains this policy again, with every option spelled out."""
+    options = ["order", "workloads", "target", "action_price", "episodes", "patience", "seed"]
+
     words = ["shoal", "farm", "train", args.kind, Path(args.file).name]
     words += ["--no-clock"] if args.no_clock else []
-    for name in told:
+    for name in options:
         words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     return shlex.join(words)
 

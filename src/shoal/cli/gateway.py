@@ -1,6 +1,6 @@
-"""`shoal gateway`: a gateway that stands alone and serves several clients.
+"""Implement `shoal gateway`: a standalone gateway that serves several clients.
 
-Its own sandboxes always reach it on loopback, so a certificate concerns only those outside.
+Its own sandboxes always reach it over loopback, so only clients see the certificate.
 """
 
 from __future__ import annotations
@@ -10,51 +10,58 @@ import ipaddress
 import signal
 import threading
 
-from shoal.connecting import token_file
+from shoal.client.backends import WORKER_ENTRY, token_file
 from shoal.errors import UsageError
+from shoal.platform.detached_runs import DetachedRuns
 from shoal.platform.gateway import LocalGateway
-from shoal.platform.housing import Housing, variable_names
-from shoal.platform.kept import KeptRuns
 from shoal.platform.logs import RunLogs
+from shoal.platform.sandbox_env import SandboxEnv, variable_names
 from shoal.platform.server import GatewayServer, server_tls
 from shoal.platform.tokens import address_of, new_token, write_token
-from shoal.session import WORKER_ENTRY
-from shoal.settings import SANDBOXES, resolve
+from shoal.settings import resolve
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8470, help="port to listen on (8470; 0: any)")
-    parser.add_argument("--sandboxes", type=int, help="how many there may be at once (32)")
-    parser.add_argument("--idle-seconds", type=float, help="remove idle ones after so long (7)")
-    parser.add_argument("--certificate", help="file with the certificate to serve HTTPS with")
-    parser.add_argument("--private-key", help="file with the certificate's key")
     parser.add_argument(
-        "--insecure", action="store_true", help="allow plain HTTP on an address others can reach"
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=8470, help="port to listen on; 0 for any (default: 8470)"
+    )
+    parser.add_argument(
+        "--sandboxes", type=int, help="maximum number of concurrent sandboxes (default: 32)"
+    )
+    parser.add_argument(
+        "--idle-seconds", type=float, help="remove a sandbox idle for this long (default: 7)"
+    )
+    parser.add_argument("--certificate", metavar="FILE", help="serve HTTPS with this certificate")
+    parser.add_argument("--private-key", metavar="FILE", help="the certificate's private key")
+    parser.add_argument(
+        "--insecure", action="store_true", help="allow plain HTTP on a non-loopback address"
     )
 
 
 def carry_out(args: argparse.Namespace) -> None:
     """Serve until interrupted or terminated."""
     if (args.certificate is None) != (args.private_key is None):
-        raise UsageError("--certificate and --private-key are given together.")
+        raise UsageError("Give both --certificate and --private-key, or neither.")
     tls = server_tls(args.certificate, args.private_key) if args.certificate else None
     if not is_loopback(args.host) and tls is None and not args.insecure:
         raise UsageError(
-            f"--host {args.host} can be reached from elsewhere, and HTTP is not encrypted: give "
-            "--certificate and --private-key, listen on 127.0.0.1 behind a TLS proxy, or say "
-            "--insecure."
+            f"--host {args.host} can be reached from other machines, but HTTP is not encrypted. "
+            "Give --certificate and --private-key, listen on 127.0.0.1 behind a TLS proxy, or "
+            "allow it with --insecure."
         )
     given = {"sandboxes": args.sandboxes, "idle_seconds": args.idle_seconds}
     given = {name: value for name, value in given.items() if value is not None}
-    settings = resolve(given | {"platform": None})  # the token is its own, not another gateway's
+    settings = resolve(given | {"platform": None})  # ignore the token of another gateway
     gateway = LocalGateway(
         WORKER_ENTRY,
         RunLogs(settings.data_folder() / "logs"),
-        capacity=settings.sandboxes or SANDBOXES,
+        capacity=settings.capacity,
         idle_seconds=settings.idle_seconds,
-        housing=Housing(settings.isolation, True, variable_names(settings.pass_variables)),
+        sandbox_env=SandboxEnv(settings.isolation, True, variable_names(settings.pass_variables)),
     )
     token = settings.token or new_token()
 
@@ -65,17 +72,19 @@ def carry_out(args: argparse.Namespace) -> None:
 
     try:
         server = GatewayServer(gateway, token, args.host, args.port, tls, announce=announce)
-        inner = GatewayServer(gateway, token) if tls else None  # sandboxes use the last one
-        gateway.remember(KeptRuns.of_port(server.port))
+        inner = (
+            GatewayServer(gateway, token) if tls else None
+        )  # sandboxes use the server created last
+        gateway.remember(DetachedRuns.of_port(server.port))
         path = token_file(server.port)
         ended = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
-        print(f"listening on {server.url}, at most {gateway.capacity} sandboxes", flush=True)
-        print(f"token in {path}; clients of this user find it there", flush=True)
-        print(f"use it with SHOAL_PLATFORM={server.url}; Ctrl-C ends it", flush=True)
+        print(f"listening on {server.url}, up to {gateway.capacity} sandboxes", flush=True)
+        print(f"token in {path}, where this user's clients find it", flush=True)
+        print(f"to use it, set SHOAL_PLATFORM={server.url}; Ctrl-C stops it", flush=True)
         ended.wait()
-        path.unlink(missing_ok=True)  # before another gateway can have the port, and its token here
+        path.unlink(missing_ok=True)  # before another gateway can take the port and write its token
         server.close()
         if inner is not None:
             inner.close()
@@ -84,7 +93,7 @@ def carry_out(args: argparse.Namespace) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return whether an address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

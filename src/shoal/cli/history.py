@@ -1,4 +1,4 @@
-"""`shoal history`: how a workflow's runs fared; and runs exported, imported and forgotten."""
+"""Implement `shoal history`: compare past runs with their plans; export, import or delete them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO
 
-from shoal.cli.runs import NO_RUNS, began, configure_most
-from shoal.cli.settings import assigned, configure_set
+from shoal.cli.runs import NO_RUNS, configure_most, start_time
+from shoal.cli.settings import configure_set, parse_assignments
 from shoal.cli.terminal import NARROW, print_table
-from shoal.cli.trends import kept, relative_error, trends
-from shoal.connecting import open_history
+from shoal.cli.trends import met_sla, relative_error, trends
+from shoal.client.backends import open_history
 from shoal.errors import HistoryDamaged, UsageError
-from shoal.execution.wording import counted, listed, percent, printable
-from shoal.metadata.history import ALL, RESUMED, History, RunRecord, exported, import_runs
+from shoal.execution.formatting import counted, listed, percent, printable
+from shoal.metadata.history import ALL, RESUMED, History, RunRecord, export_runs, import_runs
 from shoal.metadata.sqlite import set_aside
 from shoal.settings import resolve
 
 _TITLES = ("started", "planner", "workers", "makespan", "predicted", "error", "SLA", "execute",
            "start", "transfer")  # fmt: skip
-_NAME = "the workflow's name, or where it is defined (FILE:FUNCTION) if several have that name"
+_NAME = "the workflow's name, or FILE:FUNCTION if several workflows have that name"
 _KINDS = ("execute", "start", "transfer")
-"""The kinds of predictions whose errors are shown."""
+"""The predicted quantities whose errors are shown."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,29 +42,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     show = action(
         "show",
-        "compare a workflow's latest runs with what was predicted",
-        " Without NAME: list the workflows that have runs. The error is how much longer a run took "
-        "than predicted; execute, start and transfer are the median errors of the predictions of "
-        "each.",
+        "compare a workflow's latest runs with their predictions",
+        " Without NAME, list all workflows that have runs. The column error shows how much longer "
+        "a run took than predicted; execute, start and transfer show the median errors of the "
+        "predictions of task, start and transfer times.",
     )
     show.epilog = NARROW
     show.add_argument("name", metavar="NAME", nargs="?", help=_NAME)
-    configure_most(show, "how many runs of NAME")
-    export = action("export", "write runs to a file, a line of JSON for each")
+    configure_most(show, "show at most this many runs")
+    export = action("export", "write runs to a file, as JSON lines")
     export.add_argument("file", metavar="FILE", help="compressed if it ends with .gz; - is stdout")
     export.add_argument("name", metavar="NAME", nargs="?", help="only the runs of this workflow")
-    load = action("import", "add the runs of a file that was exported")
+    load = action("import", "add the runs of an exported file")
     load.add_argument("file", metavar="FILE", help="compressed if it ends with .gz; - is stdin")
-    clear = action("clear", "forget the runs of a workflow, or all")
+    clear = action("clear", "delete the runs of one workflow or all")
     clear.add_argument("name", metavar="NAME", nargs="?", help=_NAME)
-    clear.add_argument("--all", action="store_true", help="forget the runs of all workflows")
+    clear.add_argument("--all", action="store_true", help="delete the runs of all workflows")
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Do what was asked for with the history that the settings name."""
+    """Run the action on the history that the settings name."""
     if args.action == "clear" and bool(args.name) == args.all:
-        raise UsageError("Give the name of a workflow, or --all to forget the runs of all.")
-    settings = resolve(assigned(args.assignments))
+        raise UsageError("Give either a workflow's name, or --all to delete all runs.")
+    settings = resolve(parse_assignments(args.assignments))
     try:
         with closing(open_history(settings)) as history:
             if args.action != "import" and args.name is not None:
@@ -73,27 +73,28 @@ def carry_out(args: argparse.Namespace) -> None:
     except HistoryDamaged:
         if args.action != "clear" or not args.all:
             raise
-        print(f"The history was damaged. It is kept as {set_aside(settings.data_folder())}.")
+        aside = set_aside(settings.data_folder())
+        print(f"Moved the damaged history to {aside}.")
 
 
 def key_named(history: History, name: str) -> str:
-    """The key of the workflow that a name means, or a key itself."""
+    """Return the key of the workflow with this name; a key stands for itself."""
     known = history.keys()
     if name in known:
         return name
     if not known:
-        raise UsageError(f"No run of {name!r} is known, nor of any other workflow.")
+        raise UsageError(f"There are no runs of {name!r}, nor of any other workflow.")
     names = {key: history.runs(key=key, most=1)[0].name for key in known}
     found = [key for key, each in names.items() if each == name]
     if len(found) == 1:
         return found[0]
     if found:
         shown = listed([printable(each) for each in found])
-        raise UsageError(f"{len(found)} workflows are named {name!r}: {shown}. Give one of these.")
+        raise UsageError(f"{len(found)} workflows are named {name!r}. Give one of {shown}.")
     shown = listed([printable(each) for each in dict.fromkeys(names.values())])
     near = difflib.get_close_matches(name, names.values(), 1, 0.6)
-    meant = f"did you mean {near[0]!r}?" if near else f"there are runs of {shown}."
-    raise UsageError(f"No run of {name!r} is known; {meant}")
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of {shown}."
+    raise UsageError(f"There are no runs of {name!r}; {hint}")
 
 
 def _show(history: History, args: argparse.Namespace) -> None:
@@ -114,7 +115,7 @@ def _show(history: History, args: argparse.Namespace) -> None:
 
 
 def _list(history: History) -> None:
-    """Print the workflows that have runs, the latest first."""
+    """Print the workflows that have runs, latest first."""
     runs: dict[str, list[RunRecord]] = {}
     for run in history.runs(most=ALL):
         runs.setdefault(run.key, []).append(run)
@@ -123,23 +124,27 @@ def _list(history: History) -> None:
         return
     names = Counter(found[0].name for found in runs.values())
     rows = (
-        (found[0].name if names[found[0].name] == 1 else key, f"{len(found):,}", began(found[0]))
+        (
+            found[0].name if names[found[0].name] == 1 else key,
+            f"{len(found):,}",
+            start_time(found[0]),
+        )
         for key, found in runs.items()
     )
     print_table(("workflow", "runs", "latest"), rows, numbers=("runs",), words=("workflow",))
 
 
 def _row(run: RunRecord) -> list[str]:
-    error, within = relative_error(run), kept(run)
+    error, within = relative_error(run), met_sla(run)
     level = "" if run.sla == "median" else run.sla
     if run.outcome == RESUMED:
         level = "resumed"
     elif run.outcome != "done":
-        level = "did not end well"
+        level = "failed"
     elif within is not None:
-        level += " kept" if within else " missed"
+        level += " met" if within else " missed"
     return [
-        began(run),
+        start_time(run),
         run.planner or "-",
         f"{run.workers:,}",
         f"{run.makespan:,.3f} s",
@@ -153,18 +158,18 @@ def _row(run: RunRecord) -> list[str]:
 def _export(history: History, args: argparse.Namespace) -> None:
     path, count = Path(args.file), 0
     if args.file == "-":
-        for line in exported(history, args.name):
+        for line in export_runs(history, args.name):
             print(line)
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _opened(path, "wt") as file:
-            for line in exported(history, args.name):
+            for line in export_runs(history, args.name):
                 file.write(f"{line}\n")
                 count += 1
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror or error}.") from error
-    print(f"{counted(count, 'run')} written to {path}")
+    print(f"wrote {counted(count, 'run')} to {path}")
 
 
 def _import(history: History, args: argparse.Namespace) -> None:
@@ -178,16 +183,16 @@ def _import(history: History, args: argparse.Namespace) -> None:
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path} can't be read: {reason}.") from error
-    said = f"{counted(imported.new, 'run')} added to the history in {history.where}"
+    text = f"added {counted(imported.new, 'run')} to the history in {history.where}"
     if imported.new < imported.runs:
-        said += f"; {imported.runs - imported.new:,} had been there already"
+        text += f"; {imported.runs - imported.new:,} were already there"
     if imported.kept < imported.runs:
-        said += f"; {imported.kept:,} of {imported.runs:,} are kept (see `history_runs`)"
-    print(said)
+        text += f"; {imported.kept:,} of {imported.runs:,} are kept (see `history_runs`)"
+    print(text)
 
 
 def _clear(history: History, args: argparse.Namespace) -> None:
-    print(f"{counted(history.clear(args.name), 'run')} forgotten")
+    print(f"deleted {counted(history.clear(args.name), 'run')}")
 
 
 _ACTIONS = {"show": _show, "export": _export, "import": _import, "clear": _clear}

@@ -1,4 +1,4 @@
-"""`shoal logs RUN`: what a run's tasks printed, with escapes for what a terminal would obey."""
+"""Implement `shoal logs RUN`: show what a run's tasks printed, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import closing
 
 from shoal.cli.runs import find_run
-from shoal.cli.settings import assigned, configure_set
-from shoal.connecting import open_history, remote_platform
-from shoal.execution.wording import printable
+from shoal.cli.settings import configure_set, parse_assignments
+from shoal.client.backends import open_history, remote_platform
+from shoal.execution.formatting import printable
 from shoal.platform.base import LogLine
 from shoal.platform.logs import RunLogs
 from shoal.settings import Settings, resolve
@@ -19,20 +19,18 @@ from shoal.types import RunId
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
-    parser.add_argument(
-        "run", metavar="RUN", help="the run's id, or the beginning of it; or `last`"
-    )
+    parser.add_argument("run", metavar="RUN", help="the run's id, a unique prefix of it, or `last`")
     parser.add_argument(
         "--raw",
         action="store_true",
-        help="leave control characters as they are: the terminal obeys colours, and worse",
+        help="don't escape control characters: shows colours, but trusts the tasks' output",
     )
     configure_set(parser)
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Print the lines."""
-    settings = resolve(assigned(args.assignments))
+    """Print the lines that the run's tasks printed."""
+    settings = resolve(parse_assignments(args.assignments))
     with closing(open_history(settings)) as history:
         run = find_run(history, args.run).run
     lines = _lines(run, settings)
@@ -41,12 +39,12 @@ def carry_out(args: argparse.Namespace) -> None:
     for line in lines:
         at = time.strftime("%H:%M:%S", time.localtime(line.time))
         mark = "!" if line.stream == "stderr" else " "
-        said = f"{at} {line.worker}{mark} {line.text}"
-        print(said if args.raw else printable(said, kept="\t"))
+        text = f"{at} {line.worker}{mark} {line.text}"
+        print(text if args.raw else printable(text, kept="\t"))
 
 
 def _lines(run: RunId, settings: Settings) -> Sequence[LogLine]:
-    """What is kept of a run, by the gateway that the settings name or in the user's folder."""
+    """Read a run's logs, from the remote gateway if there is one, else from the data folder."""
     remote = remote_platform(settings)
     if remote is None:
         return RunLogs(settings.data_folder() / "logs").read(run)

@@ -1,4 +1,4 @@
-"""`shoal`: finds the command, and turns errors into a line and an exit code."""
+"""Run the `shoal` command: dispatch to a subcommand and turn errors into an exit code."""
 
 from __future__ import annotations
 
@@ -11,39 +11,41 @@ from collections.abc import Sequence
 
 from shoal.cli.terminal import replace_unknown
 from shoal.errors import ShoalError, TaskError, UsageError
-from shoal.execution.wording import printable
+from shoal.execution.formatting import printable
 
 COMMANDS = {
-    "demo": "run a workflow worth looking at",
+    "demo": "run a sample workflow and show its Gantt chart",
     "run": "run a workflow from a file or module",
-    "resume": "go on with a run that has no result yet",
-    "attach": "wait for a run that was detached",
-    "plan": "tell what running a workflow is predicted to do",
-    "runs": "list the runs that are known",
-    "show": "show what a run did, as a Gantt chart",
-    "history": "see how workflows fared; move or forget runs",
-    "cache": "list or forget the outputs that are kept across runs",
+    "resume": "resume an unfinished run",
+    "attach": "wait for a detached run",
+    "plan": "predict how long a workflow takes and what it costs",
+    "runs": "list runs",
+    "show": "show a run as a Gantt chart",
+    "history": "compare past runs; export, import or delete them",
+    "cache": "list or delete cached task outputs",
     "logs": "show what a run's tasks printed",
-    "farm": "train and compare autoscalers in the simulated farm",
-    "experiments": "run the papers' evaluation, and report it",
-    "gateway": "serve sandboxes to this machine's clients",
-    "invoker": "start the workers of large fan-outs, beside a gateway",
-    "doctor": "tell what works on this machine",
+    "farm": "train, evaluate and calibrate autoscalers of farms",
+    "experiments": "run the papers' evaluation and report on it",
+    "gateway": "start a gateway that runs workers for several clients",
+    "deploy": "prepare an engine for workers",
+    "undeploy": "remove what `shoal deploy` has created",
+    "settings": "show each setting and where its value comes from",
+    "doctor": "check what works on this machine",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit code is 0 if all went well, 1 after a failure, 2 for bad input."""
+    """Run a command and return its exit code: 0 on success, 1 on failure, 2 for bad input."""
     args = list(sys.argv[1:] if argv is None else argv)
     replace_unknown(sys.stdout, sys.stderr)
     parser = argparse.ArgumentParser(
         prog="shoal",
         description="Run Python workflows on serverless workers.",
-        epilog="`shoal COMMAND --help` tells more of a command. Settings come from arguments, "
-        "shoal.toml and SHOAL_* variables, in that order.",
+        epilog="`shoal COMMAND --help` describes a command. Settings come from arguments, "
+        "SHOAL_* variables and shoal.toml, in that order of precedence.",
     )
     parser.add_argument("--version", action="version", version=_version())
-    parser.add_argument("-v", "--verbose", action="store_true", help="log what happens")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log progress to stderr")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     wanted = next((arg for arg in args if not arg.startswith("-")), None)
     for name, summary in COMMANDS.items():
@@ -52,17 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             importlib.import_module(f"shoal.cli.{name}").configure(command)
     parsed = parser.parse_args(args)
     level = logging.INFO if parsed.verbose else logging.WARNING
-    shown = logging.StreamHandler()
-    shown.setFormatter(_Printable("%(name)s: %(message)s"))
-    logging.basicConfig(level=level, handlers=[shown])
+    handler = logging.StreamHandler()
+    handler.setFormatter(_EscapingFormatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     return _carry_out(parsed)
 
 
-class _Printable(logging.Formatter):
-    """What is logged may have names and messages that tasks, or somebody on the network, chose."""
+class _EscapingFormatter(logging.Formatter):
+    """Escapes control characters, because tasks and remote peers choose parts of a message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, with escapes for what a terminal would obey."""
+        """Format a record, with control characters escaped."""
         return printable(super().format(record), kept="\n\t")
 
 
@@ -71,11 +73,11 @@ def _carry_out(parsed: argparse.Namespace) -> int:
         importlib.import_module(f"shoal.cli.{parsed.command}").carry_out(parsed)
         sys.stdout.flush()
     except ShoalError as error:
-        _tell(f"error: {error}", error)
+        _print_error(f"error: {error}", error)
         caller = isinstance(error, UsageError) and not isinstance(error, TaskError)
         return 2 if caller else 1
     except KeyboardInterrupt as error:
-        _tell("interrupted", error)
+        _print_error("interrupted", error)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -83,9 +85,9 @@ def _carry_out(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(what: str, error: BaseException) -> None:
-    said = "\n".join([what, *getattr(error, "__notes__", ())])
-    print(printable(said, kept="\n\t"), file=sys.stderr)
+def _print_error(message: str, error: BaseException) -> None:
+    text = "\n".join([message, *getattr(error, "__notes__", ())])
+    print(printable(text, kept="\n\t"), file=sys.stderr)
 
 
 def _sentence(summary: str) -> str:

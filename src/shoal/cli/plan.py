@@ -1,4 +1,4 @@
-"""`shoal plan FILE_OR_MODULE:OUTPUT`: what running a workflow is predicted to do; nothing runs."""
+"""Implement `shoal plan FILE_OR_MODULE:OUTPUT`: show a workflow's plan without running it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from shoal.cli.planning import configure_planning, planning_options
+from shoal.cli.plan_options import configure_planning, planning_options
 from shoal.cli.run import configure_workflow, load_wanted
-from shoal.cli.settings import assigned
+from shoal.cli.settings import parse_assignments
 from shoal.cli.show import write_page
 from shoal.cli.terminal import colored, terminal_width
 from shoal.engine import plan
@@ -20,22 +20,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     configure_workflow(parser)
     configure_planning(parser)
-    parser.add_argument(
-        "--compare", metavar="PLANNER", help="set another planner's plan beside this one"
-    )
+    parser.add_argument("--compare", metavar="PLANNER", help="compare with another planner's plan")
     parser.add_argument(
         "--explain",
         metavar="TASK",
         action="append",
         default=[],
-        help="tell why a task is where it is, such as total#0; may be repeated",
+        help="explain where and when a task runs, such as total#0; may be repeated",
     )
-    parser.add_argument("--html", metavar="FILE", help="write the chart as an HTML page")
+    parser.add_argument("--html", metavar="FILE", help="write the chart to an HTML page")
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Plan the workflow and print what is predicted."""
-    given = assigned(args.assignments)
+    """Plan the workflow and print the prediction."""
+    given = parse_assignments(args.assignments)
     options = planning_options(args)
     wanted = load_wanted(args.workflow, given)
     preview = plan(wanted, **({"name": args.name} | given | options))

@@ -1,4 +1,4 @@
-"""`shoal resume RUN`: go on with a run that isn't finished, and print its value."""
+"""Implement `shoal resume RUN`: resume an unfinished run and print its value."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import argparse
 import pprint
 import sys
 
-from shoal.cli.settings import assigned, configure_set
-from shoal.execution.wording import counted
-from shoal.run import Run
+from shoal.cli.settings import configure_set, parse_assignments
+from shoal.client.run import Run
+from shoal.execution.formatting import counted
 from shoal.session import Session
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
-    parser.add_argument("run", metavar="RUN", help="its id, as its error or `shoal runs` says")
-    configure_set(parser, "a setting, such as the store that the run was begun with")
+    parser.add_argument("run", metavar="RUN", help="the run's id, as shown by `shoal runs`")
+    configure_set(parser, "a setting, for example the run's store")
 
 
 def carry_out(args: argparse.Namespace) -> None:
-    """Repeat what isn't finished of a run."""
-    with Session(**assigned(args.assignments)) as session:
+    """Run the tasks that are not finished yet."""
+    with Session(**parse_assignments(args.assignments)) as session:
         finish(session.resume(args.run))
 
 
@@ -28,7 +28,7 @@ def finish(run: Run) -> None:
     """Wait for a run and print its value."""
     try:
         value = run.result()
-    except BaseException as error:
+    except BaseException as error:  # the command's outermost edge: Ctrl-C ends the run, too
         run.give_up(error)
         raise
     pprint.pprint(value)

@@ -1,4 +1,4 @@
-"""`shoal runs`: the runs that are known, the latest first."""
+"""Implement `shoal runs`: list runs, latest first."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 import time
 from contextlib import closing
 
-from shoal.cli.settings import assigned, configure_set
+from shoal.cli.settings import configure_set, parse_assignments
 from shoal.cli.terminal import NARROW, print_table
-from shoal.connecting import open_history
+from shoal.client.backends import open_history
 from shoal.errors import UsageError
 from shoal.metadata.history import ALL, History, RunRecord
 from shoal.settings import resolve
 
-NO_RUNS = "No run is known yet. `shoal demo` makes one."
+NO_RUNS = "There are no runs yet. Try `shoal demo`."
 _TITLES = ("run", "workflow", "started", "planner", "tasks", "workers", "seconds", "predicted",
            "outcome")  # fmt: skip
 
@@ -23,27 +23,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.epilog = NARROW
     parser.add_argument("name", nargs="?", help="only the runs of this workflow")
-    configure_most(parser, "how many")
+    configure_most(parser, "list at most this many runs")
     configure_set(parser)
 
 
 def configure_most(parser: argparse.ArgumentParser, what: str) -> None:
-    """Let a command take how many runs are wanted."""
-    parser.add_argument("-n", "--most", type=_count, default=20, help=f"{what} (default: 20)")
+    """Add the option that limits how many runs are shown."""
+    parser.add_argument(
+        "-n", "--most", metavar="N", type=_count, default=20, help=f"{what} (default: 20)"
+    )
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number of at least 1")
-    return min(int(text), sys.maxsize)  # more than that no database takes
+        raise argparse.ArgumentTypeError(f"{text!r}: must be an integer of at least 1")
+    return min(int(text), sys.maxsize)  # SQLite's limit
 
 
 def carry_out(args: argparse.Namespace) -> None:
     """Print a table of runs."""
-    with closing(open_history(resolve(assigned(args.assignments)))) as history:
+    with closing(open_history(resolve(parse_assignments(args.assignments)))) as history:
         found = _named(history, args.name, args.most)
     if not found:
-        print(f"No run of {args.name!r} is known yet." if args.name else NO_RUNS)
+        print(f"There are no runs of {args.name!r} yet." if args.name else NO_RUNS)
         return
     print_table(
         _TITLES,
@@ -55,7 +57,7 @@ def carry_out(args: argparse.Namespace) -> None:
 
 
 def _named(history: History, name: str | None, most: int) -> list[RunRecord]:
-    """The latest runs, only those of workflows of a name if one is given."""
+    """Return the latest runs, optionally only those of workflows with this name or key."""
     if name is None:
         return history.runs(most=most)
     found = [run for run in history.runs(most=ALL) if name in (run.name, run.key)]
@@ -63,7 +65,7 @@ def _named(history: History, name: str | None, most: int) -> list[RunRecord]:
 
 
 def find_run(history: History, run: str) -> RunRecord:
-    """A run by its id, the beginning of that, or `last`."""
+    """Find a run by its id, a unique prefix of it, or `last`."""
     if run != "last":
         return history.find(run)
     latest = history.runs(most=1)
@@ -72,8 +74,8 @@ def find_run(history: History, run: str) -> RunRecord:
     return latest[0]
 
 
-def began(run: RunRecord) -> str:
-    """When a run was started, in local time."""
+def start_time(run: RunRecord) -> str:
+    """Return when a run started, in local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.started))
 
 
@@ -81,7 +83,7 @@ def _row(run: RunRecord) -> list[str]:
     return [
         run.run,
         run.name,
-        began(run),
+        start_time(run),
         run.planner or "-",
         f"{run.tasks:,}",
         f"{run.workers:,}",

@@ -1,4 +1,4 @@
-"""What the terminal has room for and can show: columns, colours, characters."""
+"""Print tables that fit the terminal, and detect its width, colours and encoding."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from shoal.execution.wording import printable
+from shoal.execution.formatting import printable
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 WIDE = 1000
-"""Columns where no terminal limits them, so that a row is a line."""
+"""The width assumed if stdout is not a terminal, so that each row is one line."""
 NARROW = (
-    "A narrow terminal leaves columns out, but cuts no id or number; `| cat` shows all columns."
+    "On a narrow terminal some columns are omitted; ids and numbers are never truncated. "
+    "Pipe through `cat` to see all columns."
 )
-"""What a command's help says of its table."""
+"""The note on narrow terminals in a command's help."""
 _WORDS = 16
-"""Columns that words keep; others make room for them first."""
+"""The minimum width of a column that may wrap."""
 _GAP = 2
-"""Between the columns of a table."""
+"""The spaces between the columns of a table."""
 
 
 def terminal_width() -> int:
-    """How many columns a chart may have."""
+    """Return how many columns a chart may have."""
     return min(160, shutil.get_terminal_size((100, 24)).columns)
 
 
 def colored(stream: TextIO) -> bool:
-    """Whether a stream shows colours: it is a terminal, and NO_COLOR isn't set to anything."""
+    """Return whether to colour a stream: it is a terminal, and NO_COLOR is unset or empty."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def replace_unknown(*streams: TextIO) -> None:
-    """Have streams show question marks for characters that their encoding doesn't have."""
+    """Make streams print `?` for characters that their encoding lacks."""
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -51,14 +52,14 @@ def print_table(
     words: Collection[str] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """Print a table in which nothing is cut: ids and numbers stay in one piece.
+    """Print a table that never truncates a cell.
 
     Args:
-        titles: Of the columns.
-        rows: A cell for each column; there is at least one row.
-        numbers: The columns that are aligned at their ends.
-        words: The columns that may be folded.
-        spare: The columns that are left out if the terminal is narrow, the first one first.
+        titles: The columns' headings.
+        rows: At least one row, with a cell for each column.
+        numbers: The columns to align right.
+        words: The columns that may wrap.
+        spare: The columns to omit on a narrow terminal, in this order.
     """
     from rich.console import Console
     from rich.table import Table
@@ -73,7 +74,7 @@ def print_table(
     for title in spare:
         if _room(least) > console.width:
             del columns[title], least[title]
-    console.width = max(console.width, _room(least))  # else the terminal folds whole lines
+    console.width = max(console.width, _room(least))  # else the terminal wraps whole lines
     table = Table(box=None, pad_edge=False)
     for title in columns:
         table.add_column(title, justify="right" if title in numbers else "left",

@@ -1,10 +1,11 @@
-"""`Copies`: the tasks of other workers that a worker runs too, and when that is worth it.
+"""`Copies`: the tasks of other workers that a worker may run too, and when that is worth it.
 
-1. A copy is open until it is begun, or until its output comes, or is sure to come, from its worker.
-2. It is worth it if what remains until the output is expected exceeds the copy's own time by the
-   plan's gain. An output that is late is taken to be late for as long again.
+1. A copy is open until it begins, or until its output comes, or is certain to come, from the worker
+   that owns the task.
+2. A copy is worth it if the remaining time until the output is expected exceeds the copy's own time
+   by the plan's gain. An output that is late is assumed to be late for as long again.
 3. A worker whose copies stand in for another worker's share of a task vouches for all outputs of
-   that share: they are saved before it parks, for nobody else may ever save them.
+   that share. It saves them before it parks, because nobody else may ever save them.
 """
 
 from __future__ import annotations
@@ -12,24 +13,27 @@ from __future__ import annotations
 from collections.abc import Set
 
 from shoal.execution.effects import Mark
-from shoal.execution.plan import Copy, Part
+from shoal.execution.memory import Memory
+from shoal.execution.plan import Copy, PlannedPart
 from shoal.types import TaskId
 
 
 class Copies:
-    """What has become of the copies that one worker may run."""
+    """The state of the copies that one worker may run."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: PlannedPart) -> None:
         self.open: dict[TaskId, Copy] = dict(part.copies)
-        """Those that may still be begun."""
+        """Copies that may still begin."""
         self.begun: set[TaskId] = set()
-        """Those that gather their inputs, are ready or run."""
+        """Copies that gather their inputs, are ready or run; none of them is open."""
         self.scheduled: set[TaskId] = set()
-        """Open ones that will be begun if their output hasn't come by then."""
+        """Open copies with a timer: they begin when it fires, unless their output has come."""
         self.vouched: dict[TaskId, None] = {}
-        """Outputs that this worker has marked for in another one's name."""
+        """Outputs for which this worker has set marks in another worker's name, in order."""
+        self.safe: set[TaskId] = set()
+        """Vouched outputs that an earlier start of this worker has saved."""
         self.taken: dict[TaskId, list[TaskId]] = {}
-        """The copies whose outputs an own task takes."""
+        """The copies whose outputs each own task takes."""
         self._gain = part.duplication_gain
         self._late: set[TaskId] = set()
         for task, copy in part.copies.items():
@@ -37,53 +41,47 @@ class Copies:
                 self.taken.setdefault(target, []).append(task)
 
     def wait(self, task: TaskId, now: float) -> float:
-        """After how many seconds an open copy is worth it; 0: now."""
+        """The seconds until an open copy is worth it; 0: now."""
         copy = self.open[task]
         if task in self._late or abs(copy.expected - now) - copy.seconds >= self._gain:
             return 0.0
         return max(0.0, copy.expected + copy.seconds + self._gain - now)
 
     def begin(self, task: TaskId) -> None:
-        """An open copy is to be run."""
+        """Begin an open copy."""
         self.close(task)
         self.begun.add(task)
 
     def close(self, task: TaskId) -> None:
-        """An open copy isn't to be begun any more."""
+        """Make sure that an open copy doesn't begin any more."""
         del self.open[task]
         self.scheduled.discard(task)
 
     def grow_late(self, task: TaskId) -> None:
-        """The moment has come for which a copy was scheduled."""
+        """Count a scheduled copy as worth it: its timer has fired."""
         if task in self.scheduled:
             self.scheduled.remove(task)
             self._late.add(task)
 
     def marks(
-        self,
-        part: Part,
-        copy: Copy,
-        held: Set[TaskId],
-        arrived: Set[TaskId],
-        there: Set[TaskId],
+        self, part: PlannedPart, copy: Copy, memory: Memory, arrived: Set[TaskId]
     ) -> list[Mark]:
-        """Marks of the own tasks for which the copy's worker owes nothing that isn't here.
+        """The marks of own tasks for which everything that the copy's worker owes is here.
 
-        Should this start be lost, the next one finds with the mark what it lost.
+        Should this start be lost, the next one finds those outputs with the mark.
 
         Args:
-            part: The worker's.
-            copy: What has been executed.
-            held: What is in memory.
-            arrived: Tasks that need no mark any more.
-            there: Outputs that can be fetched.
+            part: The worker's part of the plan.
+            copy: The copy that has been executed.
+            memory: What the worker holds.
+            arrived: Tasks that don't need a mark any more.
         """
         marks: list[Mark] = []
         for target, owed in copy.targets.items():
-            if target not in arrived and held >= set(owed):
+            if target not in arrived and memory.held.issuperset(owed):
                 self.vouched.update(dict.fromkeys(owed))
-                inline = tuple([output for output in owed if output not in there])
-                saved = tuple([output for output in owed if output in there])
+                inline = tuple([output for output in owed if output not in memory.saved])
+                saved = tuple([output for output in owed if output in memory.saved])
                 producers = part.shared[target]
                 marks.append(Mark(target, part.worker, producers, inline, saved, copy.worker))
         return marks

@@ -1,7 +1,7 @@
 """`Costs`: what things are predicted to cost; `Predictions`: costs at a service level.
 
-Seconds and bytes. The simulator asks for a cost whenever a worker would spend time; where the
-figures come from is not known here.
+Costs are seconds and bytes. The simulator asks for one whenever a worker would spend time. This
+module doesn't know where the figures come from.
 """
 
 from __future__ import annotations
@@ -11,13 +11,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from shoal.types import SLA, Resources, TaskId
 
-FAR = 0.005
-"""Seconds: if a round trip to the store takes longer, no slot waits for one, and outputs travel
-with the messages about them. Else outputs are there, mostly in shared memory, before these leave.
-"""
-
 Direction = Literal["fetch", "save"]
-"""Out of the store, or into it."""
+"""From the store, or to it."""
 
 
 class Costs(Protocol):
@@ -29,28 +24,28 @@ class Costs(Protocol):
         return {}
 
     def launch(self) -> float:
-        """From the start of a run until its first workers are invoked."""
+        """Seconds from the start of a run until its first workers are invoked."""
         return 0.0
 
     def startup(
         self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
     ) -> float:
-        """From an invocation to the worker's first event.
+        """Seconds from an invocation to the worker's first event.
 
         Args:
-            resources: What the worker has.
-            warm: Whether its sandbox is there already.
-            first: Whether the client starts it, with the run, rather than another worker.
-            beside: How many others are starting, which may share cores with it.
+            resources: The worker's resources.
+            warm: Whether its sandbox exists already.
+            first: Whether the client starts it with the run, rather than another worker.
+            beside: How many other workers are starting, which may share cores with it.
         """
         ...
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
-        """Saving or fetching an output."""
+        """Seconds to save or fetch an output."""
         ...
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-        """Running a task."""
+        """Seconds to run a task."""
         ...
 
     def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
@@ -58,39 +53,39 @@ class Costs(Protocol):
         ...
 
     def coordination(self) -> float:
-        """From marking a task until its worker, if it is there, knows."""
+        """Seconds from marking a task until its worker knows, if it is running."""
         ...
 
     def invocation(self) -> float:
-        """What one who invokes workers spends on each of them."""
+        """Seconds that an invoker spends on each worker."""
         return 0.0
 
     def hand_in(self, nbytes: int, resources: Resources) -> float:
-        """From handing a sink's output in until the client has it."""
+        """Seconds from handing in the output of a sink until the client has it."""
         return self.coordination()
 
 
 @runtime_checkable
 class Elastic(Protocol):
-    """Costs of transfers that others slow down meanwhile."""
+    """Costs of transfers that slow each other down."""
 
     def overtime(self) -> float:
-        """How many seconds more a transfer takes that was to end now; 0: it has ended."""
+        """How much longer a transfer takes that was to end now; 0: it has ended."""
         ...
 
 
 class Predictions(Protocol):
-    """What is known of a workflow's costs."""
+    """What is known about the costs of a workflow."""
 
     @property
     def basis(self) -> str:
-        """What they rest on, such as `5 runs` or `no history`."""
+        """What they are based on, such as `5 runs` or `no history`."""
         ...
 
     def at(self, sla: SLA) -> Costs:
-        """Each cost at a service level; a higher one never has smaller costs."""
+        """The costs at a service level; a higher level never has smaller costs."""
         ...
 
     def sampled(self, seed: int) -> Costs:
-        """Costs as one run might have them; the same for a seed, if asked in the same order."""
+        """Costs as one run might have them; the same for a seed if asked in the same order."""
         ...

@@ -1,7 +1,8 @@
-"""What a worker does next: orders to its driver, to be carried out in the order given."""
+"""`Effect`: what a machine asks its driver to do. Drivers carry effects out in the order given."""
 
 from dataclasses import dataclass
 
+from shoal.execution.timers import Timer
 from shoal.types import Resources, TaskId, WorkerId
 
 
@@ -14,7 +15,7 @@ class Fetch:
 
 @dataclass(slots=True)
 class Execute:
-    """Run a task, whose inputs are all in memory; answered by `Executed` or `Failed`."""
+    """Run a task whose inputs are all in memory; answered by `Executed` or `Failed`."""
 
     task: TaskId
 
@@ -32,19 +33,19 @@ class Mark:
 
     task: TaskId
     owner: WorkerId | None
-    """Who runs the task, and is told when this mark is the last one; None: whoever sets the last
-    one gets the task. A mark without an owner is answered by `Marked`."""
+    """The worker that runs the task and is told when this mark is the last one. None: the worker
+    that sets the last mark gets the task, and `Marked` answers each mark."""
     producers: tuple[str, ...]
-    """Whose marks it needs: workers', or upstream tasks' if there is no owner."""
+    """Whose marks the task needs: those of workers, or of upstream tasks if there is no owner."""
     inline: tuple[TaskId, ...]
-    """This worker's outputs for it that travel with the mark."""
+    """Outputs of this worker for the task that travel with the mark."""
     saved: tuple[TaskId, ...]
-    """This worker's outputs for it that are to be fetched."""
+    """Outputs of this worker for the task that its owner fetches."""
     producer: str | None = None
-    """Whose share it is, if it isn't this worker's own; the first mark of a share counts."""
+    """Whose share the mark is for, if not this worker's own; the first mark of a share counts."""
     held: tuple[TaskId, ...] | None = None
-    """Not None: set the marks of all these outputs, which stay in this worker's memory, and only if
-    the task gets its last marks thereby; else `Marked` says that it was refused."""
+    """If given: set the marks of all these outputs, which stay in this worker's memory, but only if
+    they complete the task's marks. Otherwise `Marked` says that the mark was refused."""
 
 
 @dataclass(slots=True)
@@ -53,17 +54,17 @@ class Invoke:
 
     task: TaskId
     inline: tuple[TaskId, ...]
-    """Its inputs that travel with the invocation; the others are to be fetched."""
+    """Inputs that travel with the invocation; the worker fetches the others."""
     many: bool = False
-    """Through the fan-out invoker, which is told the worker's name and no values."""
+    """Whether the fan-out invoker starts it, which is given names of workers and no values."""
 
 
 @dataclass(slots=True)
 class Announce:
-    """Tell the owner of a preloaded task that an output for it is saved; it isn't started."""
+    """Tell the owner of a preloaded task that an output for it is saved, without starting it."""
 
     task: TaskId
-    """Whose output it is."""
+    """The task whose output is saved."""
     owner: WorkerId
 
 
@@ -73,27 +74,27 @@ class HandIn:
 
     task: TaskId
     saved: bool
-    """Whether it is to be fetched; else it travels with the message."""
+    """Whether the client fetches it; otherwise it travels with the message."""
 
 
 @dataclass(slots=True)
 class Forget:
-    """Free the memory of outputs that this worker needs no more."""
+    """Drop outputs that this worker doesn't need any more."""
 
     outputs: tuple[TaskId, ...]
 
 
 @dataclass(slots=True)
 class SetTimer:
-    """Report `TimerFired` after so many seconds."""
+    """Report `TimerFired` with this timer after so many seconds."""
 
-    timer: str
+    timer: Timer
     seconds: float
 
 
 @dataclass(slots=True)
 class WarmUp:
-    """Have so many idle sandboxes ready; not answered."""
+    """Have this many idle sandboxes ready; not answered."""
 
     resources: Resources
     count: int = 1
@@ -101,32 +102,32 @@ class WarmUp:
 
 @dataclass(slots=True)
 class Park:
-    """Leave if no message waits (else `MailCame`); the next one starts the worker again."""
+    """Leave if no message is waiting, else `MailCame`. The next message restarts the worker."""
 
     executed: tuple[TaskId, ...]
-    """What the next start needs to be told."""
+    """Executed tasks and copies, for the next start."""
     again: bool = False
-    """Leave whatever waits, and be started again at once: the function's time is nearly over."""
+    """Leave even if messages wait, and restart at once: the time limit is near."""
 
 
 @dataclass(slots=True)
 class Abort:
-    """End the run: this task failed for good."""
+    """End the run: this task failed and isn't retried."""
 
     task: TaskId
 
 
 @dataclass(slots=True)
 class Leave:
-    """Leave with the marks just asked for, unless one is the last: nothing else is to be done.
+    """Leave with the marks of this event, unless one is the last: nothing else is left to do.
 
-    Each is answered by `Marked` all the same; `Finish` follows if none was the last.
+    `Marked` still answers each of them, and `Finish` follows if none was the last.
     """
 
 
 @dataclass(slots=True)
 class Finish:
-    """Leave: every task of this worker is executed and released, or the run is to end."""
+    """Leave: every task of this worker is executed and released, or the run ends early."""
 
 
 Effect = (

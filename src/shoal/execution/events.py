@@ -1,43 +1,44 @@
-"""What can happen to a worker: facts, in the past tense."""
+"""`Event`: what can happen to a worker, as its driver reports it to the machine."""
 
 from dataclasses import dataclass
 
+from shoal.execution.timers import Timer
 from shoal.types import TaskId, WorkerId
 
 
 @dataclass(slots=True)
 class Recovered:
-    """What a start of the worker that was lost had done, as far as the store knows."""
+    """What lost starts of the worker had done, as far as the store knows."""
 
     saved: frozenset[TaskId] = frozenset()
     """Outputs that can be fetched."""
     held: tuple[TaskId, ...] = ()
-    """Own outputs that had travelled with marks, and are in memory again."""
+    """Own outputs that had travelled with marks and are in memory again."""
     marked: frozenset[TaskId] = frozenset()
-    """Tasks that the worker has done its share for."""
+    """Tasks for which the worker has done its share."""
     handed_in: frozenset[TaskId] = frozenset()
     """Sinks whose outputs the client has."""
     started: frozenset[WorkerId] = frozenset()
-    """Flexible workers that were invoked."""
+    """Flexible workers that had been invoked."""
 
 
 @dataclass(slots=True)
 class Started:
-    """The worker began: for the first time, again after it parked, or after a start was lost."""
+    """The worker started: for the first time, after it had parked, or after a start was lost."""
 
     executed: tuple[TaskId, ...] = ()
-    """What was executed before it parked, copies too; what is still needed of it is saved."""
+    """Tasks and copies executed before it parked; outputs that are still needed are saved."""
     recovered: Recovered | None = None
-    """After a start was lost; then this alone counts."""
+    """What is left of lost starts; if given, `executed` is ignored."""
 
 
 @dataclass(slots=True)
 class Arrived:
-    """A task that others were waited for became ready; repeats are ignored."""
+    """A task that waited for other workers became ready; repeats are ignored."""
 
     task: TaskId
     held: tuple[TaskId, ...] = ()
-    """Its inputs that came with the message; the others are to be fetched."""
+    """Inputs that came with the message; the others can be fetched."""
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class Announced:
 
 @dataclass(slots=True)
 class Fetched:
-    """Saved outputs or constants are now in this worker's memory."""
+    """Saved outputs or constants are in memory now."""
 
     outputs: tuple[TaskId, ...]
 
@@ -69,53 +70,53 @@ class Failed:
 
     task: TaskId
     final: bool = False
-    """Another try would be no use."""
+    """Whether a retry is pointless."""
 
 
 @dataclass(slots=True)
 class Saved:
-    """An output can be fetched by others."""
+    """Others can fetch an output."""
 
     task: TaskId
 
 
 @dataclass(slots=True)
 class Unsaved:
-    """An output can't be pickled, so it stays in this worker's memory."""
+    """An output can't be pickled, so it stays in memory."""
 
     task: TaskId
 
 
 @dataclass(slots=True)
 class Marked:
-    """A mark of a task without an owner is set."""
+    """The store answered a mark of a task without an owner."""
 
     task: TaskId
     producer: TaskId
     """The upstream task whose mark it was."""
     claimed: bool
-    """It was the last: the task is this worker's, and nobody else's."""
+    """Whether it was the last mark, so that the task belongs to this worker alone."""
     held: tuple[TaskId, ...] = ()
-    """The task's inputs that came with the answer; the others are saved, or here."""
+    """Inputs of the task that came with the answer; the others are saved, or here."""
     refused: bool = False
-    """It was to be set only if it was the last, and isn't set."""
+    """Whether it isn't set, because it was to be set only as the last one."""
 
 
 @dataclass(slots=True)
 class TimerFired:
-    """The time of a `SetTimer` has come."""
+    """The time of a `SetTimer` is up."""
 
-    timer: str
+    timer: Timer
 
 
 @dataclass(slots=True)
 class MailCame:
-    """Parking was refused: a message had just come, and will be reported."""
+    """The store refused parking: a message had just come, and will be reported."""
 
 
 @dataclass(slots=True)
 class Stopped:
-    """The run is to end before it is done: what is in memory only is saved, for who resumes it."""
+    """The run ends early: outputs that are only in memory are saved, so that it can be resumed."""
 
 
 Event = (

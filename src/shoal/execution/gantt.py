@@ -1,10 +1,10 @@
-"""Gantt charts of a timeline: as text for a terminal, as a self-contained HTML page.
+"""Gantt charts of a timeline: as text for a terminal, or as a self-contained HTML page.
 
-1. Time runs to the right. A worker has a lane for each thing that it does at a time; fetches and
-   saves that run beside executions have lanes of their own.
-2. A task name has one letter or colour; starts, fetches and saves look alike for all tasks.
-3. What is narrower than a character or, among very many spans, a pixel isn't drawn by itself:
-   whatever took most of that time stands for the rest.
+1. Time runs to the right. A worker has as many lanes as it does things at a time. Fetches and saves
+   that run beside executions have lanes of their own.
+2. Each task name has one letter or colour. Starts, fetches and saves look alike for all tasks.
+3. Spans that are narrower than a character or, if there are very many, a pixel are merged: the one
+   that took most of the time stands for the rest.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from itertools import groupby
 from math import ceil, floor, log10
 from string import ascii_letters
 
+from shoal.execution.formatting import counted, nbytes_text, printable, seconds_text, time_unit
 from shoal.execution.timeline import RUNS, Span, Timeline
-from shoal.execution.wording import counted, nbytes_text, printable, seconds_text, time_unit
 from shoal.types import WorkerId
 
 _MOST_LANES = 40
-"""In a text."""
+"""The most lanes in a text."""
 _MOST_SPANS = 20_000
-"""That are drawn one by one in a page, however narrow."""
+"""The most spans that a page draws one by one, however narrow."""
 _PIXELS = 1600
-"""How wide a page is taken to be when narrow spans are merged."""
+"""The assumed width of a page when narrow spans are merged."""
 
 _UNSEEN = ("deliver", "leave", "miss")
 _KINDS = {"#start": "░", "#fetch": "▒", "#save": "▓", "#hit": "◇"}
-"""How other spans than executions look in a text; an execution's look is its task's name."""
+"""How spans other than executions look in a text; executions look like their task names."""
 _ANSI = (75, 215, 114, 204, 141, 80, 221, 176, 149, 209)
 _HUES = (212, 30, 140, 345, 262, 186, 48, 306, 82, 12)
 
@@ -42,7 +42,7 @@ class _Lane:
     worker: WorkerId
     spans: list[Span]
     moving: bool = False
-    """It has only fetches and saves, beside lanes of executions."""
+    """Whether it has only fetches and saves, beside lanes of executions."""
 
 
 def gantt_text(
@@ -51,7 +51,7 @@ def gantt_text(
     color: bool = False,
     order: Sequence[WorkerId] | None = None,
 ) -> str:
-    """The timeline as lines of text, a row per lane.
+    """The timeline as lines of text, one per lane.
 
     Args:
         timeline: What ran.
@@ -124,7 +124,7 @@ def gantt_html(timeline: Timeline, title: str) -> str:
 
 
 def _lanes(timeline: Timeline, *, merge_moves: bool) -> list[_Lane]:
-    """The lanes of every worker, in the order of their starts."""
+    """The lanes of all workers, in the order of their starts."""
     spans: dict[WorkerId, list[Span]] = {}
     for span in timeline.spans:
         if span.kind not in _UNSEEN:
@@ -144,7 +144,7 @@ def _lanes(timeline: Timeline, *, merge_moves: bool) -> list[_Lane]:
 
 
 def _stacked(spans: Sequence[Span]) -> list[list[Span]]:
-    """The spans in as few lanes as possible, each in the first that is free."""
+    """The spans in as few lanes as possible, each in the first free one."""
     lanes: list[list[Span]] = []
     free: list[int] = []
     busy: list[tuple[float, int]] = []
@@ -167,7 +167,7 @@ def _look(span: Span) -> str:
 
 
 def _names(timeline: Timeline) -> list[str]:
-    """Of the executed tasks, in the order of their appearance."""
+    """The names of executed tasks, in the order of their appearance."""
     return list(dict.fromkeys(_look(span) for span in timeline.of_kind("execute")))
 
 
@@ -198,7 +198,7 @@ def _summary(timeline: Timeline, lanes: list[_Lane]) -> str:
 
 
 def _ticks(begin: float, end: float, most: int) -> Iterator[tuple[float, str]]:
-    """Round times to write on an axis."""
+    """Round times for the labels of an axis."""
     least = (end - begin) / max(most, 1)
     power = 10.0 ** floor(log10(least))
     step = next(power * f for f in (1, 2, 5, 10) if power * f >= least * (1 - 1e-9))
@@ -235,7 +235,7 @@ def _cells(spans: list[Span], extent: tuple[float, float], columns: int) -> list
 
 
 def _glyphs(timeline: Timeline, color: bool) -> dict[str, str]:
-    """What stands for each look; with its ANSI code, if wanted."""
+    """The character of each look, with its ANSI code if wanted."""
     glyphs: dict[str, str] = {}
     for number, name in enumerate(_names(timeline)):
         if color:
@@ -266,7 +266,7 @@ def _legend(glyphs: dict[str, str], width: int) -> list[str]:
 
 
 def _bars(lane: _Lane, pixel: float) -> Iterator[list[Span]]:
-    """The spans that each rectangle of a lane stands for: one, or all within a pixel."""
+    """The spans that each rectangle of a lane represents: one, or all within a pixel."""
     together: list[Span] = []
     for span in lane.spans:
         if together and span.end - together[0].start >= pixel:

@@ -1,52 +1,50 @@
-"""`WorkerMachine`: what one worker does next. No I/O, no clock, no randomness, no logging.
+"""`WorkerMachine`: decides what one worker does next. No I/O, no clock, no randomness, no logging.
 
-1. Everything that decides what a worker does next is here. Two drivers feed it: the runtime with
-   real time, the simulator with virtual time.
-2. Each Fetch, Execute and Save is answered by exactly one event; a repeated Arrived or Announced is
-   a no-op.
-3. A task waits until its upstream tasks here are executed and, if it has others elsewhere, until
-   it has arrived; then its missing inputs are fetched; then it waits for a free slot.
-4. An output is released when it is executed and, if it is too large to travel with a mark, saved.
-   Once this worker's last output for a task elsewhere is released, that task is marked, once.
-5. Ready tasks go by the plan's ranks. If it has none, tasks that others wait for go first, then in
-   the workflow's order, which finishes what was begun and frees memory early.
-6. A saved output for a preloaded task is announced to the task's owner, who fetches it beside its
-   executions.
+1. Every decision about what a worker does next is made here. Two drivers feed the machine: the
+   runtime with real time, the simulator with virtual time.
+2. Each Fetch, Execute and Save is answered by exactly one event. A repeated Arrived or Announced
+   does nothing.
+3. A task waits until its upstream tasks here are executed and, if it has others elsewhere, until it
+   has arrived. Then its missing inputs are fetched, and then it waits for a free slot.
+4. An output is released once it is executed and, if it is too large to travel with a mark, saved.
+   When this worker's last output for a task elsewhere is released, the task is marked, once.
+5. Ready tasks run in the order of the plan's ranks. Without ranks, tasks that others wait for run
+   first, then the rest in the workflow's order, which finishes what was begun and frees memory
+   early.
+6. A saved output for a preloaded task is announced to the task's owner, which fetches it while it
+   executes other tasks.
 7. A task that begins for the first time warms up sandboxes for others (see `prewarming`).
-8. A free slot with nothing ready may run a copy of another worker's task (see `copies`). When this
-   worker thereby holds all that the other owes to an own task, it marks it in the other's name. A
-   copy's failure is ignored, and whichever of two outputs is the later is dropped.
-9. A worker that was lost begins again with what the store has of it. It repeats what somebody still
-   wants and nobody has (see `duties`), marks what was saved and not marked, and hands in what
-   wasn't handed in.
-10. When its time is nearly over, a worker begins no more tasks, saves what is still needed once the
-   running ones are done, and is started anew.
-11. An output that can't be pickled keeps its worker from parking for as long as it is needed. A
-   worker that has to leave all the same ends the run.
+8. A free slot with nothing ready may run a copy of another worker's task (see `copies`). If this
+   worker then holds everything that the other owes to a task here, it marks that task in the other
+   worker's name. A failed copy is ignored, and the later of two equal outputs is dropped.
+9. A worker that was lost starts again with what the store has of it. It repeats what somebody still
+   needs and nobody has (see `obligations`), marks what was saved but not marked, and hands in what
+   was not handed in.
+10. When its time limit is near, a worker begins no more tasks. Once the running ones have ended, it
+   saves what is still needed and is started again.
+11. A worker doesn't park while it needs an output that can't be pickled. If it has to leave all the
+   same, it ends the run.
 12. An event that doesn't fit the state raises ProtocolViolation with the task's story.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from enum import Enum
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, assert_never
 
-from shoal.errors import ProtocolViolation
+from shoal.execution.base import Machine
 from shoal.execution.copies import Copies
-from shoal.execution.duties import Duties, repeated, still_wanted
 from shoal.execution.effects import (
     Abort,
     Announce,
     Effect,
     Execute,
-    Fetch,
     Finish,
-    Forget,
     HandIn,
     Mark,
     Park,
-    Save,
     SetTimer,
 )
 from shoal.execution.events import (
@@ -64,190 +62,156 @@ from shoal.execution.events import (
     TimerFired,
     Unsaved,
 )
-from shoal.execution.plan import Part
-from shoal.execution.prewarming import TIMER as PREWARM
+from shoal.execution.memory import INLINE_NBYTES, Memory
+from shoal.execution.obligations import Obligations, repeated, still_wanted
+from shoal.execution.plan import PlannedPart
 from shoal.execution.prewarming import Prewarming
-from shoal.execution.retries import TIMER as RETRY
-from shoal.execution.retries import Retries
-from shoal.execution.story import new_log, story_of, violation
+from shoal.execution.timers import (
+    CopyTimer,
+    HoldTimer,
+    LimitTimer,
+    ParkTimer,
+    RetryTimer,
+    WarmUpTimer,
+)
 from shoal.types import TaskId
 
-INLINE_NBYTES = 8 * 1024
-"""Outputs up to this size travel inside the messages that need them."""
 
-IN_TIME = 0.7
-"""Of the time that a function may take, after which a worker begins nothing more."""
+class Rest(Enum):
+    """What a worker does when it has no task to run."""
+
+    NONE = "it has something to do, or will be told what to do with its idle time"
+    WAITING = "the driver knows that it is idle: a timer is set, or it has asked to park"
+    PARKING = "it saves what it holds, and then parks"
+    LEAVING = "it has asked to leave and to be started again"
 
 
-class WorkerMachine:
-    """The state of one worker."""
+class WorkerMachine(Machine):
+    """The state of one start of a worker that has tasks of its own."""
 
-    def __init__(self, part: Part, duties: Duties | None = None) -> None:
-        """Begin with nothing done; `duties` are those of the part, if they are known already."""
-        self.part = part
-        self.finished = False
-        """Nothing more will be asked of the driver."""
-        self._slots = part.resources.slots
-        self._take_on(duties or Duties.of(part))
-        self._held: set[TaskId] = set()
-        """Outputs and constants in memory."""
-        self._saved: set[TaskId] = set()
-        """Outputs that others are told to fetch."""
-        self._spare: set[TaskId] = set()
-        """Outputs that were saved only so that a start to come finds them."""
-        self._unsaved: set[TaskId] = set()
-        """Outputs that can't be pickled."""
-        self._stored: set[TaskId] = set()
-        """Outputs of others that were fetched."""
-        self._saving: set[TaskId] = set()
-        self._withheld: set[TaskId] = set()
-        """Outputs that are released once they are saved."""
-        self._fetching: dict[TaskId, list[TaskId]] = {}
-        """Outputs being fetched, and the tasks that wait for them; none if it was announced."""
-        self._missing: dict[TaskId, int] = {}
-        """How many inputs of a task are being fetched."""
-        self._ready: list[int] = []
-        """A heap of ranks."""
-        self._running: set[TaskId] = set()
+    part: PlannedPart
+
+    def __init__(self, part: PlannedPart, obligations: Obligations | None = None) -> None:
+        """Start with nothing done; `obligations` are those of the part, if known already."""
+        obligations = obligations or Obligations.of(part)
+        super().__init__(part, Memory(obligations.uses))
+        self._obligations = obligations
+        """What the part asks for, before anything is done; never changed, only replaced."""
+        self._lacks = dict(obligations.lacks)
+        """What each own task still waits for: own upstream tasks that aren't executed, plus one if
+        it is shared and hasn't arrived. Never negative; 0 for tasks that gather, are ready or run,
+        and for executed ones unless an earlier start executed them."""
+        self._owes = dict(obligations.owes)
+        """How many outputs each shared task still awaits from this worker. It is marked when that
+        becomes 0, so once."""
         self._executed: set[TaskId] = set()
+        """Own tasks that this start or an earlier one has executed."""
         self._arrived: set[TaskId] = set()
-        self._retries = Retries(part.retries)
-        self._prewarming = Prewarming(part)
+        """Shared own tasks that all other workers have done their share for."""
+        self._ready: list[int] = []
+        """A heap of the ranks of tasks and copies that wait for a slot; all their inputs are in
+        memory. Empty between events, unless all slots are taken or the time limit is near."""
         self._copies = Copies(part)
-        self._idle_since = 0
-        """Counts the times that the worker had nothing to do, to tell an old timer from a new."""
-        self._waiting = False
-        """The driver was told that there is nothing to do: by a timer or by Park."""
-        self._parking = False
-        """About to park, once what is in memory is saved."""
+        """The tasks of other workers that may run here."""
+        self._prewarming = Prewarming(part)
+        """The sandboxes that are still to be warmed up."""
+        self._rest = Rest.NONE
+        """Anything else than NONE only while nothing runs, is ready or pauses."""
+        self._idle_spell = 0
+        """The number of idle spells so far, which tells the timer of an earlier one."""
         self._late = False
-        """Its time is nearly over."""
-        self._leaving = False
-        """It has asked to leave, to begin anew."""
+        """The time limit is near."""
         self._worked = False
-        """This start has executed a task: however late, it doesn't leave before."""
-        self._log = new_log()
+        """This start has executed a task. It doesn't leave before, however late it is, or nothing
+        would ever get done."""
 
-    def _take_on(self, duties: Duties) -> None:
-        self._order, self._rank, self._inputs = duties.order, duties.rank, duties.inputs
-        self._takers, self._joins, self._given = duties.takers, duties.joins, duties.given
-        self._lacks = dict(duties.lacks)
-        """Own upstream tasks not yet executed, plus one if the task hasn't arrived."""
-        self._uses = dict(duties.uses)
-        """Own tasks, copies, marks, hand-ins and saves that still need an output in memory."""
-        self._owes = dict(duties.owes)
-        """Own outputs that a shared task still waits for."""
-
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take note of what happened; the effects are to be carried out in order."""
-        effects: list[Effect] = []
-        self._log.append((now, event, effects))
-        if self.finished:
-            return effects
+    def _react(self, event: Event, effects: list[Effect], now: float) -> None:
         _HANDLERS[type(event)](self, event, effects)
+        self._memory.forget(effects)
         if not self.finished:
             self._go_on(effects, now)
-        return effects
-
-    def story(self, task: TaskId) -> list[str]:
-        """What happened to a task here, a line for each event and effect that names it."""
-        return story_of(task, self._log)
-
-    def _violation(self, task: TaskId, what: str) -> ProtocolViolation:
-        return violation(self.part.worker, task, what, self._log)
 
     def _on_started(self, event: Started, effects: list[Effect]) -> None:
-        if self.part.limit is not None:
-            effects.append(SetTimer("limit", self.part.limit * IN_TIME))
+        self._set_limit(effects)
         if event.recovered is not None:
             self._recover(event.recovered, effects)
         for task in event.executed if event.recovered is None else ():
             if task in self.part.copies:
                 self._copies.vouched[task] = None
-                self._spare.add(task)
-                self._drop_copies((task,), effects)
+                self._copies.safe.add(task)
+                self._drop_copies((task,))
             else:
-                self._saved.add(task)
-                self._skip(task, effects)
+                self._skip(task)
         for task in self.part.tasks:
             if not self._lacks[task] and task not in self._executed:
                 self._gather(task, effects)
 
-    def _skip(self, task: TaskId, effects: list[Effect]) -> None:
-        """A task was executed by an earlier start, and released."""
+    def _skip(self, task: TaskId) -> None:
+        """An earlier start has executed a task and released its output."""
+        obligations, memory, feeds = self._obligations, self._memory, self.part.feeds.get(task, ())
         self._executed.add(task)
-        self._drop_copies(self._copies.taken.get(task, ()), effects)
-        for source in self._inputs[task]:
-            self._uses[source] -= 1
-        for taker in self._takers.get(task, ()):
+        self._drop_copies(self._copies.taken.get(task, ()))
+        for source in obligations.inputs[task]:
+            memory.used(source)
+        for taker in obligations.takers.get(task, ()):
             self._lacks[taker] -= 1
-        feeds = self.part.feeds.get(task, ())
-        for target in (*feeds, *self._joins.get(task, ())):
+        for target in (*feeds, *obligations.joins.get(task, ())):
             self._owes[target] -= 1
-        if feeds or task in self.part.sinks:
-            self._uses[task] -= len(feeds) + (task in self.part.sinks)
+        outside = len(feeds) + (task in self.part.sinks)
+        if outside:
+            memory.used(task, outside)
 
     def _recover(self, found: Recovered, effects: list[Effect]) -> None:
-        """Skip what nobody wants or the store has, and make up for what nobody was told of."""
+        """Skip what nobody wants or the store has, and catch up on what nobody was told."""
         self.part = part = still_wanted(self.part, found)
-        self._take_on(Duties.of(part))
-        again = repeated(part, self._takers, found)
+        self._obligations = obligations = Obligations.of(part)
+        self._lacks, self._owes = dict(obligations.lacks), dict(obligations.owes)
+        self._memory = memory = Memory(obligations.uses)
+        again = repeated(part, obligations.takers, found)
         for task in part.tasks:
             if task not in again:
-                if task in found.saved:
-                    self._saved.add(task)
-                self._skip(task, effects)
-        self._takers = {
-            task: [taker for taker in takers if taker in again]
-            for task, takers in self._takers.items()
-        }
+                self._skip(task)
+        self._obligations = obligations.without_takers(self._executed)
+        for output in found.held:
+            if output not in found.saved:
+                owing = [target for target in part.feeds.get(output, ()) if self._owes[target]]
+                for _ in owing:
+                    memory.use(output)
+        memory.receive(found.held, found.saved)
         for task in part.tasks:
             if task in part.sinks and task not in again:
-                effects.append(HandIn(task, task in self._saved))
+                effects.append(HandIn(task, saved=not memory.small(task)))
         for target, owed in self._owes.items():
             mine = part.worker in part.shared[target]
             if mine and not owed and target not in found.marked | self._executed:
                 self._mark(target, effects)
-        for output in set(found.held) - found.saved - again:
-            owing = [target for target in part.feeds.get(output, ()) if self._owes[target]]
-            self._uses[output] = self._uses.get(output, 0) + len(owing)
-        needed = {output for output in found.held if self._uses.get(output)}
-        self._held |= needed - again
-        unneeded = tuple([output for output in found.held if output not in needed])
-        if unneeded:
-            effects.append(Forget(unneeded))
 
     def _on_arrived(self, event: Arrived, effects: list[Effect]) -> None:
         task = event.task
         if task not in self._lacks:
-            raise self._violation(task, "arrived here, but belongs elsewhere")
+            raise self._violation(task, "arrived here, but another worker runs it")
         if task not in self.part.shared:
-            raise self._violation(task, "arrived, but waits for nobody elsewhere")
-        if task in self._arrived or task in self._executed:
-            unneeded = tuple([output for output in event.held if not self._uses.get(output)])
-            if unneeded:
-                effects.append(Forget(unneeded))
-            self._held.update([output for output in event.held if output not in unneeded])
-            return
-        self._arrived.add(task)
-        self._parking = False
-        self._held.update(event.held)
-        self._drop_copies(self._copies.taken.get(task, ()), effects)
-        self._satisfy(task, effects)
+            raise self._violation(task, "arrived, but waits for no other worker")
+        self._memory.receive(event.held, self._copies.safe)
+        if task not in self._arrived and task not in self._executed:
+            self._arrived.add(task)
+            self._end_rest(Rest.PARKING)
+            self._drop_copies(self._copies.taken.get(task, ()))
+            self._satisfy(task, effects)
 
     def _on_announced(self, event: Announced, effects: list[Effect]) -> None:
-        here = self._held | self._fetching.keys()
+        here = self._memory.held | self._memory.fetching.keys()
         wanted = [o for o in event.outputs if o not in here and self._awaited(o)]
         if wanted:
-            self._parking = False
-            self._drop_copies(wanted, effects)
-            self._fetching.update({output: [] for output in wanted})
-            effects.append(Fetch(tuple(wanted)))
+            self._end_rest(Rest.PARKING)
+            self._drop_copies(wanted)
+            self._memory.fetch(wanted, effects)
 
     def _awaited(self, output: TaskId) -> bool:
         """Whether an own task, and not only a copy, will take an output of another worker."""
+        inputs = self._obligations.inputs
         copies = [*self._copies.open, *self._copies.begun]
-        return self._uses.get(output, 0) > sum([output in self._inputs[task] for task in copies])
+        return self._memory.uses.get(output, 0) > sum([output in inputs[task] for task in copies])
 
     def _satisfy(self, task: TaskId, effects: list[Effect]) -> None:
         self._lacks[task] -= 1
@@ -255,174 +219,107 @@ class WorkerMachine:
             self._gather(task, effects)
 
     def _gather(self, task: TaskId, effects: list[Effect]) -> None:
-        """Fetch what a task lacks of its inputs; it is ready when all are in memory."""
-        if self._held.issuperset(self._inputs[task]):
-            heappush(self._ready, self._rank[task])
-            return
-        missing = [source for source in self._inputs[task] if source not in self._held]
-        self._missing[task] = len(missing)
-        wanted = tuple([source for source in missing if source not in self._fetching])
-        for source in missing:
-            self._fetching.setdefault(source, []).append(task)
-        if wanted:
-            effects.append(Fetch(wanted))
+        """Fetch the inputs that a task lacks; it is ready when all are in memory."""
+        obligations = self._obligations
+        if self._memory.gather(task, obligations.inputs[task], effects):
+            heappush(self._ready, obligations.rank[task])
+
+    def _make_ready(self, tasks: Iterable[TaskId]) -> None:
+        for task in tasks:
+            heappush(self._ready, self._obligations.rank[task])
 
     def _on_fetched(self, event: Fetched, effects: list[Effect]) -> None:
-        unneeded: list[TaskId] = []
         for output in event.outputs:
-            if output not in self._fetching:
-                raise self._violation(output, "fetched, but nobody had asked for it")
-            if self._uses[output]:
-                self._hold(output)
-                self._stored.add(output)
-            else:
-                unneeded.append(output)
-            del self._fetching[output]
-        if unneeded:
-            effects.append(Forget(tuple(unneeded)))
-
-    def _hold(self, output: TaskId) -> None:
-        """An output is in memory, whether fetched or copied: go on with those that wait for it."""
-        self._held.add(output)
-        for task in self._fetching.get(output, ()):
-            self._missing[task] -= 1
-            if not self._missing[task]:
-                del self._missing[task]
-                heappush(self._ready, self._rank[task])
+            if output not in self._memory.fetching:
+                raise self._violation(output, "fetched, but not asked for")
+            self._make_ready(self._memory.fetched(output))
 
     def _on_executed(self, event: Executed, effects: list[Effect]) -> None:
         task = event.task
-        if task not in self._running:
-            raise self._violation(task, "executed, but not running")
-        self._running.remove(task)
+        self._stopped_running(task, "executed")
         if task in self._copies.begun:
             self._on_copied(task, event.nbytes, effects)
             return
         self._executed.add(task)
         self._worked = True
-        self._held.add(task)
-        forgotten: list[TaskId] = []
-        for source in self._inputs[task]:
-            self._used(source, 1, forgotten)
-        for taker in self._takers.get(task, ()):
+        obligations, memory = self._obligations, self._memory
+        for source in obligations.inputs[task]:
+            memory.used(source)
+        memory.add(task, event.nbytes)
+        for taker in obligations.takers.get(task, ()):
             self._satisfy(taker, effects)
         if task in self.part.feeds or task in self.part.sinks:
             if event.nbytes > INLINE_NBYTES:
-                self._saving.add(task)
-                self._withheld.add(task)
-                effects.append(Save(task))
+                memory.save(task, task, effects)
             else:
-                self._release(task, effects, forgotten)
-        elif task not in self._uses:
-            self._held.discard(task)
-            forgotten.append(task)
-        for target in self._joins.get(task, ()):
-            self._pay(target, effects, forgotten)
-        if forgotten:
-            effects.append(Forget(tuple(forgotten)))
+                self._release(task, effects)
+        for target in obligations.joins.get(task, ()):
+            self._pay(target, effects)
 
     def _on_copied(self, task: TaskId, nbytes: int, effects: list[Effect]) -> None:
-        """A copy returned; its output may have come meanwhile, and even have been used up."""
-        forgotten = self._end_copy(task)
-        if self._uses[task]:
-            self._hold(task)
-            if task in self._fetching:
-                self._fetching[task] = []
-            copy = self.part.copies[task]
-            if nbytes > INLINE_NBYTES and not self._arrived.issuperset(copy.targets):
-                self._saving.add(task)
-                self._spare.add(task)  # by the time that the mark behind it is set
-                self._uses[task] += 1
-                effects.append(Save(task))
-            there = self._spare | self._stored
-            effects += self._copies.marks(self.part, copy, self._held, self._arrived, there)
-        else:
-            forgotten.append(task)
-        if forgotten:
-            effects.append(Forget(tuple(forgotten)))
+        """A copy returned. Its output may have come in the meantime, and even have been used up."""
+        memory, copies = self._memory, self._copies
+        self._end_copy(task)
+        self._make_ready(memory.made(task, nbytes))
+        if task not in memory.uses:
+            return
+        copy = self.part.copies[task]
+        if nbytes > INLINE_NBYTES and not self._arrived.issuperset(copy.targets):
+            memory.save(task, None, effects)
+            memory.saved.add(task)  # it is, before the mark that follows is set
+        effects += copies.marks(self.part, copy, memory, self._arrived)
 
-    def _end_copy(self, task: TaskId) -> list[TaskId]:
-        """A begun copy is over, well or not; what was in memory only for it is forgotten."""
+    def _end_copy(self, task: TaskId) -> None:
+        """A copy has returned or failed."""
         self._copies.begun.remove(task)
-        forgotten: list[TaskId] = []
-        for source in self._inputs[task]:
-            self._used(source, 1, forgotten)
-        return forgotten
+        for source in self._obligations.inputs[task]:
+            self._memory.used(source)
 
-    def _drop_copies(self, tasks: Iterable[TaskId], effects: list[Effect]) -> None:
-        """Don't begin copies whose outputs come, nor go on with those that don't run yet."""
+    def _drop_copies(self, tasks: Iterable[TaskId]) -> None:
+        """Don't begin copies whose outputs come, and drop those that don't run yet."""
         copies = self._copies
-        forgotten: list[TaskId] = []
         for task in tasks:
             if task in copies.open:
                 copies.close(task)
             elif task in copies.begun and task not in self._running:
                 copies.begun.remove(task)
-                self._take_out(task)
+                if not self._memory.stop_gathering(task):
+                    self._ready.remove(self._obligations.rank[task])
+                    heapify(self._ready)
             else:
                 continue
-            for source in self._inputs[task]:
-                self._uses[source] -= 1
-                if not self._uses[source] and source in self._held:
-                    self._held.remove(source)
-                    forgotten.append(source)
-        if forgotten:
-            effects.append(Forget(tuple(forgotten)))
-
-    def _take_out(self, task: TaskId) -> None:
-        """A copy neither gathers inputs nor waits for a slot any more."""
-        if self._missing.pop(task, None):
-            for waiting in self._fetching.values():
-                if task in waiting:
-                    waiting.remove(task)
-        else:
-            self._ready.remove(self._rank[task])
-            heapify(self._ready)
+            for source in self._obligations.inputs[task]:
+                self._memory.used(source)
 
     def _on_saved(self, event: Saved, effects: list[Effect]) -> None:
-        task = event.task
-        if task not in self._saving:
-            raise self._violation(task, "saved, but nobody had asked for it")
-        self._saving.remove(task)
-        forgotten: list[TaskId] = []
-        if task in self._withheld:
-            self._withheld.remove(task)
-            self._saved.add(task)
-            self._release(task, effects, forgotten)
-        else:
-            self._spare.add(task)
-            self._used(task, 1, forgotten)
-        if forgotten:
-            effects.append(Forget(tuple(forgotten)))
+        if event.task not in self._memory.saving:
+            raise self._violation(event.task, "saved, but not asked for")
+        for output in self._memory.finish_saving(event.task):
+            self._release(output, effects)
 
     def _on_unsaved(self, event: Unsaved, effects: list[Effect]) -> None:
-        self._saving.remove(event.task)
-        self._unsaved.add(event.task)
-        self._parking = False
-        forgotten: list[TaskId] = []
-        self._used(event.task, 1, forgotten)
-        if forgotten:
-            effects.append(Forget(tuple(forgotten)))
-        elif self._late:
+        self._memory.give_up_saving(event.task)
+        self._end_rest(Rest.PARKING)
+        if self._late and event.task in self._memory.uses:
             self.finished = True
             effects.append(Abort(event.task))
 
-    def _release(self, task: TaskId, effects: list[Effect], forgotten: list[TaskId]) -> None:
-        """Others may have the output now."""
-        saved = task in self._saved
+    def _release(self, task: TaskId, effects: list[Effect]) -> None:
+        """Others may have the output now: it is small, or it has been saved."""
+        saved = not self._memory.small(task)
         feeds = self.part.feeds.get(task, ())
         if saved and feeds:
-            self._used(task, len(feeds), forgotten)
+            self._memory.used(task, len(feeds))
             if self.part.preloaded:
                 self._announce(task, effects)
         if task in self.part.sinks:
             effects.append(HandIn(task, saved))
-            self._used(task, 1, forgotten)
+            self._memory.used(task)
         for target in feeds:
-            self._pay(target, effects, forgotten)
+            self._pay(target, effects)
 
     def _announce(self, output: TaskId, effects: list[Effect]) -> None:
-        """Tell each owner of a preloaded task, unless it is told at once that the task is ready."""
+        """Announce an output to owners of preloaded tasks, unless the next mark says it all."""
         part = self.part
         owners = [
             part.owners[target]
@@ -432,120 +329,105 @@ class WorkerMachine:
         ]
         effects.extend([Announce(output, owner) for owner in dict.fromkeys(owners)])
 
-    def _pay(self, target: TaskId, effects: list[Effect], forgotten: list[TaskId]) -> None:
-        """One more output for a shared task is released: after the last one, mark it."""
+    def _pay(self, target: TaskId, effects: list[Effect]) -> None:
+        """Release one more output for a shared task; mark the task after the last one."""
         self._owes[target] -= 1
         if not self._owes[target]:
             for output in self._mark(target, effects):
-                self._used(output, 1, forgotten)
+                self._memory.used(output)
 
     def _mark(self, target: TaskId, effects: list[Effect]) -> tuple[TaskId, ...]:
-        """Mark a task; the outputs that travel along."""
-        part, given = self.part, self._given.get(target, ())
-        inline = tuple([output for output in given if output not in self._saved])
-        saved = tuple([output for output in given if output in self._saved])
+        """Mark a task; returns the outputs that travel with the mark."""
+        part, small = self.part, self._memory.small
+        given = self._obligations.given.get(target, ())
+        inline = tuple([output for output in given if small(output)])
+        saved = tuple([output for output in given if not small(output)])
         effects.append(Mark(target, part.owners[target], part.shared[target], inline, saved))
         return inline
 
-    def _used(self, output: TaskId, times: int, forgotten: list[TaskId]) -> None:
-        self._uses[output] -= times
-        if not self._uses[output]:
-            self._held.discard(output)
-            forgotten.append(output)
-
     def _on_failed(self, event: Failed, effects: list[Effect]) -> None:
-        task = event.task
-        if task not in self._running:
-            raise self._violation(task, "failed, but not running")
-        self._running.remove(task)
-        if task in self._copies.begun:
-            forgotten = self._end_copy(task)
-            if forgotten:
-                effects.append(Forget(tuple(forgotten)))
-            return
-        pause = self._retries.failed(task, final=event.final)
-        if pause is not None:
-            effects.append(pause)
-            return
-        self.finished = True
-        self._save_all(self.part.tasks, effects)
-        effects.append(Abort(task))
+        self._stopped_running(event.task, "failed")
+        if event.task in self._copies.begun:
+            self._end_copy(event.task)
+        else:
+            self._retry_or_abort(event, effects)
 
     def _on_timer(self, event: TimerFired, effects: list[Effect]) -> None:
-        kind, _, name = event.timer.partition(" ")
-        task = TaskId(name)
-        if kind == RETRY:
-            if self._retries.resumed(task):
-                heappush(self._ready, self._rank[task])
-        elif kind == PREWARM:
-            self._prewarming.fire(name, effects)
-        elif kind == "copy":
-            self._copies.grow_late(task)
-        elif kind == "limit":
-            self._late = True
-            self._drop_copies(tuple(self._copies.open), effects)
-        elif kind == "linger" and name == str(self._idle_since) and self._idle:
-            self._waiting = False
-            if not self._copies.scheduled:
-                self._prepare_to_park(effects)
+        match event.timer:
+            case RetryTimer(task):
+                if self._retries.resumed(task):
+                    self._make_ready((task,))
+            case WarmUpTimer(number):
+                self._prewarming.fire(number, effects)
+            case CopyTimer(task):
+                self._copies.grow_late(task)
+            case LimitTimer():
+                self._late = True
+                self._drop_copies(tuple(self._copies.open))
+            case ParkTimer(spell):
+                if spell == self._idle_spell and self._idle and self._rest is Rest.WAITING:
+                    self._prepare_to_park(effects)
+            case HoldTimer(output):
+                raise self._violation(output, "its timer fired, but only flexible workers hold it")
+            case _:
+                assert_never(event.timer)
 
     def _prepare_to_park(self, effects: list[Effect]) -> None:
-        self._parking = True
-        self._drop_copies(tuple(self._copies.open), effects)
-        self._save_all((*self.part.tasks, *self._copies.vouched), effects)
+        self._rest = Rest.NONE
+        if not self._copies.scheduled:
+            self._rest = Rest.PARKING
+            self._drop_copies(tuple(self._copies.open))
+            self._save_progress(effects)
 
-    def _save_all(self, outputs: Iterable[TaskId], effects: list[Effect]) -> None:
-        """Save those outputs that are in memory only."""
-        there = self._saved | self._spare | self._saving | self._unsaved
-        for output in outputs:
-            if output in self._held and output not in there:
-                self._saving.add(output)
-                self._uses[output] += 1
-                effects.append(Save(output))
+    def _save_progress(self, effects: list[Effect]) -> None:
+        """Save what the next start may need and nobody else has."""
+        self._memory.save_all((*self.part.tasks, *self._copies.vouched), effects)
+
+    def _end_rest(self, rest: Rest) -> None:
+        if self._rest is rest:
+            self._rest = Rest.NONE
 
     def _on_stopped(self, event: Stopped, effects: list[Effect]) -> None:
-        self.finished = True
-        self._save_all(self.part.tasks, effects)
-        effects.append(Finish())
+        self._end(effects, Finish())
 
     def _on_mail_came(self, event: MailCame, effects: list[Effect]) -> None:
-        self._waiting = False
+        self._end_rest(Rest.WAITING)
 
     @property
     def _idle(self) -> bool:
-        moving = self._fetching or self._saving
+        moving = self._memory.fetching or self._memory.saving
         return not (self._running or self._ready or moving or self._retries.pausing)
 
     def _go_on(self, effects: list[Effect], now: float) -> None:
-        """Fill free slots; then finish, park or linger if nothing is left to do."""
+        """Fill free slots. With nothing left to do, finish, park or linger."""
         ready, running = self._ready, self._running
-        if self._late and self._worked and len(self._executed) < len(self.part.tasks):
+        if self._late and self._worked and len(self._executed) < len(self.part.upstream):
             self._hand_over(effects)
             return
         while ready and len(running) < self._slots:
-            task = self._order[heappop(ready)]
+            task = self._obligations.order[heappop(ready)]
             running.add(task)
             effects.append(Execute(task))
             self._prewarming.begin(task, effects)
         if self._copies.open and not ready and self._begin_copies(effects, now):
             self._go_on(effects, now)
         elif running or not self._idle:
-            self._waiting = False
-        elif len(self._executed) == len(self.part.tasks):
+            self._end_rest(Rest.WAITING)
+        elif len(self._executed) == len(self.part.upstream):
             self.finished = True
             self._prewarming.leave(effects)
             effects.append(Finish())
-        elif not self._waiting and not self._copies.scheduled:
-            self._waiting = True
+        elif self._rest is not Rest.WAITING and not self._copies.scheduled:
             self._wait(effects)
 
     def _hand_over(self, effects: list[Effect]) -> None:
-        """Once nothing runs or moves, save what is still needed, then leave to begin anew."""
-        if self._running or self._fetching or self._saving or self._leaving:
+        """Once nothing runs or moves, save what is still needed, then leave to start again."""
+        memory = self._memory
+        if self._running or memory.fetching or memory.saving or self._rest is Rest.LEAVING:
             return
-        self._save_all((*self.part.tasks, *self._copies.vouched), effects)
-        if not self._saving:
-            self._leaving = True
+        self._save_progress(effects)
+        if not memory.saving:
+            self._rest = Rest.LEAVING
             effects.append(Park(self._known_done, again=True))
 
     @property
@@ -554,12 +436,12 @@ class WorkerMachine:
         return tuple([task for task in (*self.part.tasks, *self.part.copies) if task in done])
 
     def _begin_copies(self, effects: list[Effect], now: float) -> bool:
-        """Begin copies in free slots, or see to it that they are in time; whether one is ready."""
+        """Begin copies in free slots, or set timers for them; whether one is ready."""
         copies = self._copies
         for task, copy in list(copies.open.items()):
             if len(self._running | copies.begun) >= self._slots:
                 break
-            if not self._held.issuperset(copy.upstream):
+            if not self._memory.held.issuperset(copy.upstream):
                 continue
             wait = copies.wait(task, now)
             if not wait:
@@ -567,17 +449,19 @@ class WorkerMachine:
                 self._gather(task, effects)
             elif task not in copies.scheduled:
                 copies.scheduled.add(task)
-                effects.append(SetTimer(f"copy {task}", wait))
+                effects.append(SetTimer(CopyTimer(task), wait))
         return bool(self._ready)
 
     def _wait(self, effects: list[Effect]) -> None:
-        if self._parking:
-            self._parking = False
+        """Park if that has been prepared, else have a timer tell when to."""
+        memory, linger = self._memory, self.part.linger
+        if self._rest is Rest.PARKING:
             self._prewarming.leave(effects)
             effects.append(Park(self._known_done))
-        elif self.part.linger is not None and self._held.isdisjoint(self._unsaved):
-            self._idle_since += 1
-            effects.append(SetTimer(f"linger {self._idle_since}", self.part.linger))
+        elif linger is not None and memory.held.isdisjoint(memory.unpicklable):
+            self._idle_spell += 1
+            effects.append(SetTimer(ParkTimer(self._idle_spell), linger))
+        self._rest = Rest.WAITING
 
 
 _HANDLERS: dict[type, Callable[[WorkerMachine, Any, list[Effect]], None]] = {
@@ -593,4 +477,4 @@ _HANDLERS: dict[type, Callable[[WorkerMachine, Any, list[Effect]], None]] = {
     MailCame: WorkerMachine._on_mail_came,
     Stopped: WorkerMachine._on_stopped,
 }
-"""Not of bound methods: a machine that holds none is freed as soon as nobody holds it."""
+"""Plain functions: bound methods would make a cycle, and keep machines until a collection."""

@@ -1,13 +1,13 @@
 """`Plan`: which worker runs which task, and with what; `Part`: what one worker needs of it.
 
-A plan is data only. A part is all that travels to a worker: its own tasks, and of its neighbours
-just enough to mark what they wait for. In a flexible plan no task has a worker: there is one part
-with all tasks, the same for all workers, each of which is named after the task it begins with.
+A plan is data only. A `PlannedPart` is all that a worker needs: its own tasks, and just enough of
+its neighbours to mark what they wait for. A flexible plan assigns no task to a worker: all its
+workers get the same `FlexiblePart`, which has every task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, KeysView, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,119 +24,170 @@ DUPLICATION_GAIN = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Prewarm:
-    """Have sandboxes ready, some seconds after a task began."""
+    """Sandboxes to have ready some seconds after a task began."""
 
     resources: Resources
     delay: float = 0.0
     count: int = 1
-    """How many are to be idle then, those counted that already are."""
+    """How many are to be idle then, including those that already are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a task runs, and how."""
+    """The worker that runs a task, and how."""
 
     worker: WorkerId | None
-    """None: whoever readies the task runs it, or has a new worker run it."""
+    """None: the worker through which the task becomes ready runs it, or invokes a new one."""
     resources: Resources
     preload: bool = False
-    """Its inputs are fetched one by one as they are saved, not when all are."""
+    """Whether its inputs are fetched as each is saved, not when all are."""
     prewarm: tuple[Prewarm, ...] = ()
-    """Sandboxes that are to be warmed while it runs."""
+    """Sandboxes to warm up while it runs."""
     duplicable: bool = False
-    """Workers that wait for its output may run it too."""
+    """Whether workers that wait for its output may run it too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A task of another worker that this one may run too, for its own tasks only."""
+    """A task of another worker that this one may run too, for its own use only."""
 
     worker: WorkerId
-    """Whose task it is."""
+    """The worker that owns the task."""
     number: int
-    """Its place in the workflow."""
+    """Its position in the workflow."""
     upstream: tuple[TaskId, ...]
-    """Its upstream tasks: own ones, or such whose outputs come here anyway."""
+    """Its upstream tasks; their outputs are made here, or come here anyway."""
     seconds: float
     """How long it is predicted to run here."""
     expected: float
-    """When its output is predicted to come from its worker, in seconds since the run's start."""
+    """When its output is predicted to come from its owner, in seconds since the run's start."""
     targets: Mapping[TaskId, tuple[TaskId, ...]]
-    """The own tasks that take it, and all that each takes from its worker."""
+    """The own tasks that take it, and all outputs that each takes from its owner."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What one worker needs of a plan."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BasePart:
+    """What every worker needs, whether it has a plan or is flexible."""
 
     worker: WorkerId
     resources: Resources
-    tasks: tuple[TaskId, ...]
-    """The worker's own, in the workflow's order."""
+    upstream: Mapping[TaskId, tuple[TaskId, ...]]
+    """The tasks of the part in the workflow's order, each with its upstream tasks, wherever those
+    run."""
+    sinks: frozenset[TaskId] = frozenset()
+    """Tasks of the part whose outputs the client takes."""
+    constants: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
+    """The large constant arguments of tasks and copies: the names they were saved under, each
+    once."""
+    retries: Mapping[TaskId, int] = field(default_factory=dict)
+    """How often a task may be tried again."""
+    limit: float | None = None
+    """How many seconds one start of the worker may take; None: any number."""
+
+    @property
+    def tasks(self) -> KeysView[TaskId]:
+        """The tasks of the part, in the workflow's order."""
+        return self.upstream.keys()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPart(_BasePart):
+    """What one worker needs of a plan that assigns every task to a worker."""
+
     numbers: tuple[int, ...]
-    """Each one's place in the workflow: the short name that timelines use."""
-    upstream: tuple[tuple[TaskId, ...], ...]
-    """Each one's upstream tasks, wherever they run."""
-    shared: Mapping[TaskId, tuple[str, ...]]
-    """Tasks that wait for more than one worker or for another one, and the workers they wait for.
-    A task here becomes ready by marks in the store, one for each of those workers. In a flexible
-    part: tasks with several upstream tasks, and these."""
+    """The position of each own task in the workflow: the short name that timelines use."""
+    shared: Mapping[TaskId, tuple[WorkerId, ...]]
+    """Tasks that wait for several workers, or for one that doesn't run them, and the workers they
+    wait for. Each of those marks the task in the store; the last mark makes it ready."""
     owners: Mapping[TaskId, WorkerId]
     """Who runs each task in `shared`."""
     feeds: Mapping[TaskId, tuple[TaskId, ...]]
-    """Own outputs that tasks elsewhere take, and those tasks; in a flexible part any tasks."""
-    sinks: frozenset[TaskId] = frozenset()
-    """Own outputs that the client takes."""
-    constants: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
-    """Large constant arguments of own tasks and of copies, by the names they were saved under,
-    each once."""
-    retries: Mapping[TaskId, int] = field(default_factory=dict)
-    """How often own tasks may be tried again."""
+    """Own outputs that tasks of other workers take, and those tasks."""
     linger: float | None = None
-    """How long to wait with nothing to do before parking; None: for ever."""
+    """How long an idle worker waits before it parks; None: until the run ends."""
     ranks: tuple[int, ...] = ()
-    """Each own task's rank: of the ready ones the lowest runs first; empty: those that others wait
-    for, then in the workflow's order."""
+    """The rank of each own task: the ready task with the lowest rank runs first. Empty: tasks that
+    other workers wait for run first, then the others in the workflow's order."""
     preloaded: frozenset[TaskId] = frozenset()
-    """Tasks elsewhere in `shared` whose owners are told of each output as soon as it is saved."""
+    """Tasks of other workers in `shared` whose owners are told of each output once it is saved."""
     prewarms: Mapping[TaskId, tuple[Prewarm, ...]] = field(default_factory=dict)
-    """Sandboxes that are to be warmed while own tasks run."""
+    """Sandboxes to warm up while own tasks run."""
     copies: Mapping[TaskId, Copy] = field(default_factory=dict)
-    """Tasks of others that this worker may run too."""
+    """Tasks of other workers that this one may run too."""
     duplication_gain: float = DUPLICATION_GAIN
     """Seconds that a copy must be predicted to save."""
-    flexible: bool = False
-    """Whether the tasks are everybody's, and the worker begins with the one it is named after."""
-    limit: float | None = None
-    """How long one start of the worker may take; None: for ever."""
-    policies: Policies = field(default_factory=Policies)
-    """What flexible workers decide by."""
-
-    def begun_with(self, task: TaskId) -> Part:
-        """A flexible part as the worker has it that begins with a task."""
-        return replace(self, worker=WorkerId(task))
 
     def numbered(self) -> dict[TaskId, int]:
-        """The numbers of own tasks and of copies."""
+        """The numbers of own tasks, then of copies."""
         copies = {task: copy.number for task, copy in self.copies.items()}
-        return dict(zip(self.tasks, self.numbers, strict=True)) | copies
+        return dict(zip(self.upstream, self.numbers, strict=True)) | copies
 
     @property
     def rooted(self) -> bool:
-        """Whether the worker has something to do before anyone else has done anything."""
-        return any(not sources for sources in self.upstream)
-
-    def travels(self, task: TaskId) -> bool:
-        """Whether an own output may have to leave the worker."""
-        takers = self.feeds.get(task, ())
-        if self.flexible and len(takers) == 1 and takers[0] not in self.shared:
-            takers = ()
-        return bool(takers) or task in self.sinks
+        """Whether the worker has a task that waits for nothing."""
+        return not all(self.upstream.values())
 
     @property
     def waits(self) -> bool:
-        """Whether the worker is told by others, through its mailbox, what is ready."""
-        return not self.flexible and not self.shared.keys().isdisjoint(self.tasks)
+        """Whether other workers tell this one, through its mailbox, that tasks are ready."""
+        return not self.shared.keys().isdisjoint(self.upstream)
+
+    def travels(self, task: TaskId) -> bool:
+        """Whether an own output may have to leave the worker."""
+        return task in self.feeds or task in self.sinks
+
+    def producers(self, task: TaskId) -> tuple[WorkerId, ...]:
+        """Whose marks a shared task waits for."""
+        return self.shared.get(task, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlexiblePart(_BasePart):
+    """What every flexible worker of a run needs: the whole workflow.
+
+    A worker is named after the task it begins with; the part that all have in common has no name.
+    """
+
+    downstream: Mapping[TaskId, tuple[TaskId, ...]]
+    """The tasks that take each output; outputs that no task takes are left out."""
+    policies: Policies = field(default_factory=Policies)
+    """What workers decide by."""
+
+    def begun_with(self, task: TaskId) -> FlexiblePart:
+        """The part of the worker that begins with a task."""
+        return replace(self, worker=WorkerId(task))
+
+    def numbered(self) -> dict[TaskId, int]:
+        """The number of each task: its position in the workflow."""
+        return {task: number for number, task in enumerate(self.upstream)}
+
+    @property
+    def rooted(self) -> bool:
+        """Whether the worker begins with a task that waits for nothing."""
+        return not self.upstream[TaskId(self.worker)]
+
+    @property
+    def roots(self) -> list[TaskId]:
+        """The tasks that wait for nothing."""
+        return [task for task, sources in self.upstream.items() if not sources]
+
+    def fan_in(self, task: TaskId) -> bool:
+        """Whether a task has several upstream tasks, so that marks make it ready."""
+        return len(self.upstream[task]) > 1
+
+    def travels(self, task: TaskId) -> bool:
+        """Whether an output may have to leave the worker that made it."""
+        takers = self.downstream.get(task, ())
+        alone = len(takers) == 1 and not self.fan_in(takers[0])
+        return bool(takers and not alone) or task in self.sinks
+
+    def producers(self, task: TaskId) -> tuple[TaskId, ...]:
+        """Whose marks a fan-in waits for."""
+        return self.upstream.get(task, ())
+
+
+Part = PlannedPart | FlexiblePart
+"""What travels to a worker."""
 
 
 @dataclass(frozen=True)
@@ -146,27 +197,27 @@ class Plan:
     workflow: Workflow
     placements: Mapping[TaskId, Placement]
     linger: float | None = 0.5
-    """How long a worker with nothing to do waits before it parks."""
+    """How long an idle worker waits before it parks; None: until the run ends."""
     planner: str = ""
-    """Who made it."""
+    """The name of the planner that made it."""
     ranks: Mapping[TaskId, int] | None = None
-    """Of a worker's ready tasks the one with the lowest rank runs first; None: those that others
-    wait for, then in the workflow's order."""
+    """A worker's ready task with the lowest rank runs first. None: tasks that other workers wait
+    for run first, then the others in the workflow's order."""
     expected: Mapping[TaskId, tuple[float, float]] = field(default_factory=dict)
-    """Of duplicable tasks: how long one runs, and when its output is where it is waited for, in
-    seconds since the run's start. A task that isn't here is never copied."""
+    """For duplicable tasks: how long the task runs, and when its output arrives where it is needed,
+    in seconds since the run's start. A task without an entry is never copied."""
     duplication_gain: float = DUPLICATION_GAIN
     """Seconds that a copy must be predicted to save."""
     limit: float | None = None
-    """How long one start of a worker may take; None: for ever."""
+    """How many seconds one start of a worker may take; None: any number."""
     policies: Policies = field(default_factory=Policies)
-    """What its workers decide by if it is flexible."""
+    """What its workers decide by, if it is flexible."""
     notes: tuple[str, ...] = ()
-    """What its planner wants to be known, such as a goal that it could not reach."""
+    """Remarks of its planner, such as a goal that it could not reach."""
     unmet: str = ""
-    """The goal that it is predicted to miss, and how far; empty: none."""
+    """The goal that it is predicted to miss, and by how much; empty: none."""
     forced: bool = False
-    """Whether it has the optimizations that its tasks insist on."""
+    """Whether the optimizations that its tasks require are applied."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.placements, Mapping):
@@ -202,7 +253,7 @@ class Plan:
 
     @cached_property
     def workers(self) -> dict[WorkerId, Resources]:
-        """Every worker and what it has, in the order of their first tasks; none if flexible."""
+        """The resources of each worker, in the order of their first tasks; empty if flexible."""
         return {}
 
     def of(self, workflow: Workflow) -> Plan:
@@ -213,7 +264,7 @@ class Plan:
 
     @property
     def flexible(self) -> bool:
-        """Whether no task has a worker."""
+        """Whether the plan assigns no task to a worker."""
         return not self.workers
 
     @cached_property
@@ -222,49 +273,54 @@ class Plan:
 
     @property
     def configurations(self) -> frozenset[Resources]:
-        """What its workers have."""
+        """The distinct resources of its workers."""
         return frozenset((self._anyone,) if self.flexible else self.workers.values())
 
     def resources_of(self, worker: WorkerId) -> Resources | None:
-        """What a worker has; None if the plan doesn't know it."""
+        """The resources of a worker; None if the plan doesn't have it."""
         return self._anyone if self.flexible else self.workers.get(worker)
 
     def workers_of(self, seen: Iterable[WorkerId]) -> dict[WorkerId, Resources]:
-        """Every worker and what it has; those that a timeline has seen if the plan is flexible."""
+        """The resources of each worker; if the plan is flexible, of the workers in a timeline."""
         return dict.fromkeys(seen, self._anyone) if self.flexible else self.workers
 
-    def parts(self, constants: Mapping[TaskId, tuple[TaskId, ...]] | None = None) -> list[Part]:
-        """What each worker needs, in the order of `workers`; the one part of all if flexible."""
-        if self.flexible:
-            return [_flexible_part(self, self._anyone, constants or {})]
-        return _Cut(self, constants or {}).parts()
+    def parts(
+        self, constants: Mapping[TaskId, tuple[TaskId, ...]] | None = None
+    ) -> list[PlannedPart]:
+        """What each worker needs, in the order of `workers`; none if the plan is flexible."""
+        return [] if self.flexible else _Cut(self, constants or {}).parts()
+
+    def common_part(
+        self, constants: Mapping[TaskId, tuple[TaskId, ...]] | None = None
+    ) -> FlexiblePart:
+        """What all workers of a flexible plan need."""
+        calls, upstream = self.workflow.calls, self.workflow.upstream
+        return FlexiblePart(
+            worker=WorkerId(""),
+            resources=self._anyone,
+            upstream={task: upstream[task] for task in calls},
+            sinks=frozenset(self.workflow.sinks),
+            constants={task: _once(names) for task, names in (constants or {}).items()},
+            retries=_retries(self.workflow, calls),
+            limit=self.limit,
+            downstream={
+                task: takers for task in calls if (takers := self.workflow.downstream(task))
+            },
+            policies=self.policies,
+        )
 
 
-def _flexible_part(
-    plan: Plan, resources: Resources, constants: Mapping[TaskId, tuple[TaskId, ...]]
-) -> Part:
-    workflow = plan.workflow
-    calls, upstream = workflow.calls, workflow.upstream
-    return Part(
-        worker=WorkerId(""),
-        resources=resources,
-        tasks=tuple(calls),
-        numbers=tuple(range(len(calls))),
-        upstream=tuple([upstream[task] for task in calls]),
-        shared={task: sources for task, sources in upstream.items() if len(sources) > 1},
-        owners={},
-        feeds={task: found for task in calls if (found := workflow.downstream(task))},
-        sinks=frozenset(workflow.sinks),
-        constants={task: tuple(dict.fromkeys(names)) for task, names in constants.items()},
-        retries={task: call.task.retries for task, call in calls.items() if call.task.retries},
-        flexible=True,
-        limit=plan.limit,
-        policies=plan.policies,
-    )
+def _once(names: Iterable[TaskId]) -> tuple[TaskId, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _retries(workflow: Workflow, tasks: Iterable[TaskId]) -> dict[TaskId, int]:
+    calls = workflow.calls
+    return {task: retries for task in tasks if (retries := calls[task].task.retries)}
 
 
 class _Cut:
-    """Cuts a plan into parts, in time linear in tasks and edges."""
+    """Cuts a plan into parts, in linear time."""
 
     def __init__(self, plan: Plan, constants: Mapping[TaskId, tuple[TaskId, ...]]) -> None:
         self.plan = plan
@@ -312,7 +368,7 @@ class _Cut:
                         self.copies[worker][task] = self._copy(number, task, targets)
 
     def _comes(self, output: TaskId, worker: WorkerId) -> bool:
-        """Whether a worker gets an output, whoever copies what."""
+        """Whether a worker gets an output even if nothing is copied."""
         home = self.home[output]
         takers = self.feeds[home].get(output, ())
         return home == worker or any(self.home[taker] == worker for taker in takers)
@@ -326,32 +382,30 @@ class _Cut:
         }
         return Copy(home[task], number, upstream[task], seconds, expected, owed)
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[PlannedPart]:
         return [self._part(worker) for worker in self.plan.workers]
 
-    def _part(self, worker: WorkerId) -> Part:
+    def _part(self, worker: WorkerId) -> PlannedPart:
         plan, workflow = self.plan, self.plan.workflow
         tasks = self.tasks[worker]
         owners = {task: self.home[task] for task in self.shared[worker]}
         copies = self.copies[worker]
-        return Part(
+        return PlannedPart(
             worker=worker,
             resources=plan.workers[worker],
-            tasks=tuple(tasks),
-            numbers=tuple(self.numbers[worker]),
-            upstream=tuple([workflow.upstream[task] for task in tasks]),
-            shared=self.shared[worker],
-            owners=owners,
-            feeds={source: tuple(takers) for source, takers in self.feeds[worker].items()},
+            upstream={task: workflow.upstream[task] for task in tasks},
             sinks=frozenset(self.sinks[worker]),
             constants={
-                task: tuple(dict.fromkeys(self.constants[task]))
+                task: _once(self.constants[task])
                 for task in (*tasks, *copies)
                 if task in self.constants
             },
-            retries={
-                t: workflow.calls[t].task.retries for t in tasks if workflow.calls[t].task.retries
-            },
+            retries=_retries(workflow, tasks),
+            limit=plan.limit,
+            numbers=tuple(self.numbers[worker]),
+            shared=self.shared[worker],
+            owners=owners,
+            feeds={source: tuple(takers) for source, takers in self.feeds[worker].items()},
             linger=plan.linger,
             ranks=tuple([plan.ranks[task] for task in tasks]) if plan.ranks else (),
             preloaded=frozenset(
@@ -362,5 +416,4 @@ class _Cut:
             prewarms={t: plan.placements[t].prewarm for t in tasks if plan.placements[t].prewarm},
             copies=copies,
             duplication_gain=plan.duplication_gain,
-            limit=plan.limit,
         )

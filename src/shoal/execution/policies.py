@@ -1,9 +1,9 @@
 """`Policies`: what flexible workers decide by, and the decisions, each a pure function.
 
-1. Each technique of WUKONG is a switch of its own, and off unless the plan turns it on.
-2. Without a forecast a decision is taken by the size of an output: a big one is worth keeping where
-   it is. With a forecast it is taken by seconds: whatever is predicted to be sooner.
-3. Nothing is held back for longer than the function's time limit leaves time to write it.
+1. Each technique of WUKONG has a switch of its own, which is off unless the plan turns it on.
+2. Without a forecast, the size of an output decides: a big one is worth keeping where it is. With a
+   forecast, time decides: the alternative that is predicted to be sooner wins.
+3. No output is held for so long that the time limit leaves no time to write it.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from typing import TypeVar
 from shoal.types import TaskId
 
 BIG_OUTPUT_NBYTES = 200 * 1000 * 1000
-"""An output from this size on is big, unless the plan says otherwise."""
+"""The size from which an output is big, unless the plan says otherwise."""
 LARGE_FAN_OUT = 10
-"""So many workers to be invoked at once, or more, are the fan-out invoker's to invoke."""
+"""From this many workers on, the fan-out invoker invokes them."""
 BRANCHES = 50
-"""The most workers that one invoker invokes itself, and the most invokers that it hands on to."""
+"""The most workers that one invoker invokes itself, and the most invokers that it delegates to."""
 _MARGIN = 0.25
-"""What is held is held for longer than predicted, by this share of what it saves."""
+"""Outputs are held longer than predicted by this share of the time that holding may save."""
 _UPLOAD_MARGIN = 2.0
-"""How many times as long as predicted writing an output may take before a function's end."""
+"""Before the time limit, writing an output may take this many times as long as predicted."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long outputs are under way in one direction."""
+    """How long transfers take in one direction."""
 
     base: float = 0.0005
     per_byte: float = 2e-9
 
     def seconds(self, nbytes: int) -> float:
-        """For an output of a size."""
+        """The seconds for an output of a size."""
         return self.base + nbytes * self.per_byte
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What history predicts of a run, as far as workers decide by it."""
+    """What history predicts about a run, as far as workers decide by it."""
 
     seconds: Mapping[TaskId, float]
     """How long each task takes."""
     ends: Mapping[TaskId, float]
     """When each task ends, in seconds since the run's start."""
     start: float
-    """From asking for a worker until it can begin."""
+    """Seconds from asking for a worker until it can begin."""
     message: float
-    """A round trip to the store."""
+    """Seconds of a round trip to the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +64,25 @@ class Policies:
     fan_in_clustering: bool = False
     """Whether a worker that is busy may keep a fan-in whose last mark it set."""
     delayed_io: bool = False
-    """Whether a worker may hold an output back that somebody else isn't ready for."""
+    """Whether a worker may hold an output that its taker isn't ready for."""
     big_output_nbytes: int = BIG_OUTPUT_NBYTES
     large_fan_out: int | None = None
-    """From so many workers on the fan-out invoker invokes them; None: never."""
+    """From how many workers on the fan-out invoker invokes them; None: never."""
     inline_nbytes: int | None = None
-    """What an invocation of the platform carries; None: as much as is worth it."""
+    """The most bytes that an invocation of the platform carries; None: no limit of its own."""
     save: Pace = field(default_factory=Pace)
     fetch: Pace = field(default_factory=Pace)
     forecast: Forecast | None = None
-    """If decisions are taken by prediction."""
+    """What decisions are based on; None: on sizes alone."""
 
     def keeps(self, *, join: bool, nbytes: int, moved: int, unsaved: int, backlog: float) -> bool:
         """Whether a ready task waits here for a slot, rather than for a worker of its own.
 
         Args:
-            join: Whether it is a fan-in.
+            join: Whether the task is a fan-in.
             nbytes: The size of the largest input in memory.
             moved: Bytes that another worker would have to fetch.
-            unsaved: Those of them that aren't saved.
+            unsaved: How many of those bytes aren't saved.
             backlog: Seconds until a slot is predicted to be free; only known with a forecast.
         """
         if not (self.fan_in_clustering if join else self.fan_out_clustering):
@@ -95,7 +95,7 @@ class Policies:
         return backlog <= elsewhere
 
     def delays(self, nbytes: int) -> bool:
-        """Whether it is asked if an output is the last one missing, before it is written."""
+        """Whether to ask if an output is the last one missing before writing it."""
         if not self.delayed_io:
             return False
         if self.forecast is None:
@@ -105,20 +105,20 @@ class Policies:
     def hold_seconds(
         self, nbytes: int, *, busy: bool, wait: float, left: float | None
     ) -> float | None:
-        """For how long an output is held back at most, whose taker isn't ready.
+        """For how long at most to hold an output whose taker isn't ready.
 
-        Without a forecast as long as the worker has something else to do. With one for about as
-        long as the taker is predicted to wait for others, if that is less than the transfers take
-        that it may save.
+        Without a forecast: as long as the worker has something else to do. With one: about as long
+        as the taker is predicted to wait for other inputs, if that is less than the transfers that
+        holding may save.
 
         Args:
             nbytes: The output's size.
             busy: Whether the worker has something else to do.
-            wait: Seconds until the taker's other inputs are predicted to be there.
-            left: Seconds that the function still has; None: for ever.
+            wait: Predicted seconds until the taker's other inputs are available.
+            left: Seconds until the time limit; None: there is none.
 
         Returns:
-            Seconds; None: not at all. Infinity: until the worker has nothing else to do.
+            Seconds; infinity: until the worker has nothing else to do; None: don't hold it.
         """
         latest = float("inf")
         if left is not None:
@@ -130,11 +130,11 @@ class Policies:
         return seconds if wait < saved and seconds > 0 else None
 
     def through_invoker(self, count: int) -> bool:
-        """Whether so many workers are invoked by the fan-out invoker."""
+        """Whether the fan-out invoker invokes this many workers."""
         return self.large_fan_out is not None and count >= self.large_fan_out
 
     def inlines(self, nbytes: int) -> bool:
-        """Whether the platform lets inputs of this size travel with an invocation."""
+        """Whether inputs of this size may travel with an invocation."""
         return self.inline_nbytes is None or nbytes <= self.inline_nbytes
 
     def _transfers(self, nbytes: int) -> float:
@@ -142,9 +142,10 @@ class Policies:
 
 
 def branches(keys: Sequence[T], most: int = BRANCHES) -> list[Sequence[T]]:
-    """The shares that an invoker hands on to others; none if it invokes all itself.
+    """The shares that an invoker delegates to others; none if it invokes all itself.
 
-    As many shares as are needed for each to be invoked at once, at most `most`, of about one size.
+    There are at most `most` shares of about the same size, and no more than needed for each to fit
+    one invoker.
     """
     if len(keys) <= most:
         return []
@@ -155,13 +156,13 @@ def branches(keys: Sequence[T], most: int = BRANCHES) -> list[Sequence[T]]:
 
 
 def invoked_after(count: int, hop: float, each: float, most: int = BRANCHES) -> list[float]:
-    """When an invoker and those that it hands on to have invoked each of so many workers.
+    """When an invoker and those it delegates to have invoked each of several workers.
 
     Args:
         count: How many workers.
-        hop: Seconds from one who invokes to the next.
-        each: Seconds for each worker that one invokes.
-        most: What one invoker does itself.
+        hop: Seconds from one invoker to the next.
+        each: Seconds that an invoker spends on each worker.
+        most: How many workers one invoker invokes itself.
     """
     shares = branches(range(count), most)
     if not shares:

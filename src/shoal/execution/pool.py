@@ -1,10 +1,10 @@
-"""`WarmPool`: which sandboxes there are, so that gateway and simulator mean the same by "cold".
+"""`WarmPool`: which sandboxes exist, so that gateway and simulator agree on what "cold" means.
 
-1. At most `capacity` sandboxes exist, busy or idle; one invocation at a time in each.
-2. An idle sandbox serves an invocation of the same kind (its resources, and whose code it has).
-3. When the pool is full of idle ones of other kinds, the one idle longest makes room.
+1. At most `capacity` sandboxes exist, busy or idle. Each serves one invocation at a time.
+2. An idle sandbox serves an invocation of the same kind: with its resources, and its code.
+3. When the pool is full, the sandbox of another kind that has been idle longest makes room.
 4. An idle sandbox is removed after `idle_seconds`.
-5. No run has more of its workers at work than it may: those beyond wait, and let others pass.
+5. No run has more workers at work than it may. Further invocations wait, and others pass them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
+
+SANDBOXES = 32
+"""How many sandboxes a pool has at most, by default."""
+IDLE_SECONDS = 7.0
+"""How long an idle sandbox is kept, by default."""
 
 K = TypeVar("K", bound=Hashable)
 J = TypeVar("J", bound=Hashable)
@@ -27,11 +32,11 @@ class _Idle(Generic[K]):
 
 
 class Bound(NamedTuple):
-    """What an invocation asks of the pool besides a sandbox of its kind."""
+    """How many workers the run of an invocation may have at work."""
 
     run: str = ""
     most: int = 0
-    """How many workers of the run may be at work at once; 0: as many as there is room for."""
+    """How many workers of the run may be at work at once; 0: as many as fit."""
 
 
 UNBOUNDED = Bound()
@@ -39,28 +44,28 @@ UNBOUNDED = Bound()
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """Where an invocation goes."""
+    """The sandbox that an invocation gets."""
 
     start: Literal["warm", "cold"]
     sandbox: int
-    """A number that was never used before if the start is cold."""
+    """Its number; a cold start has a new one."""
     evicted: int | None = None
-    """The sandbox that made room."""
+    """The sandbox that was removed to make room."""
 
 
 class WarmPool(Generic[K]):
-    """Counts sandboxes; knows nothing of processes."""
+    """Counts sandboxes, and knows nothing of processes."""
 
-    def __init__(self, capacity: int = 32, idle_seconds: float = 7.0) -> None:
+    def __init__(self, capacity: int = SANDBOXES, idle_seconds: float = IDLE_SECONDS) -> None:
         self.capacity = capacity
         self.idle_seconds = idle_seconds
         self._next = 0
         self._busy: dict[int, tuple[K, str]] = {}
-        """What is at work: its kind, and for which run."""
+        """The kind and the run of each sandbox at work."""
         self._at_work: dict[str, int] = {}
-        """How many are at work for each run."""
+        """How many sandboxes are at work for each run."""
         self._idle: list[_Idle[K]] = []
-        """The one idle longest first."""
+        """Idle sandboxes, the one that has been idle longest first."""
 
     @property
     def busy(self) -> int:
@@ -77,9 +82,9 @@ class WarmPool(Generic[K]):
         return not bound.most or self._at_work.get(bound.run, 0) < bound.most
 
     def acquire(self, kind: K, now: float, bound: Bound = UNBOUNDED) -> Acquired | None:
-        """A sandbox for an invocation, the one used last if several are idle.
+        """A sandbox for an invocation: the idle one that was used last, or a new one.
 
-        None: the pool is full, or the run has as many at work as it may.
+        None: the pool is full, or the run has as many workers at work as it may.
         """
         if not self.admits(bound):
             return None
@@ -109,17 +114,17 @@ class WarmPool(Generic[K]):
         return kind
 
     def release(self, sandbox: int, now: float) -> None:
-        """The sandbox's invocation is over; it waits for the next."""
+        """Return a sandbox whose invocation has ended; it waits for the next."""
         self._idle.append(_Idle(self._end(sandbox), sandbox, now))
 
     def remove(self, sandbox: int) -> None:
-        """The sandbox is gone; not an error if it was known to be."""
+        """Remove a sandbox that is gone, if it is still known."""
         if sandbox in self._busy:
             self._end(sandbox)
         self._idle = [idle for idle in self._idle if idle.sandbox != sandbox]
 
     def expire(self, now: float) -> list[int]:
-        """Take out the sandboxes that have been idle for too long."""
+        """Remove and return the sandboxes that have been idle for too long."""
         count = 0
         for idle in self._idle:
             if idle.since + self.idle_seconds > now:
@@ -130,11 +135,11 @@ class WarmPool(Generic[K]):
         return expired
 
     def copied(self, now: float, rename: Callable[[K], J | None]) -> WarmPool[J]:
-        """A pool with the same idle sandboxes, seen from another clock's start at `now`.
+        """A pool with the same idle sandboxes, for a clock that starts at `now`.
 
         Args:
-            now: The moment that is 0 for the copy.
-            rename: What a kind is called there; None: it isn't there, for it would make room.
+            now: The time that is 0 for the copy.
+            rename: The name of a kind in the copy; None: leave it out, for it would make room.
         """
         pool: WarmPool[J] = WarmPool(self.capacity, self.idle_seconds)
         for idle in self._idle:
@@ -152,18 +157,18 @@ class WarmPool(Generic[K]):
 class Queue(Generic[Job, K]):
     """Invocations that wait for a sandbox of a pool: first come, first served.
 
-    Those of a run that has as many workers at work as it may let others pass.
+    Invocations of a run that has as many workers at work as it may are passed by others.
     """
 
     def __init__(
         self, pool: WarmPool[K], kind: Callable[[Job], K], bound: Callable[[Job], Bound]
     ) -> None:
-        """Make one for a pool; `kind` and `bound` tell what an invocation asks for."""
+        """Create the queue of a pool; `kind` and `bound` say what an invocation asks for."""
         self._pool = pool
         self._kind = kind
         self._bound = bound
         self._lines: dict[str, deque[tuple[int, Job]]] = {}
-        """Those of each run, and when they came."""
+        """The waiting invocations of each run, with their order of arrival."""
         self._came = 0
 
     def __len__(self) -> int:
@@ -173,18 +178,18 @@ class Queue(Generic[Job, K]):
         return (invocation for line in self._lines.values() for _, invocation in line)
 
     def extend(self, invocations: Iterable[Job]) -> None:
-        """They have come."""
+        """Add invocations at the end."""
         for invocation in invocations:
             self._came += 1
             line = self._lines.setdefault(self._bound(invocation).run, deque())
             line.append((self._came, invocation))
 
     def put_back(self, invocation: Job) -> None:
-        """One that was served comes first again: its sandbox could not begin it."""
+        """Put an invocation first again whose sandbox could not begin it."""
         self._lines.setdefault(self._bound(invocation).run, deque()).appendleft((0, invocation))
 
     def drop(self, unwanted: Callable[[Job], bool]) -> None:
-        """Forget some of them."""
+        """Remove some invocations."""
         for run, line in list(self._lines.items()):
             left = deque(entry for entry in line if not unwanted(entry[1]))
             self._lines[run] = left
@@ -192,7 +197,7 @@ class Queue(Generic[Job, K]):
                 del self._lines[run]
 
     def serve(self, now: float) -> tuple[Job, Acquired] | None:
-        """The next one, and its sandbox; None: nobody waits, or there is no room."""
+        """The next invocation and its sandbox; None: none is waiting, or none can be served."""
         first: tuple[int, Job, Bound] | None = None
         for line in self._lines.values():
             came, invocation = line[0]

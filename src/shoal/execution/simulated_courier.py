@@ -1,74 +1,86 @@
-"""`Couriers`: how the workers of a simulated run get to the store and back.
+"""`Couriers`: carry out what each simulated worker's outbox decides, on the virtual clock.
 
-1. A worker's courier carries orders out in the order given, beside the worker's executions, and is
-   away while it fetches. All that is ready to go travels in one trip.
-2. If the store is far, outputs and messages arrive together; then the courier asks the gateway for
-   the workers that are to be started, and only then is it back. A timeline can't tell of what is
-   saved by the same trip, and follows it.
-3. If the store is near, outputs are there before the messages about them leave, and nobody waits
-   for an answer.
-4. The store restarts: what it was asked for has happened, but nobody was told, and asks again.
+1. A courier does one step at a time: it fetches, saves into shared memory, makes a round trip, or
+   asks to park.
+2. A trip takes as long as saving the outputs it carries, or else as long as a message. Then the
+   store has everything, and its answer is back. If workers are to be started, the courier first
+   asks the gateway for them.
+3. A nearby store is on the workers' machine, so they share memory.
+4. When the store restarts, it has done what it was asked to do but hasn't answered. The courier
+   asks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from shoal.clock import VirtualClock
-from shoal.execution.costs import FAR, Costs, Direction, Elastic
-from shoal.execution.effects import Effect, Fetch, Finish, HandIn, Invoke, Mark, Park, Save
+from shoal.execution.costs import Costs, Direction, Elastic
+from shoal.execution.effects import Effect, Fetch, HandIn, Invoke, Mark, Park, Save
 from shoal.execution.events import Event, Fetched, Saved
+from shoal.execution.outbox import FETCH_AGAIN, REMOTE, Order, Outbox, Trip, shared_room
 from shoal.execution.simulated_store import SimulatedStore
-from shoal.execution.simulated_worker import Faults, Order, Trip, Worker
+from shoal.execution.simulated_worker import Faults, SimulatedWorker, Values
 from shoal.execution.timeline import Span
 from shoal.types import TaskId
 
 Reply = Callable[[], None]
-"""Tells a worker what the store answers."""
+"""Acts on the store's answer."""
 
-_UNTOLD = -1.0
-"""When a message was sent that says nothing of how long messages take."""
+_UNTIMED = -1.0
+"""When a message was sent that doesn't show how long messages take."""
 _TRIES = 3
-"""Messages that tell whether the store is far: one may be late for once."""
+"""Messages that show whether the store is remote; a single one may be late by chance."""
 AGAIN = 0.1
-"""Seconds after which the store is asked once more, for what wasn't there yet or unanswered."""
+"""Seconds after which a courier repeats a request that a restarting store didn't answer."""
 
 
-class Answer(NamedTuple):
-    """What the store says to a trip."""
+class TripAnswer(NamedTuple):
+    """What the store answers to a trip."""
 
-    reply: Reply
+    start: Reply
+    """Starts the workers that the trip invokes."""
     starting: bool
-    """Whether there are workers to be started."""
+    """Whether the gateway has to be asked for any worker."""
+    tell: Reply
+    """Tells the sender about its marks."""
+    stays: bool
+    """Whether the sender has more to do."""
 
 
-class Run(Protocol):
+class SimulatedRun(Protocol):
     """The simulated run, as its couriers see it."""
 
-    def tell(self, worker: Worker, event: Event, epoch: int | None = None) -> None:
-        """Something happened to a worker, or to one of its starts."""
+    def tell(self, worker: SimulatedWorker, event: Event, epoch: int | None = None) -> None:
+        """Tell a worker, or one of its starts, what happened."""
         ...
 
-    def arrived(self, trip: Trip, sent: float) -> Answer | None:
-        """The store has what was sent; None if it takes nothing more of that start."""
+    def resume(self, worker: SimulatedWorker) -> None:
+        """Let the slot that carried orders out run its next task."""
         ...
 
-    def handed_in(self, trip: Trip, task: TaskId, value: Any) -> None:
+    def arrived(
+        self, worker: SimulatedWorker, trip: Trip[Values], epoch: int, sent: float
+    ) -> TripAnswer | None:
+        """The store has received a trip; None if it refuses it."""
+        ...
+
+    def handed_in(self, worker: SimulatedWorker, epoch: int, task: TaskId, value: Any) -> None:
         """The client has the output of a sink."""
         ...
 
-    def parked(self, worker: Worker, park: Park, epoch: int) -> None:
-        """The store answers whether a worker may leave."""
+    def parked(self, worker: SimulatedWorker, park: Park, epoch: int) -> None:
+        """The store answers whether a worker may park."""
         ...
 
-    def finished(self, trip: Trip, after: float) -> None:
-        """A start has told all; its sandbox is free after a while."""
+    def finished(self, worker: SimulatedWorker) -> None:
+        """A worker has sent everything, and its sandbox is idle."""
         ...
 
 
 class Spans:
-    """The timeline of a simulated run, as far as it is wanted."""
+    """The timeline of a simulated run, if it is wanted."""
 
     def __init__(self, clock: VirtualClock, *, wanted: bool) -> None:
         self._clock = clock
@@ -76,10 +88,16 @@ class Spans:
         self.found: list[Span] = []
 
     def add(
-        self, kind: str, worker: Worker, task: TaskId | None, seconds: float, nbytes: int = 0,
-        *, after: float = 0.0,
-    ) -> None:  # fmt: skip
-        """A worker does something from now on, or from then."""
+        self,
+        kind: str,
+        worker: SimulatedWorker,
+        task: TaskId | None,
+        seconds: float,
+        nbytes: int = 0,
+        *,
+        after: float = 0.0,
+    ) -> None:
+        """Record what a worker does, beginning so many seconds from now."""
         if self._wanted:
             start = self._clock.now() + after
             name = worker.part.worker
@@ -87,11 +105,11 @@ class Spans:
 
 
 class Couriers:
-    """Those of all workers of a run."""
+    """The couriers of all workers of a run."""
 
     def __init__(
         self,
-        run: Run,
+        run: SimulatedRun,
         costs: Costs,
         clock: VirtualClock,
         store: SimulatedStore,
@@ -99,19 +117,18 @@ class Couriers:
         nbytes: dict[TaskId, int],
         faults: Faults | None,
     ) -> None:
-        """Be ready.
+        """Prepare them.
 
         Args:
-            run: What they work for.
-            costs: What their ways cost.
-            clock: Which tells the time.
-            store: Where they go.
-            spans: Where what they do is recorded.
-            nbytes: The sizes of all outputs and constants that there are.
+            run: The run that they work for.
+            costs: What their steps cost.
+            clock: Tells the time.
+            store: Holds the outputs that they fetch and save.
+            spans: Records what they do.
+            nbytes: The sizes of all outputs and constants so far.
             faults: What goes wrong.
         """
-        self.far = min([costs.coordination() for _ in range(_TRIES)]) > FAR
-        """Whether the store is."""
+        self._latency = min([costs.coordination() for _ in range(_TRIES)])
         self._run = run
         self._costs = costs
         self._elastic = costs if isinstance(costs, Elastic) else None
@@ -120,53 +137,66 @@ class Couriers:
         self._spans = spans
         self._nbytes = nbytes
         self._faults = faults
-        self._ways: dict[TaskId, float] = {}
-        """How long marks of each task are on their way. What is known of messages tells of the
-        last mark of each task, so the first one's time counts for all."""
+        self._delays: dict[TaskId, float] = {}
+        """How long marks of each task take. Samples of messages are of the last mark of each task,
+        so all marks of a task take as long as its first."""
 
     @property
     def interrupted(self) -> bool:
-        """Whether the store restarts just now."""
+        """Whether the store is restarting."""
         return self._faults is not None and self._faults.interrupts()
 
-    def order(self, worker: Worker, effect: Effect) -> None:
-        """Have something done, with the values that there are now."""
-        given: dict[TaskId, Any] = {}
+    def outbox(self, worker: SimulatedWorker) -> Outbox[Values]:
+        """An outbox for a start of a worker."""
+        near = self._latency <= REMOTE
+        return Outbox(self._latency, shared_room(worker.part.resources) if near else 0)
+
+    def order(self, worker: SimulatedWorker, effect: Effect) -> None:
+        """Put an order into a worker's outbox, with the values that it has now."""
+        given: Values = {}
         match effect:
             case Mark() | Invoke():
                 given = worker.taken(effect.inline)
-                if isinstance(effect, Mark) and effect.owner is None:
-                    worker.asked.add((effect.task, effect.producer))
             case Save(task) | HandIn(task):
                 given = worker.taken((task,))
             case Park():
                 worker.parking = True
-        worker.orders.append((effect, given))
+        worker.outbox.add(effect, given)
 
-    def see_to(self, worker: Worker) -> None:
-        """Carry a worker's orders out, unless its courier is away."""
+    def see_to(self, worker: SimulatedWorker) -> None:
+        """Take a worker's next steps, unless its courier is busy."""
         if worker.away:
             return
         worker.away = True
-        while worker.orders:
-            order = worker.orders.popleft()
-            effect = order[0]
-            if type(effect) is Fetch:
-                if self._fetch(worker, effect):
-                    return
-                continue
-            worker.load.append(order)
-            if type(effect) is Save:  # it will be there before any mark
-                self._run.tell(worker, Saved(effect.task))
+        while (step := worker.outbox.next(self._clock.now())) is not None:
+            if self._begin(worker, step):
+                return
         worker.away = False
-        if worker.load:
-            self._depart(worker)
+        if worker.outbox.finished:
+            self._run.finished(worker)
+        elif worker.waiting is not None:
+            self._run.resume(worker)
+
+    def _begin(self, worker: SimulatedWorker, step: Order[Values] | Trip[Values]) -> bool:
+        """Begin a step; whether it takes time."""
+        if isinstance(step, Trip):
+            self._depart(worker, step)
+            return True
+        effect = step.effect
+        if isinstance(effect, Fetch):
+            return self._fetch(worker, effect)
+        if isinstance(effect, Save):
+            return self._save(worker, step, effect.task)
+        assert isinstance(effect, Park)
+        epoch = worker.epoch
+        self._after(self._costs.coordination(), lambda: self._run.parked(worker, effect, epoch))
+        return True
 
     def _after(self, seconds: float, callback: Callable[[], None]) -> None:
         self._clock.call_at(self._clock.now() + seconds, callback)
 
     def _ask(self, seconds: float, operation: Callable[[], Reply | None]) -> None:
-        """Have the store do something after a while; `operation` returns how it is answered."""
+        """Have the store do something after some seconds; `operation` returns its reply."""
 
         def asked() -> None:
             reply = operation()
@@ -177,92 +207,101 @@ class Couriers:
 
         self._after(seconds, asked)
 
-    def _back(self, worker: Worker, epoch: int) -> None:
-        """The courier of a start is free again."""
+    def _back(self, worker: SimulatedWorker, epoch: int) -> None:
+        """A step is done."""
         if worker.machine is not None and worker.epoch == epoch:
             worker.away = False
             self.see_to(worker)
 
-    def _depart(self, worker: Worker) -> None:
-        """Send what is ready."""
-        load, worker.load = worker.load, []
-        saves = tuple([effect.task for effect, _ in load if type(effect) is Save])
-        if self.far and saves and isinstance(load[-1][0], Finish | Park):
-            worker.load = [load.pop()]
-        trip = Trip(worker, load, worker.epoch, worker.sandbox, load[-1][0])
-        if type(trip.last) is Finish and len(load) == 1 and (worker.left or not self.far):
-            self._leave(worker, worker.departed if worker.left else self._clock.now())
-            self._return(trip)
-            return
-        worker.departed = worker.saving = self._clock.now()
-        if type(trip.last) is Finish or type(trip.last) is Park:
-            self._leave(worker, worker.departed)
-        worker.away = True
-        if saves:
-            worker.saving += self._move(
-                "save", worker, saves, lambda: self._post(trip, along=self.far)
-            )
+    def _depart(self, worker: SimulatedWorker, trip: Trip[Values]) -> None:
+        epoch = worker.epoch
+        if trip.closing is not None and not trip.leaving:
+            self._spans.add("leave", worker, None, 0.0)
+        if trip.saves:
+            outputs = tuple(trip.saves)
+            self._move("save", worker, outputs, lambda: self._post(worker, trip, epoch))
         else:
-            self._post(trip)
+            self._post(worker, trip, epoch)
 
-    def _leave(self, worker: Worker, when: float) -> None:
-        self._spans.add("leave", worker, None, 0.0, after=when - self._clock.now())
-
-    def _post(self, trip: Trip, *, along: bool = False) -> None:
-        """Send the messages of a trip, unless they came along with its outputs."""
+    def _post(self, worker: SimulatedWorker, trip: Trip[Values], epoch: int) -> None:
+        """Send the messages of a trip; they arrive at once if outputs have travelled with them."""
         for effect, given in trip.load:
             if type(effect) is HandIn:
-                self._hand_in(trip, effect.task, given)
-        sent = _UNTOLD if along else self._clock.now()
-        self._ask(0.0 if along else self._way(trip.load), lambda: self._arrive(trip, sent))
-        if not self.far:
-            self._return(trip)
+                self._hand_in(worker, epoch, effect.task, given)
+        sent = _UNTIMED if trip.saves else self._clock.now()
+        delay = 0.0 if trip.saves else self._delay(trip)
+        self._ask(delay, lambda: self._arrive(worker, trip, epoch, sent))
 
-    def _arrive(self, trip: Trip, sent: float) -> Reply | None:
-        found = self._run.arrived(trip, sent)
-        if found is None:
+    def _arrive(
+        self, worker: SimulatedWorker, trip: Trip[Values], epoch: int, sent: float
+    ) -> Reply | None:
+        answer = self._run.arrived(worker, trip, epoch, sent)
+        if answer is None:
             return None
-        reply, starting = found
 
-        def answer() -> None:
-            reply()
-            if self.far:
-                self._return(trip, starting=starting)
+        def reply() -> None:
+            seconds = self._clock.now() - trip.departed
+            answer.start()
+            if answer.starting:
+                gateway = self._costs.coordination()
+                self._after(gateway, lambda: self._return(worker, trip, epoch, seconds, answer))
+            else:
+                self._return(worker, trip, epoch, seconds, answer)
 
-        return answer
+        return reply
 
-    def _way(self, load: Sequence[Order]) -> float:
-        """How long a message is on its way."""
-        marked = [effect.task for effect, _ in load if type(effect) is Mark]
-        known = [self._ways[task] for task in marked if task in self._ways]
-        way = known[0] if known else self._costs.coordination()
+    def _return(
+        self,
+        worker: SimulatedWorker,
+        trip: Trip[Values],
+        epoch: int,
+        seconds: float,
+        answer: TripAnswer,
+    ) -> None:
+        if worker.machine is None or worker.epoch != epoch:
+            return
+        worker.outbox.back(trip, seconds, stays=answer.stays)
+        if worker.outbox.left:
+            self._spans.add("leave", worker, None, 0.0, after=trip.departed - self._clock.now())
+        answer.tell()
+        self._back(worker, epoch)
+
+    def _delay(self, trip: Trip[Values]) -> float:
+        """How long the messages of a trip take."""
+        marked = [effect.task for effect, _ in trip.load if type(effect) is Mark]
+        known = [self._delays[task] for task in marked if task in self._delays]
+        delay = known[0] if known else self._costs.coordination()
         for task in marked:
-            self._ways.setdefault(task, way)
-        return way
+            self._delays.setdefault(task, delay)
+        return delay
 
-    def _return(self, trip: Trip, *, starting: bool = False) -> None:
-        """The courier is back; it may have to ask the gateway for workers, or to be let go."""
-        worker, last, epoch = trip.worker, trip.last, trip.epoch
-        more = self._costs.coordination() if starting or type(last) is Park else 0.0
-        if type(last) is Finish:
-            self._run.finished(trip, more)
-        elif isinstance(last, Park):
-            self._after(more, lambda: self._run.parked(worker, last, epoch))
-        elif more:
-            self._after(more, lambda: self._back(worker, epoch))
-        else:
-            self._back(worker, epoch)
+    def _hand_in(self, worker: SimulatedWorker, epoch: int, task: TaskId, given: Values) -> None:
+        """Give the client an output: a small one by message, otherwise the client fetches it."""
+        seconds = self._costs.hand_in(self._nbytes[task], worker.part.resources)
+        self._ask(seconds, lambda: self._run.handed_in(worker, epoch, task, given[task]))
 
-    def _hand_in(self, trip: Trip, task: TaskId, given: dict[TaskId, Any]) -> None:
-        """The client gets what is small with the message, and fetches what was saved."""
-        seconds = self._costs.hand_in(self._nbytes[task], trip.worker.part.resources)
-        self._ask(seconds, lambda: self._run.handed_in(trip, task, given[task]))
+    def _save(self, worker: SimulatedWorker, order: Order[Values], task: TaskId) -> bool:
+        """Save into shared memory, or load for the next trip; whether it takes time."""
+        if not worker.outbox.share(self._nbytes[task]):
+            worker.outbox.load(order, task)
+            self._run.tell(worker, Saved(task))
+            return False
+        epoch = worker.epoch
 
-    def _fetch(self, worker: Worker, fetch: Fetch) -> bool:
-        """Fetch outputs, if they are there; whether the courier is under way."""
+        def saved() -> None:
+            if worker.machine is not None and worker.epoch == epoch:
+                self._store.saved[task] = order.given[task]
+                self._run.tell(worker, Saved(task))
+                self._back(worker, epoch)
+
+        self._move("save", worker, (task,), saved)
+        return True
+
+    def _fetch(self, worker: SimulatedWorker, fetch: Fetch) -> bool:
+        """Fetch outputs, later if they aren't there yet; whether it takes time."""
         epoch, outputs = worker.epoch, fetch.outputs
         if not self._store.has(outputs):
-            self._after(AGAIN, lambda: self._fetch_again(worker, fetch, epoch))
+            self._after(FETCH_AGAIN, lambda: self._fetch_again(worker, fetch, epoch))
             return False
         for output in outputs:
             worker.values[output] = self._store.saved.get(output)
@@ -274,22 +313,19 @@ class Couriers:
         self._move("fetch", worker, outputs, fetched)
         return True
 
-    def _fetch_again(self, worker: Worker, fetch: Fetch, epoch: int) -> None:
+    def _fetch_again(self, worker: SimulatedWorker, fetch: Fetch, epoch: int) -> None:
         if worker.machine is not None and worker.epoch == epoch:
-            worker.orders.append((fetch, {}))
+            worker.outbox.add(fetch, {})
             self.see_to(worker)
 
     def _move(
         self,
         direction: Direction,
-        worker: Worker,
+        worker: SimulatedWorker,
         outputs: tuple[TaskId, ...],
         then: Callable[[], None],
-    ) -> float:
-        """Move outputs; in how many seconds, if nothing comes in between.
-
-        It is one transfer, which is told of the first.
-        """
+    ) -> None:
+        """Move outputs in one transfer, which is recorded for the first of them."""
         begin, nbytes = self._clock.now(), sum([self._nbytes[output] for output in outputs])
         seconds = self._costs.transfer(direction, nbytes, worker.part.resources)
 
@@ -305,4 +341,3 @@ class Couriers:
             then()
 
         self._after(seconds, moved)
-        return seconds

@@ -1,8 +1,8 @@
-"""`SimulatedPlatform`: sandboxes on the virtual clock, with the gateway's rules.
+"""`SimulatedPlatform`: sandboxes on the virtual clock, under the gateway's rules.
 
-Invocations wait in the pool's queue until there is room, and no more workers are at work at once
-than the run may have. A sandbox that is warmed up is idle from the
-request on, and who gets it early waits until it is up.
+Invocations wait in the pool's queue until there is room, and a run never has more workers at once
+than it may have. A sandbox that is being warmed up counts as idle at once; a worker that gets it
+early waits until it is up.
 """
 
 from __future__ import annotations
@@ -18,61 +18,68 @@ from shoal.types import Resources
 
 
 class Start(NamedTuple):
-    """An invocation that has got its sandbox."""
+    """The start of a worker that has been given a sandbox."""
 
     sandbox: int
     warm: bool
     seconds: float
-    """Until the worker's first event."""
+    """Seconds until the worker's first event."""
 
 
-class Invocation(NamedTuple):
-    """Somebody wants a worker started."""
+class SimulatedInvocation(NamedTuple):
+    """A request to start a worker."""
 
     resources: Resources
     first: bool
-    """The client does, with the run."""
+    """The client starts the worker, when it launches the run."""
     began: Callable[[Start], None]
-    """Told when it has got a sandbox."""
+    """Called once the worker has a sandbox."""
 
 
 class SimulatedPlatform:
-    """The queue and the sandboxes."""
+    """The gateway's queue and its sandboxes."""
 
     def __init__(
         self, pool: WarmPool[Resources], costs: Costs, clock: VirtualClock, workers: int = 0
     ) -> None:
-        """Begin; at most so many workers are at work at once, unless that is 0."""
+        """Prepare a platform.
+
+        Args:
+            pool: The sandboxes.
+            costs: What starts cost.
+            clock: Tells the time.
+            workers: How many workers may run at once; 0: as many as the pool has room for.
+        """
         self.warmed: list[Resources] = []
-        """Each sandbox that was started by a warm-up, in order."""
+        """The resources of each sandbox that a warm-up started, in order."""
         self._pool = pool
         self._costs = costs
         self._clock = clock
         bound = Bound("simulated", workers)
-        self._queue: Queue[Invocation, Resources] = Queue(
+        self._queue: Queue[SimulatedInvocation, Resources] = Queue(
             pool, lambda invocation: invocation.resources, lambda _: bound
         )
         self._up: dict[int, float] = {}
-        """When each sandbox that is being warmed up could have a worker's first event."""
+        """When a worker's first event could happen in each sandbox that is being warmed up."""
         self._starting: list[float] = []
-        """When the starts that are under way end, as a heap."""
+        """When each start that is under way ends, as a heap."""
 
-    def invoke(self, invocation: Invocation, times: int = 1) -> None:
-        """Queue an invocation, and serve what can be served."""
+    def invoke(self, invocation: SimulatedInvocation, times: int = 1) -> None:
+        """Queue an invocation, and serve the queue."""
         self._queue.extend([invocation] * times)
         self.serve()
 
     def release(self, sandbox: int) -> None:
-        """A sandbox is idle."""
+        """Return a sandbox to the pool, and serve the queue."""
         self._pool.release(sandbox, self._clock.now())
         self.serve()
 
     def remove(self, sandbox: int) -> None:
-        """A sandbox is gone."""
+        """Remove a sandbox that is gone."""
         self._pool.remove(sandbox)
 
     def serve(self) -> None:
-        """Give sandboxes to those that wait."""
+        """Give sandboxes to waiting invocations."""
         now = self._clock.now()
         self._pool.expire(now)
         while (served := self._queue.serve(now)) is not None:
@@ -83,7 +90,7 @@ class SimulatedPlatform:
             invocation.began(Start(acquired.sandbox, warm, seconds))
 
     def _started(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
-        """The seconds of a start that begins now."""
+        """Seconds that a start takes if it begins now."""
         now, starting = self._clock.now(), self._starting
         while starting and starting[0] <= now:
             heappop(starting)
@@ -92,7 +99,7 @@ class SimulatedPlatform:
         return seconds
 
     def warm_up(self, resources: Resources, count: int) -> None:
-        """Start sandboxes that nobody has asked for yet, as far as there is room."""
+        """Have so many idle sandboxes ready, as far as there is room."""
         now = self._clock.now()
         self._pool.expire(now)
         ready: list[int] = []

@@ -1,18 +1,21 @@
-"""`SimulatedStore`: what the store of a simulated run has, and what it answers.
+"""`SimulatedStore`: the outputs and marks in the store of a simulated run.
 
-It takes no time and knows no clock: the simulation asks it when a request would arrive there.
+It takes no time. The simulation asks it at the moment at which a request would reach the store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from shoal.execution.effects import Mark
 from shoal.execution.events import Recovered
+from shoal.execution.store_model import OwnedMarks, UnownedMarks
 from shoal.types import TaskId, WorkerId
 
 Values = dict[TaskId, Any]
+Marked = tuple[Values, WorkerId]
+"""The values that came with a mark, and who sent it."""
 
 
 class SimulatedStore:
@@ -20,74 +23,44 @@ class SimulatedStore:
 
     def __init__(self, tasks: Container[TaskId]) -> None:
         self._tasks = tasks
-        """Whose outputs are saved; constants are there from the beginning."""
+        """The tasks that save outputs. Everything else is a constant, and there from the start."""
         self.saved: Values = {}
         self.results: Values = {}
-        """The sinks' outputs that were handed in."""
-        self._marks: dict[TaskId, dict[str, tuple[Values, WorkerId]]] = {}
-        """For each task and producer, the values that came with the mark, and who set it."""
-        self._last: dict[TaskId, str] = {}
-        """Of tasks that the plan gives to nobody: whose mark was the last."""
-        self._held: dict[TaskId, set[str]] = {}
-        """Of the same tasks: whose outputs are only in the memory of who set the last mark."""
+        """The outputs of sinks that the client has."""
+        self._owned: OwnedMarks[Marked] = OwnedMarks()
+        self._unowned: UnownedMarks[Marked] = UnownedMarks()
 
     def has(self, outputs: Sequence[TaskId]) -> bool:
-        """Whether all of these outputs and constants are there."""
+        """Whether all of these outputs and constants can be fetched."""
         return all([output in self.saved or output not in self._tasks for output in outputs])
 
     def mark(self, mark: Mark, values: Values, me: WorkerId) -> Values | None:
-        """Set a mark; what came with all of the task's marks if this is the last, else None."""
-        done = self._marks.setdefault(mark.task, {})
-        if mark.owner is None:
-            last = self._mark_free(mark, done, values, me)
-        else:
-            before = len(done)
-            done.setdefault(mark.producer or me, (values, me))
-            last = before < len(mark.producers) == len(done)
-        if not last:
-            return None
-        return {output: value for given, _ in done.values() for output, value in given.items()}
+        """Set a mark; return the values of all of the task's marks if it decides the task.
 
-    def _mark_free(
-        self,
-        mark: Mark,
-        done: dict[str, tuple[Values, WorkerId]],
-        values: Values,
-        me: WorkerId,
-    ) -> bool:
-        """Mark a task that the plan gives to nobody; whether it is the sender's (see `Store`)."""
-        task, producer = mark.task, str(mark.producer)
-        count, held = len(mark.producers), self._held.setdefault(task, set())
-        if mark.held is None:
-            if producer not in done:
-                done[producer] = (values, me)
-                if len(done) == count:
-                    self._last[task] = producer
-            elif producer in held:
-                held.remove(producer)
-                done[producer] = (values, me)
-            if self._last.get(task) == producer and held:
-                self._last[task] = min(held)
-            return self._last.get(task) == producer
-        fresh = [output for output in mark.held if output not in done]
-        if fresh and len(done) + len(fresh) == count:
-            done.update({output: ({}, me) for output in fresh})
-            held.update(fresh)
-            self._last[task] = producer
-        return self._last.get(task) in mark.held and held.issubset(mark.held)
+        It does if it makes an owned task ready, or gives an unowned one to the sender.
+        """
+        task, producers, producer = mark.task, mark.producers, mark.producer or me
+        found: Mapping[str, Marked | None] | None
+        if mark.owner is not None:
+            found = self._owned.add(task, producers, producer, (values, me))
+        elif mark.held is None:
+            found = self._unowned.add(task, producers, producer, (values, me))
+        else:
+            found = self._unowned.add_held(task, producers, producer, mark.held)
+        if found is None:
+            return None
+        return {
+            output: value for each in found.values() if each for output, value in each[0].items()
+        }
 
     def recovered(self, me: WorkerId, started: frozenset[WorkerId]) -> tuple[Recovered, Values]:
-        """What there is of a worker that was lost, and the values that its marks brought."""
-        values: Values = {}
-        marked: set[TaskId] = set()
-        for target, done in self._marks.items():
-            if me in done and done[me][1] == me:
-                marked.add(target)
-                values.update(done[me][0])
+        """Return what a lost worker left behind, and the values that its own marks brought."""
+        own = {task: given for task, (given, sender) in self._owned.of(me).items() if sender == me}
+        values = {output: value for given in own.values() for output, value in given.items()}
         found = Recovered(
             frozenset(self.saved),
             tuple(values),
-            frozenset(marked),
+            frozenset(own),
             frozenset(self.results),
             started,
         )

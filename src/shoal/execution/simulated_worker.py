@@ -1,32 +1,32 @@
-"""`Worker`: a worker as the simulator keeps track of it; `Faults`: what befalls it."""
+"""`SimulatedWorker`: a worker as the simulator tracks it; `Faults`: what goes wrong."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from shoal.execution.duties import Duties
-from shoal.execution.effects import Effect, Save
 from shoal.execution.events import Announced, Arrived
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
+from shoal.execution.obligations import Obligations
+from shoal.execution.outbox import Outbox
 from shoal.execution.plan import Part
+from shoal.execution.store_model import Starts
 from shoal.types import TaskId, WorkerId
 
-Order = tuple[Effect, dict[TaskId, Any]]
-"""What is to be done, and the values that go along."""
+Values = dict[TaskId, Any]
+"""Outputs that travel with an order."""
 
 
 class Faults(Protocol):
-    """What goes wrong in a simulated run."""
+    """Decides what goes wrong in a simulated run."""
 
     lease: float
-    """Seconds after which a worker that was lost is started again."""
+    """Seconds after which a lost worker is restarted."""
 
     def crashes(self, worker: WorkerId) -> bool:
-        """Whether a worker is lost, just before it is told of an event."""
+        """Whether a worker crashes just before it handles an event."""
         ...
 
     def invocations(self, worker: WorkerId) -> int:
@@ -39,78 +39,52 @@ class Faults(Protocol):
 
 
 @dataclass
-class Worker:
+class SimulatedWorker(Starts):
     """One worker, through all of its starts."""
 
     part: Part
-    epoch: int = 0
     machine: WorkerMachine | FlexibleMachine | None = None
     """None: not started, or parked."""
-    duties: Duties | None = None
-    """What its part asks of it, once it was started."""
+    obligations: Obligations | None = None
+    """What its part asks of it; None until its first start."""
     parking: bool = False
-    """It asked the store to let it leave, and reads no mail until that answers."""
+    """It has asked to park, and reads no mail until the store answers."""
     sandbox: int = 0
     began: float = 0.0
-    """When its latest start had its first event."""
-    orders: deque[Order] = field(default_factory=deque)
-    """What its courier is to do."""
-    load: list[Order] = field(default_factory=list)
-    """What of it is ready to go."""
+    """When its latest start handled its first event."""
+    outbox: Outbox[Values] = field(default_factory=lambda: Outbox(0.0))
+    """What its latest start has to send."""
     away: bool = False
-    """The courier is under way."""
-    departed: float = 0.0
-    """When it last left with something."""
-    saving: float = 0.0
-    """Until when it is busy saving."""
-    values: dict[TaskId, Any] = field(default_factory=dict)
+    """Its courier is busy."""
+    attended: bool = False
+    """A slot carries the courier's orders out, and runs no task until they are done."""
+    waiting: TaskId | None = None
+    """The task that this slot runs next."""
+    running: int = 0
+    """How many tasks it is running."""
+    values: Values = field(default_factory=dict)
     mailbox: list[Arrived | Announced] = field(default_factory=list)
-    given: list[dict[TaskId, Any]] = field(default_factory=list)
-    """The values that came with each message of the mailbox."""
+    given: list[Values] = field(default_factory=list)
+    """The values that came with each message in the mailbox."""
     read: int = 0
-    started: bool = False
-    """Somebody has claimed its start."""
-    entered: int = 0
-    """The latest epoch that has begun: an invocation that is repeated does nothing."""
-    lost: bool = False
-    """A start was lost since it last parked."""
     refused: int = 0
-    """The latest epoch that was lost: the store takes nothing more of it."""
+    """The latest lost epoch. The store refuses whatever that start still sends."""
     executed: tuple[TaskId, ...] = ()
-    asked: set[tuple[TaskId, str | None]] = field(default_factory=set)
-    """Marks of a flexible worker that the store hasn't got yet."""
-    leaving: bool = False
-    """It leaves with those, unless one is the last."""
     left: bool = False
-    """It has: the store expects no more of it."""
+    """The store knows that it has left, and expects no more of it."""
 
     @property
     def reads(self) -> bool:
-        """Whether it looks at its mail."""
+        """Whether it reads its mail."""
         machine = self.machine
         return machine is not None and not machine.finished and not self.parking
 
-    @property
-    def saves(self) -> bool:
-        """Whether its courier will leave with an output, or is to."""
-        return any([isinstance(effect, Save) for effect, _ in (*self.load, *self.orders)])
+    def begin(self, outbox: Outbox[Values]) -> None:
+        """Begin a start with an empty outbox and idle slots."""
+        self.outbox = outbox
+        self.away = self.attended = False
+        self.waiting, self.running = None, 0
 
-    def forget_orders(self) -> None:
-        """Of an earlier start."""
-        self.orders.clear()
-        self.load = []
-
-    def taken(self, outputs: Sequence[TaskId]) -> dict[TaskId, Any]:
-        """What travels of its memory."""
+    def taken(self, outputs: Sequence[TaskId]) -> Values:
+        """The values of outputs in its memory."""
         return {output: self.values.get(output) for output in outputs}
-
-
-class Trip(NamedTuple):
-    """What a worker's courier leaves with."""
-
-    worker: Worker
-    load: list[Order]
-    epoch: int
-    sandbox: int
-    last: Effect
-    """Of the load: after `Finish` and `Park` nothing follows."""

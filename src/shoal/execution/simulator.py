@@ -1,24 +1,25 @@
-"""`simulate`: a plan carried out on the virtual clock by the very machines that workers run.
+"""`simulate`: carries a plan out on the virtual clock, with the machines that real workers run.
 
-Each effect is answered after its predicted cost; how workers get to the store and back is told in
-`simulated_courier.py`. Near the store, a worker's only slot sees to saves before it goes on. Given
-`perform`, values flow along too, through the same saving, fetching and forgetting as in a real run,
-so that a test can compare them with a sequential evaluation. Who invokes workers does so one after
-the other; the fan-out invoker hands on to others like it. Given `faults`, workers and invocations
-are lost, and start again a lease later with what the store has of them; what a lost start still had
-on its way counts until then. And the store restarts.
+1. Each effect is answered after its predicted cost. `simulated_courier.py` does what a worker sends
+   and fetches. A slot that carries orders out runs its next task afterwards.
+2. A worker invokes others one after the other; the fan-out invoker shares the work with more
+   invokers.
+3. Given `perform`, values flow along, and are saved, fetched and freed as in a real run. So a test
+   can compare them with a sequential evaluation.
+4. Given `faults`, workers and invocations are lost. A lost worker restarts a lease later, with what
+   the store has of it; until then the store still accepts what the lost start had sent. The store
+   may restart, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, assert_never
 
 from shoal.clock import VirtualClock
-from shoal.collector import uncollected
 from shoal.errors import WorkflowError
 from shoal.execution.costs import Costs
-from shoal.execution.duties import Duties
 from shoal.execution.effects import (
     Abort,
     Announce,
@@ -49,14 +50,17 @@ from shoal.execution.events import (
 )
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
-from shoal.execution.plan import Plan
+from shoal.execution.obligations import Obligations
+from shoal.execution.outbox import Trip
+from shoal.execution.plan import FlexiblePart, Plan, PlannedPart
 from shoal.execution.policies import invoked_after
 from shoal.execution.pool import WarmPool
-from shoal.execution.simulated_courier import AGAIN, Answer, Couriers, Reply, Spans
-from shoal.execution.simulated_platform import Invocation, SimulatedPlatform, Start
+from shoal.execution.simulated_courier import AGAIN, Couriers, Spans, TripAnswer
+from shoal.execution.simulated_platform import SimulatedInvocation, SimulatedPlatform, Start
 from shoal.execution.simulated_store import SimulatedStore
-from shoal.execution.simulated_worker import Faults, Trip, Worker
+from shoal.execution.simulated_worker import Faults, SimulatedWorker, Values
 from shoal.execution.timeline import Timeline
+from shoal.gc_pause import gc_paused
 from shoal.types import Resources, TaskId, WorkerId
 
 Perform = Callable[[TaskId, Mapping[TaskId, Any]], Any]
@@ -82,19 +86,19 @@ class Simulation:
         """Prepare a simulation.
 
         Args:
-            plan: What is to be carried out.
-            costs: What things are predicted to cost.
-            pool: The platform's sandboxes, warm ones among them.
-            perform: Runs a task for real, so that `results` are there afterwards.
-            repeats: For each message, after which extra delays it arrives: once or more.
+            plan: What to carry out.
+            costs: What everything is predicted to cost.
+            pool: The platform's sandboxes, including warm ones.
+            perform: Runs a task for real, so that there are `results` afterwards.
+            repeats: The extra delays after which a message arrives, once or more often.
             faults: What goes wrong.
-            recorded: Whether the timeline has spans, and not the makespan alone.
-            clock: Which tells the run's time; for costs that depend on it.
-            workers: How many may be at work at once; 0: as many as the pool has room for.
+            recorded: Whether to record spans; otherwise the timeline has only a makespan.
+            clock: The clock of the run, for costs that depend on the time.
+            workers: How many workers may run at once; 0: as many as the pool has room for.
         """
         self.plan = plan
         self.performed: list[tuple[TaskId, WorkerId]] = []
-        """Each execution, copies too, in order."""
+        """Each execution in order, including copies."""
         self._costs = costs
         self._perform = perform
         self._repeats = repeats
@@ -104,10 +108,9 @@ class Simulation:
         self._platform = SimulatedPlatform(pool, costs, self._clock, workers)
         self._constants = costs.constants
         named = {task: tuple(sizes) for task, sizes in self._constants.items()}
-        parts = plan.parts(named)
-        self._common = parts[0]
-        """In a flexible plan, the part of all workers."""
-        self._workers = {} if plan.flexible else {part.worker: Worker(part) for part in parts}
+        self._common = plan.common_part(named) if plan.flexible else None
+        """In a flexible plan, the part that all workers share."""
+        self._workers = {part.worker: SimulatedWorker(part) for part in plan.parts(named)}
         self._nbytes: dict[TaskId, int] = {}
         for sizes in self._constants.values():
             self._nbytes.update(sizes)
@@ -126,14 +129,14 @@ class Simulation:
 
     @property
     def warmed(self) -> Sequence[Resources]:
-        """Each sandbox that was started by a warm-up, in order."""
+        """The resources of each sandbox that a warm-up started, in order."""
         return self._platform.warmed
 
     def run(self) -> Timeline:
         """Carry the plan out."""
         self._after(self._costs.launch(), self._launch)
         self._clock.run()
-        del self._couriers  # who know this simulation, which the collector would have to find
+        del self._couriers  # they refer to this simulation: a cycle for the garbage collector
         if self._unfinished or self._missing_sinks:
             stuck = [
                 name for name, w in self._workers.items() if not w.machine or not w.machine.finished
@@ -145,10 +148,9 @@ class Simulation:
         return Timeline(tuple(spans), self._makespan)
 
     def _launch(self) -> None:
-        if self.plan.flexible:
-            for task, sources in self.plan.workflow.upstream.items():
-                if not sources:
-                    self._invoke(task, {})
+        if self._common is not None:
+            for task in self._common.roots:
+                self._invoke(task, {})
             return
         for worker in self._workers.values():
             if worker.part.rooted:
@@ -159,16 +161,16 @@ class Simulation:
 
     def _invoke(self, task: TaskId, given: dict[TaskId, Any]) -> None:
         """Start a flexible worker with a task and some of its inputs, once."""
-        if WorkerId(task) in self._workers:
+        if WorkerId(task) in self._workers or self._common is None:
             return
-        worker = Worker(self._common.begun_with(task), given=[given])
+        worker = SimulatedWorker(self._common.begun_with(task), given=[given])
         self._workers[worker.part.worker] = worker
         self._unfinished += 1
         self._start(worker)
 
-    def _start(self, worker: Worker) -> None:
-        worker.started = True
-        worker.epoch += 1
+    def _start(self, worker: SimulatedWorker) -> None:
+        worker.claimed = True
+        worker.claim()
         count = 1
         if self._faults is not None:
             count = self._faults.invocations(worker.part.worker)
@@ -182,22 +184,21 @@ class Simulation:
             self._after(start.seconds, lambda: self._begin(worker, epoch, start.sandbox))
 
         first = self._is_first(worker)
-        self._platform.invoke(Invocation(worker.part.resources, first, began), count)
+        self._platform.invoke(SimulatedInvocation(worker.part.resources, first, began), count)
 
-    def _lose(self, worker: Worker) -> None:
-        """The worker's process is gone, with all that it had in memory."""
+    def _lose(self, worker: SimulatedWorker) -> None:
+        """Lose the worker's process and everything in its memory."""
         worker.machine = None
         worker.parking = False
         worker.values = {}
-        worker.forget_orders()
+        worker.begin(self._couriers.outbox(worker))
         self._platform.remove(worker.sandbox)
         self._spans.add("leave", worker, None, 0.0)
         self._restart_later(worker)
         self._platform.serve()
 
-    def _restart_later(self, worker: Worker) -> None:
+    def _restart_later(self, worker: SimulatedWorker) -> None:
         assert self._faults is not None
-        worker.lost = True
         epoch = worker.epoch
 
         def restart() -> None:
@@ -211,51 +212,64 @@ class Simulation:
 
         self._after(self._faults.lease, restart)
 
-    def _is_first(self, worker: Worker) -> bool:
-        """Whether the client starts the worker, with the run."""
-        if worker.part.flexible:
-            return not self.plan.workflow.upstream[TaskId(worker.part.worker)]
-        return worker.epoch == 1 and worker.part.rooted
+    def _is_first(self, worker: SimulatedWorker) -> bool:
+        """Whether the client starts the worker when it launches the run."""
+        again = isinstance(worker.part, PlannedPart) and worker.epoch > 1
+        return worker.part.rooted and not again
 
-    def _begin(self, worker: Worker, epoch: int, sandbox: int) -> None:
-        if epoch != worker.epoch or worker.entered == epoch:
+    def _begin(self, worker: SimulatedWorker, epoch: int, sandbox: int) -> None:
+        if epoch != worker.epoch or not worker.enter(epoch):
             self._platform.release(sandbox)
             return
-        worker.entered, worker.sandbox, worker.began = epoch, sandbox, self._clock.now()
-        worker.away, worker.saving = False, 0.0
-        worker.forget_orders()
-        worker.asked, worker.leaving = set(), False
-        recovered = self._recovered(worker) if worker.lost else None
-        if worker.part.flexible:
-            worker.machine = FlexibleMachine(worker.part, self.plan.workflow.upstream)
-            worker.values = dict(worker.given[0])
-            if recovered is not None:
-                self.tell(worker, Started(recovered=recovered), epoch)
-            first = Arrived(TaskId(worker.part.worker), tuple(worker.values))
-            self.tell(worker, first, epoch)
-            return
-        worker.duties = worker.duties or Duties.of(worker.part)
-        worker.machine = WorkerMachine(worker.part, worker.duties)
-        if recovered is None:
-            worker.values = {}
-        worker.read = 0
-        self.tell(worker, Started(worker.executed, recovered), epoch)
-        self._read_mail(worker)
+        worker.sandbox, worker.began = sandbox, self._clock.now()
+        worker.begin(self._couriers.outbox(worker))
+        recovered = None if worker.clean(epoch) else self._recovered(worker)
+        match worker.part:
+            case FlexiblePart() as part:
+                worker.machine = FlexibleMachine(part)
+                worker.values = dict(worker.given[0])
+                if recovered is not None:
+                    self.tell(worker, Started(recovered=recovered), epoch)
+                first = Arrived(TaskId(part.worker), tuple(worker.values))
+                self.tell(worker, first, epoch, took=inf)
+            case PlannedPart() as part:
+                worker.obligations = worker.obligations or Obligations.of(part)
+                worker.machine = WorkerMachine(part, worker.obligations)
+                if recovered is None:
+                    worker.values = {}
+                worker.read = 0
+                self.tell(worker, Started(worker.executed, recovered), epoch, took=inf)
+                self._read_mail(worker)
+            case _:
+                assert_never(worker.part)
 
-    def _recovered(self, worker: Worker) -> Recovered:
-        """What the store has of a worker that was lost."""
+    def _recovered(self, worker: SimulatedWorker) -> Recovered:
+        """What the store has of a lost worker."""
         started = frozenset(self._workers)
         recovered, worker.values = self._store.recovered(worker.part.worker, started)
         return recovered
 
-    def _read_mail(self, worker: Worker) -> None:
+    def _read_mail(self, worker: SimulatedWorker) -> None:
         while worker.reads and worker.read < len(worker.mailbox):
             worker.values.update(worker.given[worker.read])
             worker.read += 1
             self.tell(worker, worker.mailbox[worker.read - 1])
 
-    def tell(self, worker: Worker, event: Event, epoch: int | None = None) -> None:
-        """Tell a worker, or only a certain start of it, what happened."""
+    def tell(
+        self,
+        worker: SimulatedWorker,
+        event: Event,
+        epoch: int | None = None,
+        took: float | None = None,
+    ) -> None:
+        """Tell a worker what happened.
+
+        Args:
+            worker: The worker.
+            event: What happened.
+            epoch: The start that it happened to; None: whichever is under way.
+            took: Seconds of the task that the slot that reports this has run; None: no slot does.
+        """
         if worker.machine is None or (epoch is not None and epoch != worker.epoch):
             return
         faults = self._faults
@@ -268,15 +282,48 @@ class Simulation:
                 executions.append(effect.task)
             else:
                 self._carry_out(worker, effect)
-        if worker.orders:
+        if worker.outbox.pending:
+            if not worker.away:
+                took = inf if took is not None and not executions else took
+                worker.attended = took is not None and worker.outbox.slot_waits(took)
             self._couriers.see_to(worker)
         for task in executions:
-            if worker.machine is not None:
+            if worker.machine is None:
+                return
+            if self._is_held_up(worker, own=took is not None):
+                worker.waiting = task
+            else:
                 self._execute(worker, task)
 
-    def _carry_out(self, worker: Worker, effect: Effect) -> None:
+    def _is_held_up(self, worker: SimulatedWorker, *, own: bool) -> bool:
+        """Whether a task has to wait for the slot that carries orders out.
+
+        A slot runs the first task that it made ready by itself. Other tasks wait for it only if no
+        other slot is free.
+        """
+        if not (worker.attended and worker.away) or worker.waiting is not None:
+            return False
+        return own or worker.running >= worker.part.resources.slots - 1
+
+    def resume(self, worker: SimulatedWorker) -> None:
+        """Let the slot that carried orders out run its next task."""
+        task, worker.waiting = worker.waiting, None
+        if task is not None:
+            self._execute(worker, task)
+
+    def _carry_out(self, worker: SimulatedWorker, effect: Effect) -> None:
         match effect:
-            case Mark() | Invoke() | Save() | HandIn() | Park() | Fetch() | Announce() | Finish():
+            case (
+                Fetch()
+                | Save()
+                | Mark()
+                | Invoke()
+                | Announce()
+                | HandIn()
+                | Park()
+                | Leave()
+                | Finish()
+            ):
                 self._couriers.order(worker, effect)
             case WarmUp(resources, count):
                 self._after(
@@ -290,27 +337,26 @@ class Simulation:
                 self._after(seconds, lambda: self.tell(worker, TimerFired(timer), epoch))
             case Abort(task):
                 raise WorkflowError(f"The simulated task {task!r} failed.")
-            case Leave():
-                worker.leaving = not (self._couriers.far and worker.saves)
             case Execute():
                 raise AssertionError("carried out by tell")
             case _:
                 assert_never(effect)
 
-    def arrived(self, trip: Trip, sent: float) -> Answer | None:
-        """The store has what was sent; how it answers."""
-        worker, epoch = trip.worker, trip.epoch
+    def arrived(
+        self, worker: SimulatedWorker, trip: Trip[Values], epoch: int, sent: float
+    ) -> TripAnswer | None:
+        """The store has received a trip; how it answers."""
         if epoch <= worker.refused:
             return None
-        replies: list[Reply] = []
-        invoked: list[tuple[Invoke, dict[TaskId, Any]]] = []
+        marked: list[tuple[Marked, Values]] = []
+        invoked: list[tuple[Invoke, Values]] = []
         starting = False
         for effect, given in trip.load:
             match effect:
                 case Save(task):
                     self._store.saved[task] = given[task]
                 case Mark(_, None):
-                    replies.append(self._mark_free(worker, effect, given, epoch, sent))
+                    marked.append(self._mark_free(worker, effect, given))
                 case Mark():
                     starting |= self._mark(worker, effect, given, sent)
                 case Announce(task, owner):
@@ -318,15 +364,17 @@ class Simulation:
                 case Invoke():
                     invoked.append((effect, given))
 
-        def answer() -> None:
-            for reply in replies:
-                reply()
-            self._invoke_all(invoked)
-
-        return Answer(answer, starting or bool(invoked))
+        stays = any([event.claimed or event.refused for event, _ in marked])
+        worker.left = trip.leaving and not stays
+        return TripAnswer(
+            lambda: self._invoke_all(invoked),
+            starting or bool(invoked),
+            lambda: self._answer_marks(worker, marked, epoch, sent),
+            stays,
+        )
 
     def _invoke_all(self, invoked: Sequence[tuple[Invoke, dict[TaskId, Any]]]) -> None:
-        """Start workers one after the other; those of a crowd the fan-out invoker starts."""
+        """Start workers one after the other, or through the fan-out invoker if they are many."""
         each, one_by_one = self._costs.invocation(), 0.0
         crowd = [start for start in invoked if start[0].many]
         for invoke, given in invoked:
@@ -339,11 +387,7 @@ class Simulation:
             for (invoke, given), after in zip(crowd, delays, strict=True):
                 self._after(hop + after, lambda i=invoke, g=given: self._invoke(i.task, g))  # type: ignore[misc]
 
-    def _answer(self, worker: Worker, seconds: float, callback: Callable[[], Event]) -> None:
-        epoch = worker.epoch
-        self._after(seconds, lambda: self.tell(worker, callback(), epoch))
-
-    def _execute(self, worker: Worker, task: TaskId) -> None:
+    def _execute(self, worker: SimulatedWorker, task: TaskId) -> None:
         sources = self.plan.workflow.upstream[task]
         input_nbytes = sum([self._nbytes[source] for source in sources])
         constants = self._constants.get(task)
@@ -352,10 +396,8 @@ class Simulation:
         seconds = self._costs.execution(task, input_nbytes, worker.part.resources)
         nbytes = self._costs.output_nbytes(task, input_nbytes)
         self._nbytes[task] = nbytes
-        before = 0.0
-        if worker.part.resources.slots == 1 and not self._couriers.far:
-            before = max(0.0, worker.saving - self._clock.now())
-        self._spans.add("execute", worker, task, seconds, nbytes, after=before)
+        worker.running += 1
+        self._spans.add("execute", worker, task, seconds, nbytes)
         self.performed.append((task, worker.part.worker))
         returned = None
         if self._perform is not None:
@@ -363,44 +405,58 @@ class Simulation:
             returned = self._perform(task, inputs)
         epoch = worker.epoch
 
-        def executed() -> Event:
+        def executed() -> None:
             if worker.epoch == epoch:
+                worker.running -= 1
                 worker.values[task] = returned
-            return Executed(task, nbytes)
+                self.tell(worker, Executed(task, nbytes), took=seconds)
 
-        self._answer(worker, before + seconds, executed)
+        self._after(seconds, executed)
 
-    def _mark(self, worker: Worker, mark: Mark, values: dict[TaskId, Any], sent: float) -> bool:
-        """Mark a task that a worker waits for; whether that worker is to be started."""
+    def _mark(
+        self, worker: SimulatedWorker, mark: Mark, values: dict[TaskId, Any], sent: float
+    ) -> bool:
+        """Mark a task of another worker; whether that worker has to be started."""
         owner, found = mark.owner, self._store.mark(mark, values, worker.part.worker)
         if found is None or owner is None:
             return False
         for delay in self._repeats():
             self._after(delay, lambda: self._deliver(owner, mark.task, found, sent))
-        return not self._workers[owner].started
+        return not self._workers[owner].claimed
 
     def _mark_free(
-        self, worker: Worker, mark: Mark, values: dict[TaskId, Any], epoch: int, sent: float
-    ) -> Reply:
-        """Mark a task that is whoever's marks it last."""
+        self, worker: SimulatedWorker, mark: Mark, values: Values
+    ) -> tuple[Marked, Values]:
+        """Mark a task that goes to whichever worker marks it last."""
         found = self._store.mark(mark, values, worker.part.worker)
         last, given = found is not None, found or {}
-        self._leave_with(worker, mark, last)
         refused = mark.held is not None and not last
-        event = Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given), refused)
-        delay = min(self._repeats())
-        return lambda: self._after(
-            delay, lambda: self._answer_mark(worker, event, given, epoch, sent)
-        )
+        return Marked(mark.task, TaskId(mark.producer or ""), last, tuple(given), refused), given
 
-    def _leave_with(self, worker: Worker, mark: Mark, last: bool) -> None:
-        """The store has a mark; who leaves with it does so unless it is the last."""
-        worker.asked.discard((mark.task, mark.producer))
-        worker.leaving = worker.leaving and not last
-        worker.left = worker.left or (worker.leaving and not worker.asked)
+    def _answer_marks(
+        self,
+        worker: SimulatedWorker,
+        marked: Sequence[tuple[Marked, Values]],
+        epoch: int,
+        sent: float,
+    ) -> None:
+        for event, given in marked:
+            delay = min(self._repeats())
+            if delay:
+                self._after(
+                    delay,
+                    lambda e=event, g=given: self._answer_mark(worker, e, g, epoch, sent),  # type: ignore[misc]
+                )
+            else:
+                self._answer_mark(worker, event, given, epoch, sent)
 
     def _answer_mark(
-        self, worker: Worker, event: Marked, given: dict[TaskId, Any], epoch: int, sent: float
+        self,
+        worker: SimulatedWorker,
+        event: Marked,
+        given: dict[TaskId, Any],
+        epoch: int,
+        sent: float,
     ) -> None:
         if worker.machine is not None and worker.epoch == epoch:
             if event.claimed:
@@ -408,8 +464,8 @@ class Simulation:
             worker.values.update(given)
             self.tell(worker, event)
 
-    def _came(self, worker: Worker, task: TaskId, sent: float) -> None:
-        """A message came; one that was sent before the worker began says nothing of its way."""
+    def _came(self, worker: SimulatedWorker, task: TaskId, sent: float) -> None:
+        """Record a message's delivery; one sent before the worker began doesn't show its delay."""
         if worker.reads and sent > worker.began:
             now = self._clock.now()
             self._spans.add("deliver", worker, task, now - sent, after=sent - now)
@@ -420,34 +476,36 @@ class Simulation:
         worker = self._workers[owner]
         self._came(worker, task, sent)
         self._put(worker, Arrived(task, tuple(given)), given)
-        if worker.machine is None and not worker.started:
+        if worker.machine is None and not worker.claimed:
             self._start(worker)
 
     def _announce(self, task: TaskId, owner: WorkerId) -> None:
         for delay in self._repeats():
             self._after(delay, lambda: self._put(self._workers[owner], Announced((task,)), {}))
 
-    def _put(self, worker: Worker, message: Arrived | Announced, given: dict[TaskId, Any]) -> None:
+    def _put(
+        self, worker: SimulatedWorker, message: Arrived | Announced, given: dict[TaskId, Any]
+    ) -> None:
         worker.mailbox.append(message)
         worker.given.append(given)
         self._read_mail(worker)
 
-    def handed_in(self, trip: Trip, task: TaskId, value: Any) -> None:
-        """The client has the output of a sink, unless the start that sent it was given up."""
-        if trip.epoch <= trip.worker.refused:
+    def handed_in(self, worker: SimulatedWorker, epoch: int, task: TaskId, value: Any) -> None:
+        """The client has the output of a sink, unless the store refuses the start that sent it."""
+        if epoch <= worker.refused:
             return
         self._store.results[task] = self._store.saved.get(task, value)
         self._missing_sinks.discard(task)
         if not self._missing_sinks:
             self._makespan = max(self._makespan, self._clock.now())
 
-    def finished(self, trip: Trip, after: float) -> None:
-        """A start has told all; its sandbox is free after a while."""
+    def finished(self, worker: SimulatedWorker) -> None:
+        """A worker has sent everything, and its sandbox is idle."""
         self._unfinished -= 1
-        self._after(after, lambda: self._platform.release(trip.sandbox))
+        self._platform.release(worker.sandbox)
 
-    def parked(self, worker: Worker, park: Park, epoch: int) -> None:
-        """A worker leaves, unless there is mail for it."""
+    def parked(self, worker: SimulatedWorker, park: Park, epoch: int) -> None:
+        """Let a worker leave, unless it has mail."""
         if worker.machine is None or worker.epoch != epoch:
             return
         worker.parking = worker.away = False
@@ -456,7 +514,7 @@ class Simulation:
             self._read_mail(worker)
             return
         worker.executed = park.executed
-        worker.started = worker.lost = False
+        worker.park(epoch)
         worker.machine = None
         sandbox = worker.sandbox
         late = AGAIN if self._couriers.interrupted else 0.0
@@ -473,15 +531,15 @@ def simulate(
     *,
     workers: int = 0,
 ) -> Timeline:
-    """The timeline that a plan is predicted to have; the rest is as in `Simulation`."""
-    with uncollected():  # it would look at everything, and find nothing
+    """Predict the timeline of a plan; the parameters are those of `Simulation`."""
+    with gc_paused():  # a simulation creates much that lives on, and no garbage
         return Simulation(plan, costs, pool or WarmPool(), clock=clock, workers=workers).run()
 
 
 def makespan_of(
     plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None, *, workers: int = 0
 ) -> float:
-    """The makespan that a plan is predicted to have, for those who don't look at the timeline."""
+    """Predict the makespan of a plan; faster than a whole timeline."""
     pool = pool or WarmPool()
-    with uncollected():
+    with gc_paused():
         return Simulation(plan, costs, pool, recorded=False, workers=workers).run().makespan

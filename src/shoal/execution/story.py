@@ -1,4 +1,4 @@
-"""`Log`: what a machine was told and what it asked for, and a task's story in it."""
+"""`Log`: the events and effects of a machine, and the story of a task in them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from shoal.execution.events import Event
 from shoal.types import TaskId, WorkerId
 
 REMEMBERED = 10_000
-"""How many events back a story goes, so that a long life doesn't fill the memory."""
+"""The number of events that a log keeps, so that a long run doesn't fill the memory."""
 
 Log = deque[tuple[float, Event, list[Effect]]]
-"""Each event, when it happened, and the effects that it had."""
+"""When each event happened, the event, and its effects."""
 
 
 def new_log() -> Log:
-    """A log without entries, which forgets the oldest."""
+    """An empty log, which drops its oldest entries when it is full."""
     return deque(maxlen=REMEMBERED)
 
 
 def story_of(task: TaskId, log: Log) -> list[str]:
-    """What happened to a task, a line for each event and effect that names it."""
+    """What happened to a task: a line for each event and effect that names it."""
     return [
         f"{now:.6f} {step}"
         for now, event, effects in log
@@ -32,7 +32,7 @@ def story_of(task: TaskId, log: Log) -> list[str]:
 
 
 def violation(worker: WorkerId, task: TaskId, what: str, log: Log) -> ProtocolViolation:
-    """An event didn't fit the state of a worker; the task's story says how it came about."""
+    """The error for an event that doesn't fit the state; the story says how it came about."""
     lines = "\n".join(story_of(task, log))
     return ProtocolViolation(f"worker {worker}, task {task!r}: {what}\n{lines}")
 

@@ -1,7 +1,7 @@
 """`Timeline`: what ran where and when; simulated before a run, recorded after it.
 
-A record of a worker is a header line of JSON and one column of numbers per field, so that it is
-written once, stored as it is, and read only when somebody looks.
+A worker's record is a header line of JSON and one column of numbers per field. It is written once,
+stored as it is, and only decoded when somebody looks at it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from functools import cached_property
 from typing import Any
 
 from shoal.errors import StoreError
-from shoal.execution.wording import printable
+from shoal.execution.formatting import printable
 from shoal.types import TaskId, WorkerId
 
 KINDS = ("cold start", "warm start", "fetch", "execute", "save", "load", "deliver", "leave",
          "hit", "miss")  # fmt: skip
-"""What a worker spends time on, the rest of its life it waits; `load` is the import of a task's
-module, `deliver` the way of a message to a worker that was there, `leave` the end of a start,
-`hit` stands for an execution whose output the cache had, `miss` is a look-up in vain before one.
-Outputs that travelled together are one transfer: the first has its time and bytes, the others
-none. A record has the kinds' numbers: a new kind goes to the end."""
+"""What a worker spends time on; the rest of the time it waits. `load` is the import of a task's
+module, `deliver` the way of a message to a running worker, and `leave` the end of a start. `hit`
+replaces an execution whose output the cache had; `miss` is a failed look-up before an execution.
+Outputs that travelled together are one transfer: the first has its time and bytes, the others have
+none. Records contain the numbers of kinds, so a new kind goes to the end."""
 
 STARTS = ("cold start", "warm start")
 RUNS = ("execute", "hit")
-"""After one of these the output of a task was there."""
+"""After one of these the output of a task exists."""
 
 _DAMAGES = (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError)
 _FIELDS = ("kind", "number", "start", "end", "cpu", "nbytes")
@@ -36,7 +36,7 @@ _FIELDS = ("kind", "number", "start", "end", "cpu", "nbytes")
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A worker was busy with something."""
+    """Something that a worker was busy with."""
 
     kind: str
     """One of `KINDS`."""
@@ -57,7 +57,7 @@ class Span:
 
     @property
     def came_along(self) -> bool:
-        """Whether it was moved with another output, which has the transfer's time and bytes."""
+        """Whether it travelled with another output, which has the transfer's time and bytes."""
         return self.kind in ("fetch", "save") and not self.nbytes
 
 
@@ -69,7 +69,7 @@ class Moved:
     fetched: int = 0
 
     def and_then(self, other: Moved) -> Moved:
-        """Both together."""
+        """The sum of both."""
         return Moved(self.saved + other.saved, self.fetched + other.fetched)
 
 
@@ -79,9 +79,9 @@ class Timeline:
 
     spans: tuple[Span, ...]
     makespan: float
-    """From the start of the run until its last sink's output was there."""
+    """Seconds from the start of the run until the output of its last sink was available."""
     shards: Mapping[str, Moved] = field(default_factory=dict)
-    """What went to and came from each of the store's servers, if it has several."""
+    """The bytes saved to and fetched from each server of the store, if it has several."""
 
     def of_kind(self, *kinds: str) -> tuple[Span, ...]:
         """The spans of these kinds."""
@@ -89,12 +89,12 @@ class Timeline:
 
     @cached_property
     def workers(self) -> tuple[WorkerId, ...]:
-        """Every worker that appears, in the order of their starts."""
+        """All workers of the run, in the order of their starts."""
         return tuple(dict.fromkeys(span.worker for span in self.spans))
 
     @cached_property
     def lives(self) -> dict[WorkerId, list[tuple[float, float]]]:
-        """When each worker was there, from each invocation until it left: what a platform bills."""
+        """When each worker was up, from each invocation until it left: what a platform bills."""
         lives: dict[WorkerId, list[tuple[float, float]]] = {}
         for span in self.spans:
             if span.kind in STARTS:
@@ -106,12 +106,12 @@ class Timeline:
 
     @cached_property
     def placements(self) -> dict[TaskId, WorkerId]:
-        """Which worker ran each task; of one that was copied, the one that began last."""
+        """The worker that ran each task; for a copied task, the one that began last."""
         return {s.task: s.worker for s in self.spans if s.kind in RUNS and s.task}
 
     @cached_property
     def cache_use(self) -> str:
-        """How often the cache had an output, in words; empty if nothing was looked up."""
+        """How often the cache had an output, as text; empty if nothing was looked up."""
         hits, misses = (len(self.of_kind(kind)) for kind in ("hit", "miss"))
         if not hits and not misses:
             return ""
@@ -119,7 +119,7 @@ class Timeline:
 
     @property
     def shard_use(self) -> list[str]:
-        """How much went to and came from each of the store's servers; none if it is one."""
+        """What was saved to and fetched from each server, as text; none if there is only one."""
         shards = {printable(server): moved for server, moved in self.shards.items()}
         width = max(map(len, shards), default=0)
         return [
@@ -135,7 +135,7 @@ Row = tuple[int, int, float, float, float, int]
 def encode_record(
     worker: WorkerId, rows: Sequence[Row], shards: Mapping[str, Moved] | None = None
 ) -> bytes:
-    """A worker's spans as bytes, and what it has moved; times are absolute."""
+    """A worker's spans, and the bytes that it has moved, as a record; times are absolute."""
     columns = zip(*rows, strict=True)
     packed = b"".join(array("d", column).tobytes() for column in columns)
     header = {"worker": worker, "rows": len(rows), "order": sys.byteorder}

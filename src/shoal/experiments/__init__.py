@@ -1,1 +1,1 @@
-"""The evaluation: workloads, runs, tables, figures."""
+"""The evaluation of Shoal: workflows, experiments and reports."""

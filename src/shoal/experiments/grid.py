@@ -1,7 +1,7 @@
-"""Grids: which workflows run under which planners, as data; a file of yours can hold another one.
+"""Define the grids of experiments: which workflows run with which planners and service levels.
 
-A configuration is a workflow, a planner and a service level; it is run as often as asked for, after
-warm-up runs that fill its history and don't count.
+A configuration is a workflow, a planner and a service level. It runs repeatedly, after warm-up runs
+that fill its history and don't count. Grids can also be read from JSON files.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, suggestion
 from shoal.experiments.shapes import shape_named
-from shoal.experiments.world import Work
+from shoal.experiments.virtual_costs import Work
 from shoal.planning.auto import AutoPlanner
 from shoal.planning.base import Conditions, Planner
 from shoal.planning.choice import planned
@@ -28,9 +28,9 @@ from shoal.workflow import Workflow
 SMALL = Resources(2048)
 SIZES = (Resources(8192), Resources(4096), SMALL)
 BIG = 5 * 1024 * 1024
-"""Bytes from which on an output is big for WUKONG, as in the published comparison."""
+"""The size from which an output is big for WUKONG, as in the published comparison."""
 SCALED_BIG = 1024 * 1024
-"""The same for the WUKONG paper's workloads, whose chunks are smaller here than there."""
+"""The same for the WUKONG paper's workloads, whose chunks are smaller here."""
 _OPTIMIZATIONS = (PreLoadOptimization, PreWarmOptimization)
 _UNCLUSTERED: dict[str, Any] = {"fan_out_clustering": False, "fan_in_clustering": False}
 _PLAIN: dict[str, Any] = {**_UNCLUSTERED, "delayed_io": False, "big_output_nbytes": BIG}
@@ -40,11 +40,10 @@ _STEPS: Sequence[dict[str, Any]] = (
     {"delayed_io": False, "big_output_nbytes": SCALED_BIG},
     {"big_output_nbytes": SCALED_BIG},
 )
-"""The techniques of WUKONG, each added to those before: none, the fan-out invoker, clustering,
-delayed I/O."""
+"""WUKONG's techniques, added one at a time: none, the fan-out invoker, clustering, delayed I/O."""
 
 Make = Callable[[SLA, Workflow, Conditions], Planner]
-"""Makes a planner for a service level; one that has a goal looks at the workflow first."""
+"""Creates a planner for a service level; one with a goal also uses workflow and conditions."""
 
 
 def _wukong(**policies: Any) -> Make:
@@ -52,13 +51,13 @@ def _wukong(**policies: Any) -> Make:
 
 
 def _cheapest(sla: SLA, workflow: Workflow, conditions: Conditions) -> Planner:
-    """The cheapest within what Uniform would promise."""
+    """Create a planner of the cheapest plan that is as fast as Uniform's."""
     uniform = planned(workflow, conditions, UniformPlanner(SMALL, sla=sla), "aws-lambda")
     return AutoPlanner(SIZES, deadline=uniform.makespan, sla=sla, seconds=AUTO_SECONDS)
 
 
 AUTO_SECONDS = 0.4
-"""That Auto has for a plan."""
+"""How many seconds Auto may plan."""
 PLANNERS: Mapping[str, Make] = {
     "wukong": _wukong(**_PLAIN),
     "wukong-optimised": _wukong(big_output_nbytes=BIG),
@@ -80,10 +79,10 @@ PLANNERS: Mapping[str, Make] = {
     "without-clustering": _wukong(**(_STEPS[3] | _UNCLUSTERED)),
     "predicted": _wukong(**(_STEPS[3] | {"decide": "predicted"})),
 }
-"""What a grid's planners mean."""
+"""The planners of grids, by name."""
 
 CENTRALISED = ("strawman", "pubsub", "parallel-invokers")
-"""Designs with a central scheduler; they run in the mode `real` only."""
+"""Designs with a central scheduler, which run only in the mode `real`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +104,31 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is run, and under what."""
+    """The workflows, planners and conditions of an experiment."""
 
     name: str
     workflows: Sequence[str]
     planners: Sequence[str]
     slas: Sequence[int] = (50, 75, 90)
     warm_up: int = 5
-    """Runs of each configuration that fill its history and don't count."""
+    """How many runs of each configuration fill its history and don't count."""
     workers: int = 32
-    """That a plan may have at once."""
+    """How many workers a plan may use concurrently."""
     sandboxes: int = 32
     idle_seconds: float = 7.0
     latency: float = 0.03
-    """Of a round trip to store and gateway."""
+    """The latency of a round trip to store and gateway, in seconds."""
     work: Work = field(default_factory=Work)
 
     def cells(self) -> Iterator[Cell]:
-        """Every configuration."""
+        """Yield every configuration."""
         for workflow in self.workflows:
             for sla in self.slas:
                 for planner in self.planners:
                     yield Cell(workflow, planner, sla)
 
     def settings(self) -> dict[str, Any]:
-        """What an experiment's record says of it."""
+        """Return the grid's settings for the experiment's record."""
         return {
             "memory_mb": [SMALL.memory_mb, *sorted(r.memory_mb for r in SIZES[:2])],
             "latency": self.latency,
@@ -167,19 +166,19 @@ GRIDS: Mapping[str, Grid] = {
         idle_seconds=60.0,
     ),
 }
-"""`agreement` is a quarter of `paper-000` that is run both ways: its tasks take a second or more,
-so that two cores on which dozens of sandboxes start aren't what is measured."""
+"""The grids by name. `agreement` is a quarter of `paper-000` that runs in both modes. Its tasks
+take a second or more, so that starting dozens of sandboxes on two cores doesn't dominate."""
 
 
 def grid_named(name: str) -> Grid:
-    """A grid by its name, or from a file."""
+    """Return a grid by its name, or read it from a file."""
     if name in GRIDS:
         return GRIDS[name]
     path = Path(name)
     if path.suffix != ".json" and not path.exists():
         raise UsageError(
-            f"There is no grid {name!r}; there are {', '.join(GRIDS)} and scale, and a file of "
-            "yours that ends with .json can hold one."
+            f"There is no grid {name!r}; choose one of {', '.join(GRIDS)} and scale, or give a "
+            ".json file."
         )
     return checked(_read(path))
 
@@ -190,24 +189,24 @@ def _read(path: Path) -> Grid:
         given = json.loads(path.read_text())
         unknown = sorted(set(given) - known)
         if unknown:
-            raise UsageError(f"{path}: {unknown[0]!r} isn't known; a grid has {sorted(known)}.")
+            raise UsageError(f"{path}: unknown key {unknown[0]!r}; a grid has {sorted(known)}.")
         work = Work(**given.pop("work", {}))
         return Grid(path.stem, work=work, **given)
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} doesn't hold a grid: {error}.") from error
+        raise UsageError(f"{path} is not a grid: {error}.") from error
 
 
 def checked(grid: Grid) -> Grid:
-    """The grid, if all that it names is there."""
+    """Return the grid if all its workflows, planners and levels exist, else raise an error."""
     for workflow in grid.workflows:
         shape_named(workflow)
     for planner in grid.planners:
         if planner not in PLANNERS and planner not in CENTRALISED:
-            names = ", ".join((*PLANNERS, *CENTRALISED))
-            raise UsageError(f"There is no planner {planner!r} for a grid; there are {names}.")
+            hint = suggestion(planner, (*PLANNERS, *CENTRALISED))
+            raise UsageError(f"There is no planner {planner!r} for a grid; {hint}")
     for sla in grid.slas:
         if not isinstance(sla, int) or not 0 < sla < 100:
-            raise UsageError(f"slas: {sla!r} is no percentile between 0 and 100.")
+            raise UsageError(f"slas: {sla!r} must be a percentile between 0 and 100.")
     return grid
 
 
@@ -215,7 +214,7 @@ def restricted(
     grid: Grid, workflows: Sequence[str] = (), planners: Sequence[str] = (),
     slas: Sequence[int] = (),
 ) -> Grid:  # fmt: skip
-    """The part of a grid with only these workflows, planners and levels, if any are given."""
+    """Restrict a grid to these workflows, planners and levels, where given."""
     return checked(
         replace(
             grid,

@@ -1,7 +1,7 @@
-"""Images for a farm: thumbnail, compression, metadata and conversion, as the farm paper has them.
+"""Process images in a farm as in the farm paper: thumbnail, compression, metadata, conversion.
 
-Images are made, not loaded: colours that run into each other, with some noise, so that they
-compress about as photographs do.
+Images are generated: gradients of colour with some noise, so that they
+compress like photographs.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import UsageError
-from shoal.experiments.checks import check_counts
+from shoal.experiments.parameters import check_counts
 
 if TYPE_CHECKING:
     from PIL import Image
 
 SIZES = (512, 1024, 2048, 4096)
-"""Lengths of a side, in pixels."""
+"""Side lengths in pixels."""
 _THUMBNAIL = 256
 _DESCRIPTION = 0x010E
-"""The number of a picture's description among its metadata."""
+"""The EXIF tag of an image's description."""
 
 
 def _pillow() -> Any:
@@ -31,7 +31,7 @@ def _pillow() -> Any:
 
 
 def make_image(size: int) -> bytes:
-    """A square image as a JPEG file."""
+    """Create a square image as a JPEG file."""
     check_counts("make_image", size=size)
     images = _pillow()
     gradient = images.linear_gradient("L").resize((size, size))
@@ -43,7 +43,7 @@ def make_image(size: int) -> bytes:
 
 
 def process_image(data: bytes) -> dict[str, Any]:
-    """What becomes of an image: the sizes of its versions, and what its metadata say."""
+    """Process an image; return the sizes of its versions and its metadata."""
     image = _pillow().open(BytesIO(data))
     exif = image.getexif()
     image.load()

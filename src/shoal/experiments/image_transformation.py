@@ -1,4 +1,4 @@
-"""Image transformation: a workflow of 130 tasks in eight levels on one picture.
+"""Define image transformation, a workflow of 130 tasks in eight levels on one picture.
 
     level  tasks
         0  split                1   the picture into a grid of 4 x 4 tiles
@@ -10,9 +10,9 @@
         6  combine             16   B's lines drawn over A at the full size
         7  merge                1   the tiles back into the grid
 
-Each tile is transformed on its own: beyond its border it goes on as it is at the border.
+Each tile is transformed separately; its border pixels are repeated beyond the border.
 
-The published version sleeps 9 s in the split, which leaves time to warm up workers for what
+The published version sleeps 9 s in the split, which leaves time to pre-warm workers for what
 follows. Ours doesn't, because a split takes milliseconds; `split_seconds=9` does the same for
 experiments on pre-warming.
 """
@@ -24,25 +24,25 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from shoal.errors import UsageError
-from shoal.experiments.arrays import NDArray, np
-from shoal.experiments.checks import check_counts, check_seconds
+from shoal.experiments.parameters import check_counts, check_seconds
+from shoal.farm.arrays import NDArray, np
 from shoal.workflow import Output, task
 
 Image: TypeAlias = NDArray[np.uint8]
-"""Rows of pixels of red, green and blue."""
+"""Rows of RGB pixels."""
 Tile: TypeAlias = NDArray[np.float32]
-"""The same in floats from 0 to 1; in grey, rows of numbers."""
+"""Rows of RGB or grey pixels, as floats from 0 to 1."""
 
 _LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 _SEPIA = np.array([[0.393, 0.769, 0.189], [0.349, 0.686, 0.168], [0.272, 0.534, 0.131]], np.float32)
 _CACHED_NBYTES = 256 * 1024
-"""Of a tile, what stays in a core's cache while it is worked on."""
+"""The part of a tile that fits into a core's cache."""
 _ALONG, _ACROSS = (-1.0, 0.0, 1.0), (0.25, 0.5, 0.25)
-"""Sobel's operator: the change along one axis, weighted across it."""
+"""The Sobel operator: the derivative along one axis, smoothed across it."""
 
 
 def generate_image(width: int, height: int, seed: int = 0) -> Image:
-    """A picture of waves of colour, discs with hard edges, and some noise."""
+    """Generate a picture of waves of colour, discs with hard edges, and some noise."""
     rng = np.random.default_rng(seed)
     y = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     x = np.linspace(0, width / height, width, dtype=np.float32)[None, :]
@@ -65,13 +65,13 @@ def image_transformation(
     height: int = 2001,
     split_seconds: float = 0.0,
 ) -> Output[Image]:
-    """The workflow that transforms a picture: 130 tasks unless another grid is given.
+    """Build the workflow that transforms a picture: 130 tasks by default.
 
     Args:
-        image: Rows of pixels of red, green and blue; default: a generated picture.
-        grid: How many tiles the picture is cut into, across as well as down.
-        width: The size of the generated picture.
-        height: The size of the generated picture.
+        image: Rows of RGB pixels; default: a generated picture.
+        grid: The number of tiles in each direction.
+        width: The width of the generated picture.
+        height: The height of the generated picture.
         split_seconds: How long the split sleeps.
     """
     check_counts("image_transformation", grid=grid, width=width, height=height)
@@ -93,14 +93,14 @@ def image_transformation(
 
 
 def transformed(tile: Output[Tile]) -> Output[Image]:
-    """What becomes of a tile once both branches are through."""
+    """Build the part of the workflow that transforms one tile in both branches."""
     tinted = sepia(normalise(blur(resize(tile))))
     return combine(tinted, sharpen(edges(tile)))
 
 
 @task
 def split(image: Image, grid: int, seconds: float) -> list[Image]:
-    """The picture as tiles, row by row."""
+    """Split the picture into tiles, row by row."""
     if seconds:
         time.sleep(seconds)
     rows = np.array_split(image, grid)
@@ -109,26 +109,26 @@ def split(image: Image, grid: int, seconds: float) -> list[Image]:
 
 @task
 def pick(tiles: Sequence[Image], i: int) -> Tile:
-    """One tile, as floats."""
+    """Return one tile as floats."""
     return tiles[i].astype(np.float32) / np.float32(255)
 
 
 @task
 def resize(tile: Tile) -> Tile:
-    """The tile at half its size."""
+    """Scale the tile to half its size."""
     height, width = tile.shape[:2]
     return _scaled(tile, (height + 1) // 2, (width + 1) // 2)
 
 
 @task
 def blur(tile: Tile) -> Tile:
-    """The tile, softened."""
+    """Blur the tile."""
     return _smoothed(tile, sigma=3.0)
 
 
 @task
 def normalise(tile: Tile) -> Tile:
-    """The tile with each colour stretched from 0 to 1; the extreme hundredths are cut off."""
+    """Stretch each colour to 0 to 1, clipping the extreme one percent."""
     low, high = np.percentile(tile, [1, 99], axis=(0, 1)).astype(np.float32)
     flat = high <= low
     low, high = np.where(flat, 0, low), np.where(flat, 1, high)
@@ -138,7 +138,7 @@ def normalise(tile: Tile) -> Tile:
 
 @task
 def sepia(tile: Tile) -> Tile:
-    """The tile in the browns of an old photograph."""
+    """Tint the tile in sepia."""
     # einsum, not @: BLAS may round differently with other numbers of threads.
     browned: Tile = np.minimum(np.einsum("yxc,dc->yxd", tile, _SEPIA), np.float32(1))
     return browned
@@ -146,7 +146,7 @@ def sepia(tile: Tile) -> Tile:
 
 @task
 def edges(tile: Tile) -> Tile:
-    """How much the brightness changes at each pixel, by Sobel's operator."""
+    """Detect edges with the Sobel operator."""
     grey = np.einsum("yxc,c->yx", tile, _LUMINANCE)
     across = _convolved(_convolved(grey, _ACROSS, axis=0), _ALONG, axis=1)
     down = _convolved(_convolved(grey, _ALONG, axis=0), _ACROSS, axis=1)
@@ -156,20 +156,20 @@ def edges(tile: Tile) -> Tile:
 
 @task
 def sharpen(tile: Tile) -> Tile:
-    """The tile with what sets it apart from its surroundings doubled."""
+    """Sharpen the tile by unsharp masking."""
     clear: Tile = np.clip(2 * tile - _smoothed(tile, sigma=3.0), 0, 1)
     return clear
 
 
 @task
 def combine(tinted: Tile, lines: Tile) -> Image:
-    """The tinted tile at the size of the lines, dark where they are."""
+    """Draw the edges over the tinted tile, scaled to their size."""
     return _as_image(_scaled(tinted, *lines.shape) * (1 - lines)[..., None])
 
 
 @task
 def merge(tiles: Sequence[Sequence[Image]]) -> Image:
-    """The rows of tiles as one picture."""
+    """Merge the tiles into one picture."""
     return np.concatenate([np.concatenate(row, axis=1) for row in tiles])
 
 
@@ -179,7 +179,7 @@ def _as_image(tile: Tile) -> Image:
 
 
 def _scaled(tile: Tile, height: int, width: int) -> Tile:
-    """The tile at another size, each pixel interpolated from the four nearest."""
+    """Scale the tile by bilinear interpolation."""
     return _stretched(_stretched(tile, height, axis=0), width, axis=1)
 
 
@@ -194,7 +194,7 @@ def _stretched(tile: Tile, length: int, axis: int) -> Tile:
 
 
 def _smoothed(tile: Tile, sigma: float) -> Tile:
-    """The tile convolved with Gauss's bell curve, cut off at three sigma."""
+    """Convolve the tile with a Gaussian, truncated at three sigma."""
     reach = round(3 * sigma)
     bell = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
     kernel = (bell / bell.sum()).tolist()
@@ -202,7 +202,7 @@ def _smoothed(tile: Tile, sigma: float) -> Tile:
 
 
 def _convolved(tile: Tile, kernel: Sequence[float], axis: int) -> Tile:
-    """The tile with each pixel replaced by a weighted sum of its neighbours along an axis."""
+    """Convolve the tile with a kernel along one axis."""
     reach = len(kernel) // 2
     margins = [(reach, reach) if i == axis else (0, 0) for i in range(tile.ndim)]
     padded = np.pad(tile, margins, mode="edge")

@@ -1,4 +1,4 @@
-"""What an experiment or a benchmark ran on."""
+"""Describe the machine that an experiment or a benchmark runs on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shoal.system import memory_nbytes, processor
 
 
 def version_of(package: str) -> str:
-    """An installed package's version."""
+    """Return an installed package's version."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -18,7 +18,7 @@ def version_of(package: str) -> str:
 
 
 def described() -> str:
-    """The machine and the software, in a line."""
+    """Describe the machine and the software in one line."""
     return (
         f"{processor()}, {os.cpu_count()} cores, {memory_nbytes() / 2**30:.0f} GB, "
         f"{platform.system()} {platform.release()}, Python {platform.python_version()}, "

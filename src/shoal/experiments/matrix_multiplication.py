@@ -1,11 +1,11 @@
-"""Matrix multiplication: a workflow of 17 tasks whose constant arguments are large.
+"""Define matrix multiplication, a workflow of 17 tasks with large constant arguments.
 
     level  tasks
         0  multiply   16   a block of rows by a block of columns
         1  assemble    1   the products side by side
 
-Two matrices of 2000 x 2000 floats are cut into 4 blocks of rows and 4 of columns, 8 MB each and
-each an argument of 4 tasks; a product has 2 MB, the result 32 MB. All are whole numbers, so that
+Two matrices of 2000 x 2000 floats are split into 4 blocks of rows and 4 of columns, 8 MB each and
+each an argument of 4 tasks; a product has 2 MB, the result 32 MB. All values are integers, so that
 the result is exactly that of `a @ b`.
 """
 
@@ -15,22 +15,22 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from shoal.errors import UsageError
-from shoal.experiments.arrays import NDArray, np
-from shoal.experiments.checks import check_counts
+from shoal.experiments.parameters import check_counts
+from shoal.farm.arrays import NDArray, np
 from shoal.workflow import Output, task
 
 Matrix: TypeAlias = NDArray[np.float64]
 
 
 def generate_matrices(size: int, seed: int = 0) -> tuple[Matrix, Matrix]:
-    """Two square matrices of whole numbers from -9 to 9."""
+    """Generate two square matrices of integers from -9 to 9."""
     rng = np.random.default_rng(seed)
     a, b = rng.integers(-9, 10, (2, size, size)).astype(np.float64)
     return a, b
 
 
 def matrix_multiplication(size: int = 2000, blocks: int = 4, *, seed: int = 0) -> Output[Matrix]:
-    """The workflow that multiplies two generated matrices: 17 tasks unless blocks are given."""
+    """Build the workflow that multiplies two generated matrices: 17 tasks by default."""
     check_counts("matrix_multiplication", size=size, blocks=blocks)
     check_counts("matrix_multiplication", least=0, seed=seed)
     if blocks > size:
@@ -46,12 +46,12 @@ def matrix_multiplication(size: int = 2000, blocks: int = 4, *, seed: int = 0) -
 
 @task
 def multiply(rows: Matrix, columns: Matrix) -> Matrix:
-    """A block of the product."""
+    """Compute a block of the product."""
     product: Matrix = rows @ columns
     return product
 
 
 @task
 def assemble(products: Sequence[Sequence[Matrix]]) -> Matrix:
-    """The blocks as one matrix."""
+    """Assemble the blocks into one matrix."""
     return np.block([list(row) for row in products])

@@ -1,13 +1,13 @@
-"""The records of an experiment: a folder that a run of the grid fills, and a report reads.
+"""Read and write the records of an experiment: a folder that runs fill and a report reads.
 
-1. `experiment.json` says what was run, and under what; it is written first.
-2. `runs.jsonl` has a line for each run, appended when the run has ended, and flushed. A line that
-   an interruption has cut off doesn't count when the experiment goes on: its run is repeated.
-3. `timelines/` has each run's timeline. It is written before the run's line, so that a line never
-   stands for a timeline that isn't there.
-4. `history/` has what each run taught, warm-up runs too, so that an experiment that goes on plans
-   from what it knew.
-5. `scale.jsonl` has the lines of simulations that are about the simulation itself.
+1. `experiment.json` describes the experiment; it is written first.
+2. `runs.jsonl` has a line for each run, appended and flushed when the run has ended. A line that an
+   interruption truncated is ignored when the experiment is resumed: its run is repeated.
+3. `timelines/` has each run's timeline, written before the run's line, so that no line refers to a
+   missing timeline.
+4. `history/` has the samples of each run, including warm-ups, so that a resumed experiment plans
+   from the same history.
+5. `scale.jsonl` has the results of simulations that measure the simulator itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ L = TypeVar("L", "Row", "Scale")
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What was run, and under what."""
+    """The description of an experiment."""
 
     grid: str
     mode: str
@@ -66,7 +66,7 @@ class Row:
     """`workflow/planner/sla/repeat`."""
     workflow: str
     planner: str
-    """The planner, or the design, that the run is an example of."""
+    """The planner or the design."""
     sla: int
     """The percentile that it was planned for."""
     repeat: int
@@ -146,28 +146,28 @@ class Records:
         return (self.folder / HEAD).exists()
 
     def begin(self, experiment: Experiment) -> None:
-        """Make the folder, and say in it what will be run."""
+        """Create the folder and write the experiment's description."""
         for name in (TIMELINES, HISTORY):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(experiment), indent=1)
         (self.folder / HEAD).write_text(text + "\n")
 
     def experiment(self) -> Experiment:
-        """What was run."""
+        """Read the experiment's description."""
         path = self.folder / HEAD
         try:
             made: Experiment = _made(Experiment, json.loads(path.read_text()))
             return made
         except FileNotFoundError as error:
             raise UsageError(
-                f"There is no experiment in {self.folder}: it has no {HEAD}. "
-                "`shoal experiments run --to FOLDER` makes one."
+                f"There is no experiment in {self.folder}: it has no {HEAD}. Create one with "
+                "`shoal experiments run --to FOLDER`."
             ) from error
         except _DAMAGES as error:
             raise UsageError(f"{path} is damaged: {error}.") from error
 
     def append(self, row: Row | Scale, timeline: Timeline | None = None) -> None:
-        """Keep a run, and its timeline."""
+        """Append a run and store its timeline."""
         if timeline is not None and isinstance(row, Row):
             self.timeline_path(row.id).write_bytes(encode_timeline(timeline))
         line = json.dumps(asdict(row), separators=(",", ":")).encode() + b"\n"
@@ -178,15 +178,15 @@ class Records:
             file.write(line)
 
     def rows(self) -> tuple[list[Row], list[str]]:
-        """Every run, and what is wrong with lines that can't be read."""
+        """Return all runs, and a message for each line that can't be read."""
         return self._lines(Row)
 
     def scale(self) -> tuple[list[Scale], list[str]]:
-        """Every large simulation, and what is wrong with lines that can't be read."""
+        """Return all large simulations, and a message for each line that can't be read."""
         return self._lines(Scale)
 
     def done(self) -> set[str]:
-        """The ids of what needn't be run again."""
+        """Return the ids of finished runs."""
         return {line.id for lines in (self.rows()[0], self.scale()[0]) for line in lines}
 
     def _lines(self, kind: type[L]) -> tuple[list[L], list[str]]:
@@ -203,42 +203,42 @@ class Records:
                     damaged.append(f"{path}, line {number}: {error}")
         return good, damaged
 
-    def teach(self, run: str, block: bytes) -> None:
-        """Keep what a run taught."""
+    def save_samples(self, run: str, block: bytes) -> None:
+        """Store the samples of a run."""
         path = self._block_path(run)
         part = path.with_suffix(".part")
         part.write_bytes(block)
         part.rename(path)
 
-    def taught(self, run: str) -> bytes | None:
-        """What a run taught; None: it hasn't been run."""
+    def load_samples(self, run: str) -> bytes | None:
+        """Load the samples of a run; None if it has not run."""
         path = self._block_path(run)
         return path.read_bytes() if path.exists() else None
 
-    def lessons(self) -> list[bytes]:
-        """What all runs taught."""
+    def all_samples(self) -> list[bytes]:
+        """Load the samples of all runs."""
         return [path.read_bytes() for path in sorted((self.folder / HISTORY).glob("*.bin"))]
 
     def _block_path(self, run: str) -> Path:
         return self.folder / HISTORY / f"{run.replace('/', '-')}.bin"
 
     def timeline_path(self, run: str) -> Path:
-        """Where a run's timeline is."""
+        """Return the path of a run's timeline."""
         return self.folder / TIMELINES / f"{run.replace('/', '-')}.bin"
 
     def timeline(self, run: str) -> Timeline:
-        """What ran where and when."""
+        """Load the timeline of a run."""
         path = self.timeline_path(run)
         try:
             return decode_timeline(path.read_bytes())
         except FileNotFoundError as error:
-            raise UsageError(f"There is no timeline of {run}: {path} isn't there.") from error
+            raise UsageError(f"There is no timeline of {run}: {path} is missing.") from error
         except _DAMAGES as error:
             raise UsageError(f"{path} is damaged: {error}.") from error
 
 
 def encode_timeline(timeline: Timeline) -> bytes:
-    """A timeline as it is kept: each worker's record, behind a line that says how to read them."""
+    """Encode a timeline: a header line, followed by each worker's record."""
     numbers: dict[TaskId | None, int] = {None: -1}
     tasks: list[TaskId] = []
     rows: dict[WorkerId, list[SpanRow]] = {}
@@ -256,7 +256,7 @@ def encode_timeline(timeline: Timeline) -> bytes:
 
 
 def decode_timeline(kept: bytes) -> Timeline:
-    """A timeline that was kept."""
+    """Decode a timeline."""
     head, _, packed = zlib.decompress(kept).partition(b"\n")
     header = json.loads(head)
     records, start = [], 0
@@ -267,7 +267,7 @@ def decode_timeline(kept: bytes) -> Timeline:
 
 
 def _made(kind: Any, values: Any) -> Any:
-    """A record of a dictionary; what this version doesn't know is left out."""
+    """Create a record from a dictionary, ignoring unknown keys."""
     names = {item.name for item in fields(kind)}
     record = kind(**{name: value for name, value in values.items() if name in names})
     for item in fields(kind):
@@ -276,7 +276,7 @@ def _made(kind: Any, values: Any) -> Any:
 
 
 def _check(name: str, annotation: str, value: Any) -> None:
-    """Refuse text where a number belongs, and the like."""
+    """Raise an error if a value has the wrong type."""
     if value is None and annotation.endswith("None"):
         return
     match annotation.partition(" ")[0].partition("[")[0]:

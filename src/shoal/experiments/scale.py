@@ -1,9 +1,9 @@
-"""Very large workflows, simulated: how far from the ideal, how many messages, how long, how much.
+"""Simulate very large workflows and measure their efficiency, messages, time and memory.
 
 Trees and layered random graphs of tasks of about a second run on many workers. Each simulation has
-a process of its own, so that its memory can be told. The plan is made for these shapes, level by
-level, so that what is lost against the ideal is not the planner's doing; planners that search would
-take longer than what is measured here.
+a process of its own, so that its memory can be measured. The plan is made level by level for these
+shapes, so that a planner doesn't cause the difference to the ideal; planners that search would take
+longer than the simulation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shoal.workflow import Output, Task, Workflow
 
 SHAPES = ("tree", "layered")
 SECONDS = 1.0
-"""That a task takes, about."""
+"""About how many seconds a task takes."""
 _LATENCY = 0.03
 _LAYERS = 50
 """Of a layered graph."""
@@ -47,18 +47,18 @@ class Case:
 
     @property
     def id(self) -> str:
-        """What it is called in the records."""
+        """The simulation's id in the records."""
         return f"{self.shape}/{self.tasks}/{self.workers}"
 
 
 def cases(tasks: Sequence[int], workers: Sequence[int]) -> list[Case]:
-    """Every shape and size on every number of workers, unless there are more of these.
+    """Return every shape and size on every number of workers up to the number of tasks.
 
-    A tree of pairs has an odd number of tasks.
+    A binary tree has an odd number of tasks.
     """
     for count in (*tasks, *workers):
         if count < 2:
-            raise UsageError(f"{count}: give at least 2 tasks and workers.")
+            raise UsageError(f"{count}: must be at least 2 tasks and workers.")
     return [
         Case(shape, size - (shape == "tree" and size % 2 == 0), count)
         for size in sorted(tasks)
@@ -69,7 +69,7 @@ def cases(tasks: Sequence[int], workers: Sequence[int]) -> list[Case]:
 
 
 def run_case(case: Case, seed: int) -> Scale:
-    """Simulate, in a process of its own."""
+    """Run a simulation in a process of its own."""
     command = [sys.executable, "-m", "shoal.experiments.scale", case.shape, str(case.tasks)]
     command += [str(case.workers), str(seed)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -80,7 +80,7 @@ def run_case(case: Case, seed: int) -> Scale:
 
 
 def simulated(case: Case, seed: int) -> Scale:
-    """Simulate here."""
+    """Run a simulation in this process."""
     workflow = Workflow.of(*_outputs(case, random.Random(seed)))
     costs = _Costs.drawn(workflow, seed)
     plan = levelled(workflow, case.workers)
@@ -120,27 +120,27 @@ def _outputs(case: Case, rng: random.Random) -> list[Output[int]]:
 
 
 def join(*inputs: int) -> int:
-    """A task that is never run."""
+    """Do nothing: this task never runs."""
     return sum(inputs)
 
 
 def levelled(workflow: Workflow, workers: int) -> Plan:
-    """Each level is dealt out in blocks of neighbours, and workers go level by level.
+    """Plan level by level: assign each level to workers in blocks of neighbours.
 
-    A level is as far from the first tasks, and in it tasks stand in the order of their inputs.
+    A level has the tasks at the same distance from the first ones, ordered by their inputs.
     """
     homes = [Placement(WorkerId(f"w{number}"), Resources(2048)) for number in range(workers)]
     placements: dict[TaskId, Placement] = {}
     ranks: dict[TaskId, int] = {}
-    places: dict[TaskId, float] = {}
+    positions: dict[TaskId, float] = {}
     for tasks in _levels(workflow):
         middles = {
-            task: sum([places[source] for source in sources]) / len(sources) if sources else 0.0
+            task: sum([positions[source] for source in sources]) / len(sources) if sources else 0.0
             for task in tasks
             for sources in (workflow.upstream[task],)
         }
         for number, task in enumerate(sorted(tasks, key=middles.__getitem__)):
-            places[task] = number / len(tasks)
+            positions[task] = number / len(tasks)
             placements[task] = homes[number * workers // len(tasks)]
             ranks[task] = len(ranks)
     return Plan(workflow, placements, planner="levelled", ranks=ranks)
@@ -158,7 +158,7 @@ def _levels(workflow: Workflow) -> list[list[TaskId]]:
 
 
 def _ideal(workflow: Workflow, costs: _Costs, workers: int) -> float:
-    """No schedule is shorter: the longest way, or the work of each worker if all have the same."""
+    """Return a lower bound of the makespan: the longest path, or the work divided evenly."""
     ways: dict[TaskId, float] = {}
     total = 0.0
     for task, sources in workflow.upstream.items():
@@ -170,7 +170,7 @@ def _ideal(workflow: Workflow, costs: _Costs, workers: int) -> float:
 
 @dataclass
 class _Costs(Costs):
-    """A second a task, and a store and a gateway as far away as in the papers' set-up."""
+    """Costs with tasks of a second, and the papers' latency of store and gateway."""
 
     seconds: Mapping[TaskId, float]
     """That each task takes."""
@@ -179,7 +179,7 @@ class _Costs(Costs):
 
     @staticmethod
     def drawn(workflow: Workflow, seed: int) -> _Costs:
-        """Times of tasks that depend on the workflow and the seed alone."""
+        """Draw task times that depend only on the workflow and the seed."""
         rng = random.Random(seed)
         return _Costs({task: SECONDS * rng.lognormvariate(0.0, 0.2) for task in workflow.calls})
 
@@ -211,7 +211,7 @@ class _Costs(Costs):
 
 
 def main(shape: str, tasks: str, workers: str, seed: str) -> None:
-    """Simulate, and print what was found; this process makes nothing that is to be collected."""
+    """Run a simulation and print its result, with garbage collection disabled."""
     gc.disable()
     found = simulated(Case(shape, int(tasks), int(workers)), int(seed))
     sys.stdout.write(json.dumps(asdict(found)))

@@ -1,9 +1,10 @@
-"""`Shape`: a workflow as it was measured: its tasks, how long each computes, what it returns.
+"""Define `Shape`, a measured workflow: its tasks, their computing times and output sizes.
 
-1. The shapes of the papers' workflows are data (`shapes.json`), measured once by `measuring` at the
-   papers' sizes, so that experiments on any machine do the same work.
-2. A shape becomes a workflow of the same wiring whose tasks sleep instead of computing, and return
-   as many bytes. Each counts the outputs that went into its own, so that a result can be checked.
+1. The shapes of the papers' workflows are data (`shapes.json`), measured once by `measure_shapes`
+   at the papers' sizes, so that experiments do the same work on any machine.
+2. A shape can be turned into a workflow of the same structure whose tasks sleep instead of
+   computing, and return as many bytes. Each task counts the outputs it depends on, so that results
+   can be checked.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, suggestion
 from shoal.types import TaskId
 from shoal.workflow import Output, Task, Workflow
 
 FILE = "shapes.json"
 _SMALL = 1024
-"""Bytes: outputs up to here are plain numbers, for nobody sees the difference."""
+"""Outputs of up to this many bytes are plain numbers, which makes no difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeTask:
-    """A task as it was measured."""
+    """A measured task."""
 
     name: str
     upstream: tuple[int, ...]
@@ -42,23 +43,23 @@ class ShapeTask:
 
 @dataclass(frozen=True)
 class Shape:
-    """A workflow as it was measured; each task stands after those whose outputs it takes."""
+    """A measured workflow; each task comes after its upstream tasks."""
 
     name: str
     tasks: Sequence[ShapeTask]
     constants: Sequence[int]
     """The sizes of large constant arguments."""
     about: str = ""
-    """What was measured."""
+    """A description of what was measured."""
 
     def output(
         self, seconds: Callable[[TaskId], float] = lambda task: 0.0, *, hollow: bool = False
     ) -> Output[Any]:
-        """The workflow in which each task sleeps for a time.
+        """Build a workflow of this shape whose tasks sleep.
 
         Args:
-            seconds: How long a task sleeps.
-            hollow: Whether large constants are left out, for workflows that aren't run.
+            seconds: Returns how long a task sleeps.
+            hollow: Whether to omit large constants, for workflows that never run.
         """
         kinds = {task.name: Task(work, name=task.name) for task in self.tasks}
         constants = [] if hollow else [_constant(i, n) for i, n in enumerate(self.constants)]
@@ -73,7 +74,7 @@ class Shape:
 
     @cached_property
     def ids(self) -> tuple[TaskId, ...]:
-        """What each task is called in a workflow of this shape."""
+        """The task ids in a workflow of this shape."""
         counts: dict[str, int] = {}
         named = []
         for task in self.tasks:
@@ -83,17 +84,17 @@ class Shape:
 
     @cached_property
     def workflow(self) -> Workflow:
-        """The workflow, to be planned and simulated."""
+        """The workflow for planning and simulation."""
         return Workflow.of(self.output(hollow=True))
 
     @cached_property
     def of_task(self) -> Mapping[TaskId, ShapeTask]:
-        """Each task by its name in the workflow."""
+        """The measured tasks, by task id."""
         return dict(zip(self.ids, self.tasks, strict=True))
 
     @cached_property
     def constant_sizes(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
-        """The large constants of tasks, as the simulator wants to know them."""
+        """The sizes of each task's large constants, for the simulator."""
         return {
             named: {TaskId(f"constant:{i}"): self.constants[i] for i in task.constants}
             for named, task in self.of_task.items()
@@ -102,7 +103,7 @@ class Shape:
 
     @cached_property
     def expected(self) -> int:
-        """What the last task has counted."""
+        """The count that the last task returns."""
         counts: list[int] = []
         for task in self.tasks:
             counts.append((1 + sum(counts[i] for i in task.upstream)) % 2**31)
@@ -110,20 +111,20 @@ class Shape:
 
 
 def work(seconds: float, nbytes: int, constants: int, *inputs: Any) -> Any:
-    """Sleep, and return so many bytes that begin with how many outputs went into them.
+    """Sleep, then return `nbytes` bytes that begin with the count of outputs they depend on.
 
     Args:
         seconds: How long to sleep.
         nbytes: The size of the output.
-        constants: So many of the inputs are constants, which come first and don't count.
-        *inputs: What the task takes.
+        constants: How many of the inputs are constants, which come first and are not counted.
+        *inputs: The task's inputs.
     """
     if seconds > 0:
         time.sleep(seconds)
     count = (1 + sum(map(counted, inputs[constants:]))) % 2**31
     if nbytes <= _SMALL:
         return count
-    from shoal.experiments.arrays import np
+    from shoal.farm.arrays import np
 
     made = np.zeros(max(nbytes // 8, 1), np.int64)
     made[0] = count
@@ -131,21 +132,21 @@ def work(seconds: float, nbytes: int, constants: int, *inputs: Any) -> Any:
 
 
 def counted(value: Any) -> int:
-    """How many outputs went into one."""
+    """Return the count of outputs that a value depends on."""
     return value if isinstance(value, int) else int(value[0])
 
 
 def _constant(number: int, nbytes: int) -> Any:
-    from shoal.experiments.arrays import np
+    from shoal.farm.arrays import np
 
     return np.full(max(nbytes // 8, 1), number, np.int64)
 
 
 def shape_named(name: str) -> Shape:
-    """The shape of one of the papers' workflows."""
+    """Return the shape of one of the papers' workflows."""
     known = _known()
     if name not in known:
-        raise UsageError(f"There is no workflow {name!r}; there are {', '.join(known)}.")
+        raise UsageError(f"There is no workflow {name!r}; {suggestion(name, list(known))}")
     return known[name]
 
 
@@ -156,13 +157,13 @@ def _known() -> dict[str, Shape]:
 
 
 def encoded(shape: Shape) -> dict[str, Any]:
-    """A shape as it is kept."""
+    """Encode a shape for `shapes.json`."""
     tasks = [[t.name, t.upstream, t.constants, t.seconds, t.nbytes] for t in shape.tasks]
     return {"about": shape.about, "constants": list(shape.constants), "tasks": tasks}
 
 
 def decoded(name: str, kept: Mapping[str, Any]) -> Shape:
-    """A shape that was kept."""
+    """Decode a shape of `shapes.json`."""
     tasks = [
         ShapeTask(task, tuple(upstream), tuple(constants), seconds, nbytes)
         for task, upstream, constants, seconds, nbytes in kept["tasks"]

@@ -1,9 +1,9 @@
-"""`SleepingFarm`: a workload on real workers that sleep, as a farm under control.
+"""Define `SleepingFarm`, which runs a workload on real workers that sleep.
 
-It is what `SimulatedFarm` is in virtual time, so that the two can be compared, and the environment
-and autoscalers take either. To fit an experiment into less time, time is compressed: arrivals,
-processing times, deadlines and the time between decisions are divided by one factor, and what is
-observed is shown as it would be without it.
+It has the interface of `SimulatedFarm`, so that the two can be compared, and environment and
+autoscalers work with either. To shorten an experiment, time can be compressed: arrivals, processing
+times, deadlines and the decision interval are divided by a factor, and observations are scaled
+back.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Self
 
 from shoal.farm.model import Deadline, FarmModel, Limits, Observation
 from shoal.farm.orders import Order
+from shoal.farm.streams import Farm
 from shoal.farm.workloads import Workload
 from shoal.session import Session
-from shoal.streams import Farm
 from shoal.types import Resources
 
 _START_SECONDS = 60.0
-"""How long the first workers may take to come."""
+"""How many seconds the first workers may take to start."""
 
 
 class SleepingFarm:
-    """A deployed farm that works a workload off; use it in a `with` statement."""
+    """A deployed farm that processes a workload; use it in a `with` block."""
 
     def __init__(
         self,
@@ -38,17 +38,17 @@ class SleepingFarm:
         factor: float = 1.0,
         session: Session | None = None,
     ) -> None:
-        """Describe it; times are those without compression.
+        """Describe the farm; all times are uncompressed.
 
         Args:
-            workload: What arrives when, and how long each task sleeps.
-            workers: How many there are at the start.
-            limits: How many there may be.
-            order: In which order waiting tasks are taken.
-            deadline: The rule that the workload's deadlines follow.
+            workload: When tasks arrive, and how long each sleeps.
+            workers: The initial number of workers.
+            limits: The bounds on the number of workers.
+            order: The order in which waiting tasks are taken.
+            deadline: The rule of the workload's deadlines.
             step: Seconds between decisions.
-            factor: By which time is compressed.
-            session: Where it is at work; default: the one that `compute()` uses.
+            factor: The factor by which time is compressed.
+            session: The session to use; default: the one that `compute()` uses.
         """
         limits, due = limits or Limits(), deadline or Deadline()
         self.workload = workload
@@ -97,34 +97,34 @@ class SleepingFarm:
 
     @property
     def model(self) -> FarmModel:
-        """What the farm knows of itself, in compressed time."""
+        """The farm's model, in compressed time."""
         return self._farm.model
 
     @property
     def finished(self) -> bool:
-        """Every task is completed."""
+        """Whether every task is completed."""
         return self.unfinished == 0
 
     @property
     def unfinished(self) -> int:
-        """Tasks that aren't completed yet."""
+        """The number of tasks that are not completed yet."""
         return len(self.workload.arrivals) - self.model.completed_total
 
     @property
     def mean_workers(self) -> float:
-        """The integral of workers over the time since the stream began, divided by it."""
+        """The time average of workers since the stream began."""
         seconds = time.monotonic() - self._began
         return (self.model.worker_seconds - self._paid) / seconds if seconds > 0 else 0.0
 
     def scale_by(self, workers: int) -> int:
-        """Ask for a change of the number of workers; returns what the limits leave of it."""
+        """Request a change in the number of workers; return the change that the limits allow."""
         return self._farm.scale_by(workers)
 
     def advance(self, seconds: float) -> Observation:
-        """Let time pass, counted from the last look was due, then look."""
+        """Wait, counting from when the last observation was due, then observe the farm."""
         self._until += seconds / self._factor
         time.sleep(max(0.0, self._until - time.monotonic()))
-        seen = self._farm.deployed.crew.look()[0]
+        seen = self._farm.deployed.crew.observe()[0]
         elapsed = self._factor * (time.monotonic() - self._began)
         return seen._replace(
             phases_left=sum(start > elapsed for start in self.workload.phase_starts),
@@ -134,7 +134,7 @@ class SleepingFarm:
         )
 
     def drain(self, patience: float = 600.0) -> None:
-        """Let it work off what it has, without further changes, for at most so long."""
+        """Complete the remaining tasks without further changes, for at most `patience` seconds."""
         end = time.monotonic() + patience / self._factor
         while not self.finished and time.monotonic() < end:
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Text analysis: a workflow of 59 tasks in eight levels on one text.
+"""Define text analysis, a workflow of 59 tasks in eight levels on one text.
 
     level  tasks
         0  cut                      1   the text into pieces of whole lines
@@ -11,7 +11,7 @@
         6  metrics, summary         2
         7  report                   1
 
-A word is what `str.split` gives, in small letters and without the marks around it.
+A word is what `str.split` returns, in lower case and without surrounding punctuation.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from math import log
 from textwrap import shorten
 from typing import Any
 
-from shoal.experiments.checks import check_counts
+from shoal.experiments.parameters import check_counts
 from shoal.workflow import Output, task
 
 Ranking = tuple[tuple[str, float], ...]
-"""Words or marks with their scores, best first."""
+"""Words or punctuation marks with their scores, best first."""
 
 _SPEECH = {
     "article": "the this its every their another one no",
@@ -59,7 +59,7 @@ _PATTERN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a piece of the text, or all of it, consists of."""
+    """The word counts of a piece of the text, or of all of it."""
 
     lines: int
     words: Counter[str]
@@ -67,7 +67,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a close reading of a part of the text found."""
+    """The result of analysing a segment of the text."""
 
     words: int
     syllables: int
@@ -75,14 +75,14 @@ class Segment:
     marks: Counter[str]
     patterns: Counter[str]
     keywords: Ranking
-    """The words that appear here more often than in the whole text."""
+    """The words that are more frequent here than in the whole text."""
     best: str
-    """The sentence that says most."""
+    """The most informative sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """All that is known of the text."""
+    """Combine all analyses of the text."""
 
     statistics: Mapping[str, float]
     keywords: Ranking
@@ -93,7 +93,7 @@ class Analyses:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result; as a string, a dozen lines for a terminal."""
+    """The result of the workflow; as a string, a dozen lines for a terminal."""
 
     lines: int
     words: int
@@ -114,7 +114,7 @@ class Report:
 
 
 def generate_text(lines: int, seed: int = 0) -> str:
-    """A text of so many lines, a sentence each; chapters have themes, and some lines facts."""
+    """Generate a text with a sentence per line; chapters have themes, and some lines facts."""
     rng = random.Random(seed)
     speech = {kind: _drawn(rng, words.split()) for kind, words in _SPEECH.items()}
     nouns = _SPEECH["noun"].split()
@@ -133,7 +133,7 @@ def generate_text(lines: int, seed: int = 0) -> str:
 
 
 def _drawn(rng: random.Random, words: Sequence[str]) -> Iterator[str]:
-    """Words drawn for ever, each as often as Zipf's law says for its rank."""
+    """Yield random words without end, with frequencies that follow Zipf's law."""
     weights = list(accumulate(1 / rank for rank in range(1, len(words) + 1)))
     while True:
         yield from rng.choices(words, cum_weights=weights, k=500)
@@ -142,12 +142,12 @@ def _drawn(rng: random.Random, words: Sequence[str]) -> Iterator[str]:
 def text_analysis(
     text: str | None = None, chunks: int = 32, segments: int = 16, *, lines: int = 100_000
 ) -> Output[Report]:
-    """The workflow that analyses a text: 59 tasks unless chunks or segments are given.
+    """Build the workflow that analyses a text: 59 tasks by default.
 
     Args:
-        text: What is read; default: a generated text of so many `lines`.
-        chunks: How many pieces the words are counted in.
-        segments: How many parts are read closely.
+        text: The text to analyse; default: a generated text with `lines` lines.
+        chunks: How many pieces to count words in.
+        segments: How many segments to analyse.
         lines: The length of the generated text.
     """
     check_counts("text_analysis", chunks=chunks, segments=segments, lines=lines)
@@ -161,28 +161,28 @@ def text_analysis(
 
 @task
 def cut(text: str, pieces: int) -> list[str]:
-    """The text as pieces of whole lines, about equally many in each."""
+    """Split the text into pieces with about equally many lines."""
     lines = text.splitlines(keepends=True)
     return ["".join(_part(lines, i, pieces)) for i in range(pieces)]
 
 
 @task
 def count(pieces: Sequence[str], i: int) -> Counts:
-    """The words of one piece."""
+    """Count the words of one piece."""
     piece = pieces[i]
     return Counts(len(piece.splitlines()), Counter(map(_word, piece.split())))
 
 
 @task
 def merge_counts(counts: Sequence[Counts]) -> Counts:
-    """The words of the whole text."""
+    """Merge the counts of all pieces."""
     words = sum((counted.words for counted in counts), Counter[str]())
     return Counts(sum(counted.lines for counted in counts), words)
 
 
 @task
 def statistics(counts: Counts) -> dict[str, float]:
-    """The whole text in numbers."""
+    """Compute statistics of the whole text."""
     words = counts.words.total()
     letters = sum(len(word) * times for word, times in counts.words.items())
     return {
@@ -195,7 +195,7 @@ def statistics(counts: Counts) -> dict[str, float]:
 
 @task
 def segment(pieces: Sequence[str], counts: Counts, i: int, segments: int) -> Segment:
-    """A close reading of one of the text's segments; a sentence ends there at the latest."""
+    """Analyse one segment of the text; sentences end with the segment."""
     text = "".join(_part(pieces, i, segments)).strip()
     words = Counter(map(_word, text.split()))
     scores = _distinctive(words, counts.words)
@@ -213,7 +213,7 @@ def segment(pieces: Sequence[str], counts: Counts, i: int, segments: int) -> Seg
 
 @task
 def keywords(segments: Iterable[Segment]) -> Ranking:
-    """The words that tell the segments apart best."""
+    """Return the words that distinguish the segments best."""
     scores: dict[str, float] = {}
     for part in segments:
         for word, score in part.keywords:
@@ -223,13 +223,13 @@ def keywords(segments: Iterable[Segment]) -> Ranking:
 
 @task
 def punctuation(segments: Iterable[Segment]) -> Ranking:
-    """The marks used most."""
+    """Return the most frequent punctuation marks."""
     return _top(sum((part.marks for part in segments), Counter[str]()), 10)
 
 
 @task
 def readability(segments: Sequence[Segment]) -> dict[str, float]:
-    """How hard the text is: Flesch's ease, from 100 down, and the grade of Flesch and Kincaid."""
+    """Compute the text's Flesch reading ease and its Flesch-Kincaid grade."""
     sentences = sum(part.sentences for part in segments)
     words = sum(part.words for part in segments)
     length = words / max(1, sentences)
@@ -244,41 +244,41 @@ def readability(segments: Sequence[Segment]) -> dict[str, float]:
 
 @task
 def patterns(segments: Iterable[Segment]) -> dict[str, int]:
-    """How many addresses, dates and numbers the text has."""
+    """Count the addresses, dates and numbers in the text."""
     found = sum((part.patterns for part in segments), Counter[str]())
     return {kind: found[kind] for kind in _PATTERN.groupindex}
 
 
 @task
 def merge_analyses(statistics: dict[str, float], overall: tuple[Any, ...]) -> Analyses:
-    """All that is known of the text."""
+    """Combine all analyses of the text."""
     return Analyses(statistics, *overall)
 
 
 @task
 def metrics(analyses: Analyses) -> dict[str, float]:
-    """Every number on the text, and how dense it is in facts."""
+    """Collect all figures about the text, and its density of facts."""
     facts = 100 * sum(analyses.patterns.values()) / max(1, analyses.statistics["words"])
     return {**analyses.statistics, **analyses.readability, "facts per 100 words": round(facts, 2)}
 
 
 @task
 def summary(analyses: Analyses, segments: Iterable[Segment]) -> tuple[str, ...]:
-    """The two sentences that say most, in the order of the text."""
+    """Return the two most informative sentences, in the order of the text."""
     scores = dict(analyses.keywords)
-    told = list(dict.fromkeys(part.best for part in segments if part.best))
-    best = sorted(told, key=lambda sentence: _weight(sentence, scores))[-2:]
-    return tuple(shorten(sentence, 100) for sentence in told if sentence in best)
+    sentences = list(dict.fromkeys(part.best for part in segments if part.best))
+    best = sorted(sentences, key=lambda sentence: _weight(sentence, scores))[-2:]
+    return tuple(shorten(sentence, 100) for sentence in sentences if sentence in best)
 
 
 @task
 def report(analyses: Analyses, metrics: dict[str, float], summary: tuple[str, ...]) -> Report:
-    """The report on the text."""
+    """Return the report on the text."""
     return Report(int(metrics["lines"]), int(metrics["words"]), analyses, metrics, summary)
 
 
 def _part(items: Sequence[str], i: int, parts: int) -> Sequence[str]:
-    """The i-th of so many parts, which together are all the items."""
+    """Return the i-th of several parts that together contain all items."""
     return items[i * len(items) // parts : (i + 1) * len(items) // parts]
 
 
@@ -291,10 +291,10 @@ def _syllables(word: str) -> int:
 
 
 def _distinctive(words: Counter[str], overall: Counter[str]) -> dict[str, float]:
-    """The words that a part has more often than the whole, by log-likelihood."""
+    """Return the words that are more frequent in a part than in the whole, by log-likelihood."""
     share = words.total() / max(1, overall.total())
-    told = [word for word in words if word.isalpha() and word not in _STOP_WORDS]
-    scores = {word: words[word] * log(words[word] / (overall[word] * share)) for word in told}
+    candidates = [word for word in words if word.isalpha() and word not in _STOP_WORDS]
+    scores = {word: words[word] * log(words[word] / (overall[word] * share)) for word in candidates}
     return {word: score for word, score in scores.items() if score > 0}
 
 

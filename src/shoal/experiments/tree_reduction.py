@@ -1,4 +1,4 @@
-"""Tree reduction: numbers added up in pairs, 63 additions of 64 numbers in six levels.
+"""Define tree reduction, which adds numbers in pairs: 63 additions of 64 numbers in six levels.
 
     level  tasks
         0  add   32   two numbers each
@@ -8,7 +8,7 @@
         4  add    2
         5  add    1
 
-Where a level has an odd one out, it is added a level later.
+If a level has an odd number of values, the last one is added a level later.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shoal.experiments.checks import check_counts, check_seconds
+from shoal.experiments.parameters import check_counts, check_seconds
 from shoal.workflow import Output, task
 
 
 def tree_reduction(numbers: int = 64, *, seconds: float = 0.0) -> Output[int]:
-    """The workflow that adds up the numbers below `numbers`; each task sleeps `seconds` first."""
+    """Build a workflow that adds the numbers below `numbers`; each task sleeps `seconds` first."""
     check_counts("tree_reduction", least=2, numbers=numbers)
     check_seconds("tree_reduction", seconds=seconds)
     total: Output[int] = in_pairs(lambda a, b: add(a, b, seconds), range(numbers))
@@ -30,7 +30,7 @@ def tree_reduction(numbers: int = 64, *, seconds: float = 0.0) -> Output[int]:
 
 
 def in_pairs(join: Callable[[Any, Any], Any], items: Sequence[Any]) -> Any:
-    """All items joined in a tree of pairs, neighbours first."""
+    """Join all items in a binary tree, neighbours first."""
     layer = list(items)
     while len(layer) > 1:
         odd_one_out = layer[len(layer) // 2 * 2 :]
@@ -40,7 +40,7 @@ def in_pairs(join: Callable[[Any, Any], Any], items: Sequence[Any]) -> Any:
 
 @task
 def add(a: int, b: int, seconds: float) -> int:
-    """The sum of two numbers."""
+    """Add two numbers."""
     if seconds:
         time.sleep(seconds)
     return a + b

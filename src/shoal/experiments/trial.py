@@ -1,8 +1,7 @@
-"""A trial: one run of a configuration, planned from its history, carried out, and recorded.
+"""Run a trial: plan a configuration from its history, execute the plan and record the run.
 
-Both modes go the same way: the same plan, the same work, the same records. Only who carries a plan
-out differs: the simulator on the virtual clock (`VirtualStage`), or workers in sandboxes
-(`real.RealStage`).
+Both modes share plans, work and records. Only the execution differs: the simulator on the virtual
+clock (`VirtualRunner`), or workers in sandboxes (`real_runs.RealRunner`).
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from shoal.execution.timeline import STARTS, Timeline
 from shoal.experiments.grid import PLANNERS, SMALL, Cell, Grid
 from shoal.experiments.records import Row
 from shoal.experiments.shapes import Shape, shape_named
-from shoal.experiments.world import Platform, Service, World
+from shoal.experiments.virtual_costs import PlatformCosts, Service, VirtualCosts
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.quality import prediction_errors
-from shoal.metadata.samples import Samples, distilled, undistilled
+from shoal.metadata.samples import Samples, decode_samples, encode_samples
 from shoal.planning.base import Conditions
 from shoal.planning.choice import planned
 from shoal.planning.preview import Preview
@@ -31,66 +30,66 @@ from shoal.planning.prices import PRICES, cost_of
 from shoal.types import Resources, WorkerId
 
 READ = 20
-"""Runs that a plan learns from, as in a session."""
+"""How many runs a plan learns from, as in a session."""
 _OPERATIONS = (*STARTS, "save", "fetch", "deliver", "leave")
 """What a worker doesn't do without the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of a run."""
+    """The result of a run."""
 
     row: Row
     timeline: Timeline
     block: bytes
-    """What it taught."""
+    """The run's encoded samples."""
 
 
-class Stage(Protocol):
-    """Carries plans out."""
+class TrialRunner(Protocol):
+    """Executes plans."""
 
     mode: str
     emulates: bool
     """Whether tasks sleep instead of computing."""
 
     def shape(self, workflow: str) -> Shape:
-        """The workflow that it runs under a name."""
+        """Return the shape of a workflow by its name."""
         ...
 
     def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
-        """What happened; begins without a warm sandbox."""
+        """Execute a plan without warm sandboxes, and return its timeline."""
         ...
 
 
-class VirtualStage:
-    """The simulator."""
+class VirtualRunner:
+    """Executes plans in the simulator."""
 
     mode = "virtual"
     emulates = True
 
     def shape(self, workflow: str) -> Shape:
-        """As measured."""
+        """Return the measured shape of a workflow."""
         return shape_named(workflow)
 
-    def __init__(self, grid: Grid, platform: Platform | None = None) -> None:
+    def __init__(self, grid: Grid, platform: PlatformCosts | None = None) -> None:
         self._grid = grid
-        self._platform = platform or Platform()
+        self._platform = platform or PlatformCosts()
 
     def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
-        """The simulated timeline."""
+        """Simulate a plan and return its timeline."""
         clock = VirtualClock()
-        world = World(shape, service, self._platform, self._grid.latency, seed, clock)
+        world = VirtualCosts(shape, service, self._platform, self._grid.latency, seed, clock)
         pool, workers = cold_pool(self._grid), self._grid.workers
         return simulate(plan, world, pool, clock, workers=workers)
 
 
 def cold_pool(grid: Grid) -> WarmPool[Resources]:
-    """The platform before a run."""
+    """Return the platform's pool before a run, without warm sandboxes."""
     return WarmPool(grid.sandboxes, grid.idle_seconds)
 
 
 def preview_of(grid: Grid, cell: Cell, shape: Shape, runs: list[Samples]) -> Preview:
-    """The plan of a configuration, made from what earlier runs taught, the latest first."""
+    """Plan a configuration from the samples of earlier runs, latest first."""
     workflow = shape.workflow
     defaults = DefaultCosts(shape.constant_sizes, grid.latency)
     conditions = Conditions(
@@ -103,18 +102,18 @@ def preview_of(grid: Grid, cell: Cell, shape: Shape, runs: list[Samples]) -> Pre
     return planned(workflow, conditions, planner, "aws-lambda")
 
 
-def tried(
-    grid: Grid, cell: Cell, repeat: int | str, seed: int, runs: list[Samples], stage: Stage
+def run_trial(
+    grid: Grid, cell: Cell, repeat: int | str, seed: int, runs: list[Samples], stage: TrialRunner
 ) -> Trial:
     """Plan a configuration and run it.
 
     Args:
-        grid: What it is part of.
+        grid: The grid of the configuration.
         cell: The configuration.
         repeat: The run's number; that of a warm-up run begins with a letter.
-        seed: Of the experiment.
-        runs: What earlier runs taught, the latest first.
-        stage: Who carries the plan out.
+        seed: The experiment's seed.
+        runs: The samples of earlier runs, latest first.
+        stage: The runner that executes the plan.
     """
     shape = stage.shape(cell.workflow)
     name = f"{cell}/{repeat}"
@@ -126,18 +125,18 @@ def tried(
     workers = preview.plan.workers_of(timeline.workers)
     if stage.emulates:
         timeline = _with_cpu(timeline, service, workers)
-    block = distilled(shape.workflow, workers, timeline, shape.constant_sizes)
+    block = encode_samples(shape.workflow, workers, timeline, shape.constant_sizes)
     row = _row(grid, cell, repeat if isinstance(repeat, int) else -1, preview, timeline, stage.mode)
     row = replace(row, id=name, predicted=promised)
     if promised is not None:
-        row = _judged(row, preview, undistilled(block))
+        row = _judged(row, preview, decode_samples(block))
     return Trial(row, timeline, block)
 
 
 def _with_cpu(
     timeline: Timeline, service: Service, workers: Mapping[WorkerId, Resources]
 ) -> Timeline:
-    """The timeline with the CPU time that sleeping stands for."""
+    """Set the CPU time that sleeping represents."""
     spans = [
         replace(span, cpu=service.cpu(span.seconds, workers[span.worker]))
         if span.kind == "execute"
@@ -148,7 +147,7 @@ def _with_cpu(
 
 
 def _judged(row: Row, preview: Preview, found: Samples) -> Row:
-    """The row with how good the predictions were."""
+    """Add the prediction errors to the row."""
     costs = preview.conditions.predictions.at("median")
     errors = prediction_errors(costs, found.samples, list(preview.plan.workflow.calls))
     return replace(
@@ -201,7 +200,7 @@ _PARTS = {
 
 
 def waiting(timeline: Timeline) -> float:
-    """Seconds in which workers were there and did nothing, summed over workers."""
+    """Return the seconds in which workers were idle, summed over workers."""
     busy: dict[WorkerId, list[tuple[float, float]]] = {}
     for span in timeline.spans:
         if span.kind != "deliver":
@@ -211,7 +210,7 @@ def waiting(timeline: Timeline) -> float:
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> float:
-    """How long at least one of them lasts; they are in the order of their starts."""
+    """Return the length of the union of intervals that are sorted by start."""
     total, until = 0.0, float("-inf")
     for start, end in spans:
         if end > until:

@@ -1,4 +1,4 @@
-"""Word count: a workflow of 32 tasks in six levels on one text.
+"""Define word count, a workflow of 32 tasks in six levels on one text.
 
     level  tasks
         0  count        16   the words of a piece
@@ -8,7 +8,7 @@
         4  merge_words   1
         5  rank          1   the most frequent words
 
-The pieces are constant arguments. A word is a run of letters and digits, in small letters.
+The pieces are constant arguments. A word is a run of letters and digits, in lower case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from shoal.experiments.checks import check_counts
+from shoal.experiments.parameters import check_counts
 from shoal.experiments.text_analysis import generate_text
 from shoal.experiments.tree_reduction import in_pairs
 from shoal.workflow import Output, task
@@ -27,24 +27,24 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True, slots=True)
 class WordCount:
-    """The result."""
+    """The result of the workflow."""
 
     words: int
     distinct: int
     most_frequent: tuple[tuple[str, int], ...]
-    """Words with how often they appear, most frequent first, then by the alphabet."""
+    """Words with their counts, most frequent first, then alphabetically."""
 
 
 def word_count(
     text: str | None = None, chunks: int = 16, *, lines: int = 100_000, most: int = 10
 ) -> Output[WordCount]:
-    """The workflow that counts words: 32 tasks unless chunks are given.
+    """Build the workflow that counts words: 32 tasks by default.
 
     Args:
-        text: What is read; default: a generated text of so many `lines`.
-        chunks: How many pieces of whole lines the text is cut into.
+        text: The text to count; default: a generated text with `lines` lines.
+        chunks: How many pieces of whole lines to split the text into.
         lines: The length of the generated text.
-        most: How many words the result tells.
+        most: How many words the result contains.
     """
     check_counts("word_count", chunks=chunks, lines=lines, most=most)
     read = generate_text(lines) if text is None else text
@@ -53,7 +53,7 @@ def word_count(
 
 
 def cut_lines(text: str, pieces: int) -> list[str]:
-    """The text as pieces of whole lines, about equally many in each."""
+    """Split the text into pieces with about equally many lines."""
     lines = text.splitlines(keepends=True)
     cuts = [i * len(lines) // pieces for i in range(pieces + 1)]
     return ["".join(lines[cuts[i] : cuts[i + 1]]) for i in range(pieces)]
@@ -61,18 +61,18 @@ def cut_lines(text: str, pieces: int) -> list[str]:
 
 @task
 def count(piece: str) -> Counter[str]:
-    """The words of one piece."""
+    """Count the words of one piece."""
     return Counter(_WORD.findall(piece.lower()))
 
 
 @task
 def merge_words(one: Counter[str], other: Counter[str]) -> Counter[str]:
-    """The words of both."""
+    """Merge two counts."""
     return one + other
 
 
 @task
 def rank(words: Counter[str], most: int) -> WordCount:
-    """The most frequent words."""
+    """Return the most frequent words."""
     ranking = sorted(words.items(), key=lambda item: (-item[1], item[0]))
     return WordCount(words.total(), len(words), tuple(ranking[:most]))

@@ -1,8 +1,8 @@
-"""Farms: streams of tasks under deadlines, on a number of workers that an autoscaler chooses.
+"""Farms: streams of tasks with deadlines, on workers whose number an autoscaler chooses.
 
-`model` is pure and shared by the simulated farm and the deployed one; autoscalers and orders are
-plain objects that both take. Names are loaded when they are first used: a farm needs no numpy
-unless it is simulated or its autoscaler was trained, and Gymnasium only as an environment.
+`model` is pure and shared by simulated and deployed farms; autoscalers and orders are plain objects
+that work with both. Names are imported on first use: only simulated farms and trained autoscalers
+need numpy, and only the environment needs Gymnasium.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""numpy for workloads and trained policies; without it, an error that says how to get it."""
+"""Import numpy, or raise an error that says how to install it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ try:
     import numpy as np
     from numpy.typing import NDArray
 except ModuleNotFoundError as error:
-    raise UsageError(f"Simulated farms need {error.name}: pip install 'shoal[farm]'.") from error
+    raise UsageError(
+        f"This needs {error.name}: pip install 'shoal[experiments]', or 'shoal[farm]' for farms."
+    ) from error
 
 __all__ = ["NDArray", "np"]

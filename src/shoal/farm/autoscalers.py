@@ -1,6 +1,6 @@
-"""Autoscalers that need no training: fixed, reactive, and staffing by the square root.
+"""Define autoscalers that need no training: fixed, reactive and square-root staffing.
 
-A decision may ask for any change; the farm cuts it to its limits, and to its largest step.
+A decision may request any change; the farm limits it to its bounds and its largest step.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from shoal.farm.model import Observation
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same number of workers."""
+    """Keeps the number of workers constant."""
 
     workers: int
 
     def decide(self, observation: Observation) -> int:
-        """What is missing, or too many."""
+        """Return the difference to the fixed number of workers."""
         return round(self.workers - observation.workers - observation.changing)
 
     def reset(self) -> None:
-        """It remembers nothing."""
+        """Do nothing: there is no state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class ReactiveAverage:
     """The farm paper's reactive rule, with the mean response as the service time."""
 
     step: float = 8.0
-    """Seconds between decisions: the horizon within which the queue is to be worked off."""
+    """Seconds between decisions, within which the queue should be emptied."""
 
     def decide(self, observation: Observation) -> int:
-        """One more, one less, or none."""
+        """Return 1, -1 or 0."""
         service = max(observation.mean_response, 0.1)
         return _reaction(observation, service, self.step, share=0.5)
 
     def reset(self) -> None:
-        """It remembers nothing."""
+        """Do nothing: there is no state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class ReactiveMaximum:
     """The farm paper's reactive rule, with the longest response as the service time."""
 
     step: float = 8.0
-    """Seconds between decisions: the horizon within which the queue is to be worked off."""
+    """Seconds between decisions, within which the queue should be emptied."""
 
     def decide(self, observation: Observation) -> int:
-        """One more, one less, or none."""
+        """Return 1, -1 or 0."""
         service = max(observation.max_response, observation.mean_response, 0.1)
         return _reaction(observation, service, self.step, share=1.0)
 
     def reset(self) -> None:
-        """It remembers nothing."""
+        """Do nothing: there is no state."""
 
 
 def _reaction(observation: Observation, service: float, step: float, share: float) -> int:
@@ -69,11 +69,11 @@ def _reaction(observation: Observation, service: float, step: float, share: floa
 
 
 class SquareRootStaffing:
-    """Workers for the offered load, and a margin that grows with the load's square root.
+    """Provides workers for the offered load plus a margin that grows with its square root.
 
-    The load is the arrival rate times the service time; both are measured. Up goes at once, down
-    only when fewer workers would have been enough for a while, so that noise isn't followed. A
-    farm that has left its floor may hold on for some decisions more: a rise rarely comes alone.
+    The load is the measured arrival rate times the measured service time. Scaling up is immediate.
+    Scaling down waits until fewer workers would have been enough for a while, so that it doesn't
+    follow noise. A farm above its floor may hold on for more decisions, since rises come in groups.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class SquareRootStaffing:
         backlog: float = 0.3,
         inside: float = 0.0,
     ) -> None:
-        """A rule with its settings.
+        """Create the autoscaler.
 
         Args:
-            margin: Workers beyond the load, for each square root of the load.
+            margin: Workers to add per square root of the load.
             floor: The fewest workers, however low the load is.
-            patience: For how many decisions fewer workers must be enough before one leaves.
-            hold: For how many decisions the farm must have been above its floor before one leaves.
-            backlog: Workers added for each waiting task.
-            inside: The part of the load, 0 to 1, that is taken from the tasks in the farm; the
-                rest is taken from the arrivals.
+            patience: For how many decisions fewer workers must be enough before one is removed.
+            hold: For how many decisions the farm must be above its floor before one is removed.
+            backlog: Workers to add per waiting task.
+            inside: The share of the load estimate, 0 to 1, that comes from the tasks in the farm;
+                the rest comes from the arrivals.
         """
         if margin < 0 or floor < 1 or patience < 1 or hold < 0 or not 0 <= inside <= 1:
             raise UsageError(
@@ -112,13 +112,13 @@ class SquareRootStaffing:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was seen: a new stream begins."""
+        """Clear the state for a new stream."""
         self._service: float | None = None
         self._recent: deque[int] = deque(maxlen=self._patience)
         self._above = 0
 
     def decide(self, observation: Observation) -> int:
-        """The difference to what the load asks for."""
+        """Return the difference to the number of workers that the load needs."""
         planned = round(observation.workers + observation.changing)
         wanted = self._wanted(observation)
         self._recent.append(wanted)
@@ -137,7 +137,7 @@ class SquareRootStaffing:
         return max(self._floor, ceil(wanted))
 
     def _service_time(self, observation: Observation) -> float:
-        """The part of the response that isn't waiting, by Little's law, smoothed."""
+        """Estimate the service time by Little's law: the smoothed response time without waiting."""
         inside = observation.busy + observation.waiting
         if self._service is None:
             self._service = observation.mean_response

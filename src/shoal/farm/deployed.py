@@ -1,20 +1,19 @@
-"""`DeployedFarm`: stages at work on a platform, seen from the client that owns them.
+"""`DeployedFarm`: a farm on a platform, seen from the client that owns it.
 
-1. Three threads: one sends what was submitted, as much as has come together in one round trip; one
-   receives results and what is said of workers; one sees to the crew.
-2. A task is pending from its submission to its outcome, which comes once: a result, or the error
-   with which it was given up. At most so many are pending, and so many bytes of their inputs; who
-   submits more waits.
-3. When the farm fails or is cancelled, every pending task's outcome is that error.
-4. Whatever way a farm ends, its workers are gone afterwards, and everything of it in the store.
+1. It has three threads. One sends submitted tasks, in batches; one receives results and news about
+   workers; one keeps the crew going.
+2. A task is pending from its submission to its outcome, which comes once: a result, or an error.
+   The number of pending tasks and the size of their inputs are limited; a submission beyond that
+   waits.
+3. When the farm fails or is cancelled, that error is the outcome of every pending task.
+4. However a farm ends, its workers end with it, and nothing of it stays in the store.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
 import logging
-import secrets
 import threading
 import time
 from collections import deque
@@ -22,33 +21,47 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, assert_never
 
+from shoal.client.farm_backend import FarmBackend
 from shoal.errors import RunCancelled, RunLost, RunOver, ShoalError, TaskError
-from shoal.farm.crew import Crew, Place
+from shoal.farm.crew import Crew
 from shoal.farm.stage import Stage, StageSpec
-from shoal.storage.base import Letter
-from shoal.storage.codec import blob_nbytes, decode, encode
+from shoal.storage.codec import Buffer, blob_nbytes, decode, encode
+from shoal.storage.farm_queues import FarmOpening, FarmStore, QueuedTask
+from shoal.storage.heartbeat import beating
 from shoal.storage.keys import CLIENT, signed_function, signed_value
-from shoal.storage.pulse import beating
-from shoal.storage.queues import FarmOpening, FarmStore, QueuedTask
-from shoal.types import RunId, TaskId
+from shoal.storage.letters import (
+    Failure,
+    FarmOwnerLetter,
+    FunctionBroken,
+    Letter,
+    MemoryGrown,
+    TaskFailed,
+    TasksDone,
+    TasksPassed,
+    WorkerEntered,
+    WorkerLeft,
+    WorkerLost,
+    misaddressed,
+)
+from shoal.types import TaskId
 from shoal.worker.failure import failure_error
-from shoal.worker.farming import stage_of
+from shoal.worker.farm_worker import stage_of
 
 log = logging.getLogger(__name__)
 
 Sink = Callable[[Any, BaseException | None], None]
-"""Is given a task's result, or its error."""
+"""Takes a task's outcome: its result, or its error."""
 
 _BATCH, _BATCH_NBYTES = 128, 4 * 2**20
-"""What is sent in one round trip at most."""
+"""The most tasks, and bytes of inputs, that one round trip sends."""
 _PENDING_NBYTES = 256 * 2**20
-"""What all pending tasks' inputs may have together; one alone may have more."""
+"""The most bytes that the inputs of all pending tasks may have; a single input may have more."""
 _UNTRIMMED = 64
-"""So many letters that were read are left in the store at most."""
+"""The most letters that stay in the store after they were read."""
 _LEAVING_SECONDS = 2.0
-"""How long workers that have nothing to do may take to leave."""
+"""How long to wait for idle workers to leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,59 +69,64 @@ class DeadLetter:
     """A task that was given up."""
 
     given: Any
-    """What its stage was given; None if that can't be read."""
+    """The input of its stage; None if that can't be read."""
     stage: int
     reason: str
     traceback: str
 
 
 class DeployedFarm:
-    """Stages one after the other, each a farm of workers; safe to use from several threads."""
+    """A sequence of stages with workers of their own; safe to use from several threads."""
 
     def __init__(
-        self, specs: Sequence[StageSpec], place: Place, *, tries: int, capacity: int
+        self, specs: Sequence[StageSpec], backend: FarmBackend, *, tries: int, capacity: int
     ) -> None:
-        """Open it, and start its first workers.
+        """Open the farm, and start its first workers.
 
         Args:
             specs: The stages, in the order in which tasks pass them.
-            place: Where they are at work.
-            tries: How often a task is tried at a stage before it is given up.
+            backend: The platform, and what workers are started with.
+            tries: How often a stage tries a task before giving it up.
             capacity: How many tasks may be pending.
         """
-        self.id = place.like.run
+        self.id = backend.context.run
         self.capacity = capacity
-        self._place = place
-        self._key = bytes.fromhex(place.like.key)
-        self._lease = place.like.lease
+        self._backend = backend
+        self._key = backend.context.key
+        self._lease = backend.context.settings.lease
         self._opened = time.monotonic()
         self.stages = [Stage(number, spec, self.now) for number, spec in enumerate(specs)]
         self._lock = threading.Lock()
-        """Guards what follows."""
+        """Guards the attributes below."""
         self._changed = threading.Condition(self._lock)
-        """Tells of outcomes, of workers that are gone, and of the end."""
+        """Signals outcomes, workers that left, and the end."""
         self._filled = threading.Condition(self._lock)
-        """Tells that there is something to send, and of the end."""
+        """Signals that there is something to send, and the end."""
         self._pending: dict[str, tuple[Sink, int]] = {}
-        """Who gets the outcome, and the size of the input."""
+        """The sink of each pending task, and the size of its input."""
         self._nbytes = 0
-        """The sizes of all of them."""
+        """The size of all pending inputs."""
         self._outbox: deque[QueuedTask] = deque()
         self.watchers: set[Callable[[BaseException], None]] = set()
-        """Are told why it has ended, whether or not a task of theirs is pending."""
+        """Called with the error that ended the farm, even if no task is pending."""
         self._numbers = itertools.count(1)
         self._error: BaseException | None = None
         self._closing = False
-        """Nothing is submitted any more."""
+        """Submissions are no longer accepted."""
         self._closed = False
         opening = self._opening(specs, tries)
-        self._store = FarmStore(place.like.store, place.like.latency)
-        self._ahead = self._store.time() - time.monotonic()
-        self.crew = Crew(self.stages, place, self._store, self.now)
+        functions = [spec.function for spec in specs]
+        self._backend = backend = backend.with_code(opening.functions, functions)
+        self._store = FarmStore(backend.context.store, backend.context.settings.latency)
+        self._clock = self._store.clock(self.id)
+        """The server's clock, which decides what is late."""
+        self._latest = 0.0
+        """The server's time of the latest submission."""
+        self.crew = Crew(self.stages, backend, self._store, self.now)
         self._begin(opening)
         self._threads = [
-            threading.Thread(target=self._guarded, args=(what,), name=name, daemon=True)
-            for what, name in (
+            threading.Thread(target=self._guarded, args=(loop,), name=name, daemon=True)
+            for loop, name in (
                 (self._send, "shoal-farm-sender"),
                 (self._receive, "shoal-farm-receiver"),
                 (self._keep, "shoal-farm-keeper"),
@@ -118,7 +136,7 @@ class DeployedFarm:
             thread.start()
 
     def _opening(self, specs: Sequence[StageSpec], tries: int) -> FarmOpening:
-        limit = None if self._place.limit is None else 0.8 * self._place.limit
+        limit = None if self._backend.limit is None else 0.8 * self._backend.limit
         functions = [
             encode(
                 (spec.function, limit),
@@ -133,25 +151,25 @@ class DeployedFarm:
             [spec.order.late_last for spec in specs],
             tries,
             self._lease,
-            self._place.restarts,
-            self._place.ttl,
+            self._backend.platform.queue_seconds,
+            self._backend.restarts,
+            self._backend.ttl,
         )
 
     def _begin(self, opening: FarmOpening) -> None:
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._clean_up)
             self._store.begin(self.id, opening)
             for stage in self.stages:
                 self.crew.hire(stage, stage.spec.workers)
-        except BaseException:
-            self._clean_up()
-            raise
+            undo.pop_all()
 
     def now(self) -> float:
-        """Seconds since it was opened."""
+        """Seconds since the farm was opened."""
         return time.monotonic() - self._opened
 
     def submit(self, value: Any, sink: Sink) -> None:
-        """Have a task worked on, when there is room; `sink` gets its outcome, in another thread."""
+        """Submit a task, once there is room for it; another thread gives `sink` the outcome."""
         task = f"{next(self._numbers):012x}"
         blob = encode(value, self._key, signed_value(task, 0), what="a farm's task")
         nbytes = blob_nbytes(blob)
@@ -174,9 +192,10 @@ class DeployedFarm:
         return len(self._pending) < self.capacity and self._nbytes + nbytes <= _PENDING_NBYTES
 
     def _places(self, expected: Sequence[float]) -> tuple[tuple[float, ...], float]:
-        """A task's place in each stage's order, and when the last stage is due."""
+        """A task's place in the order of each stage, and when it is due."""
+        self._latest = max(self._latest, self._clock.now())  # a new clock may be behind the old
         arrived = due = self.now()
-        ahead = self._opened + self._ahead
+        ahead = self._latest - arrived
         places = []
         for stage, seconds in zip(self.stages, expected, strict=True):
             deadline = stage.spec.deadline
@@ -190,24 +209,23 @@ class DeployedFarm:
 
     @property
     def pending(self) -> int:
-        """Tasks without an outcome yet."""
+        """How many tasks have no outcome yet."""
         return len(self._pending)
 
     def dead_letters(self) -> list[DeadLetter]:
         """The tasks that were given up, in the order of their submission."""
         return [
-            self._dead_letter(task, known, given)
-            for task, (known, given) in sorted(self._store.dead(self.id).items())
+            self._dead_letter(task, failure, given)
+            for task, (failure, given) in sorted(self._store.dead(self.id).items())
         ]
 
-    def _dead_letter(self, task: str, known: Any, given: Any) -> DeadLetter:
-        facts = json.loads(bytes(known))
-        stage = stage_of(facts["worker"])
+    def _dead_letter(self, task: str, failure: Failure, given: Buffer) -> DeadLetter:
+        stage = stage_of(failure.worker)
         try:
             value = decode(given, self._key, signed_value(task, stage))
-        except Exception:  # noqa: BLE001 - what can't be read may be why it was given up
+        except Exception:  # noqa: BLE001 - the edge to the user's classes: no value
             value = None
-        return DeadLetter(value, stage, facts["reason"], facts["traceback"])
+        return DeadLetter(value, stage, failure.reason, failure.traceback)
 
     def wait(self) -> None:
         """Wait until no task is pending."""
@@ -215,7 +233,11 @@ class DeployedFarm:
             self._changed.wait_for(lambda: not self._pending or self._stopped)
 
     def close(self, *, cancel: bool = False) -> None:
-        """End it: when nothing is pending any more, or at once."""
+        """End the farm once no task is pending.
+
+        Args:
+            cancel: Whether to end it at once.
+        """
         if not cancel:
             self.wait()
         with self._changed:
@@ -225,7 +247,7 @@ class DeployedFarm:
         if already:
             return
         if not cancel and self._error is None:
-            self._let_go()
+            self._dismiss_workers()
         self._closed = True
         self._fail(RunCancelled(self.id))
         self._store.hang_up(self.id, CLIENT)
@@ -233,12 +255,12 @@ class DeployedFarm:
         for thread in self._threads:
             thread.join()
 
-    def _let_go(self) -> None:
-        """Let workers that have nothing to do leave, so that their sandboxes stay warm."""
+    def _dismiss_workers(self) -> None:
+        """Let idle workers leave by themselves, so that their sandboxes stay warm."""
         try:
-            self.crew.let_go()
+            self.crew.dismiss_all()
         except ShoalError as error:
-            log.debug("workers can't be told to leave: %s", error)
+            log.debug("cannot dismiss the workers of farm %s: %s", self.id, error)
             return
         with self._changed:
             self._changed.wait_for(lambda: not self.crew.present, _LEAVING_SECONDS)
@@ -246,24 +268,25 @@ class DeployedFarm:
     def _clean_up(self) -> None:
         for undo in (
             partial(self._store.end, self.id, len(self.stages)),
-            partial(self._place.platform.cancel, self.id),
+            partial(self._backend.platform.cancel, self.id),
             self._store.disconnect,
         ):
             try:
                 undo()
             except ShoalError as error:
-                log.debug("farm %s isn't cleaned up after: %s", self.id, error)
+                log.debug("cleaning up after farm %s failed: %s", self.id, error)
 
-    def _guarded(self, what: Callable[[], None]) -> None:
+    def _guarded(self, loop: Callable[[], None]) -> None:
+        """Run a thread's loop; an error ends the farm."""
         try:
-            what()
+            loop()
         except RunOver:
             self._fail(RunLost(self.id))
-        except BaseException as error:  # noqa: BLE001 - the outermost edge: who waits is told
+        except BaseException as error:  # noqa: BLE001 - the thread's outermost edge: an outcome
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Give every pending task an error as its outcome, unless one has come before."""
+        """End the farm with an error, unless it has ended; pending tasks get it as outcome."""
         with self._changed:
             if self._error is not None:
                 return
@@ -294,67 +317,70 @@ class DeployedFarm:
                 self._store.put(self.id, batch, tasks)
 
     def _stay_open(self, nbytes: int) -> None:
-        """Bytes move: the farm isn't over because its keeper can't say so meanwhile."""
-        self._store.keep_alive(self.id, self._place.ttl, len(self.stages))
+        """Renew the farm while a long transfer keeps its other thread from doing so."""
+        self._store.keep_alive(self.id, self._backend.ttl, len(self.stages))
 
     def _receive(self) -> None:
         read, untrimmed = "", 0
         while not self._closed and self._error is None:
-            letters = self._store.receive(self.id, CLIENT, read, self._lease)
-            for letter in letters:
+            received = self._store.receive(self.id, CLIENT, read, self._lease)
+            for id_, letter in received:
                 self._handle(letter)
-                read = letter.id
-            untrimmed += len(letters)
+                read = id_
+            untrimmed += len(received)
             if untrimmed >= _UNTRIMMED:
                 self._store.trim(self.id, read)
                 untrimmed = 0
 
     def _handle(self, letter: Letter) -> None:
-        match letter.kind:
-            case "done":
+        if not isinstance(letter, FarmOwnerLetter):
+            raise misaddressed(letter)
+        match letter:
+            case TasksDone():
                 self._on_done(letter)
-            case "passed":
+            case TasksPassed():
                 self._on_passed(letter)
-            case "failed":
+            case TaskFailed():
                 self._on_failed(letter)
-            case "entered":
-                self.crew.stage_of(letter.name).entered(letter.name)
-            case "left":
-                self._on_left(letter.name)
-            case "lost":
-                self.crew.lost(letter)
-            case "broken":
-                raise failure_error(TaskId(letter.name), letter.parts, (), self._key)
+            case WorkerEntered(worker):
+                self.crew.stage_of(worker).entered(worker)
+            case WorkerLeft(worker):
+                self._on_left(worker)
+            case WorkerLost(worker, loss):
+                self.crew.lost(worker, loss)
+            case FunctionBroken(worker, failure):
+                raise failure_error(TaskId(worker), failure, (), self._key)
+            case MemoryGrown():
+                pass  # the worker restarts by itself, and a farm has no history to learn from
+            case _:
+                assert_never(letter)
 
-    def _on_done(self, letter: Letter) -> None:
-        stage, parts = self.stages[-1], letter.parts
-        self.crew.completed()
-        for id_, seconds, blob in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
-            task = str(id_, "utf-8")
+    def _on_done(self, done: TasksDone) -> None:
+        stage = self.stages[-1]
+        self.crew.progressed()
+        for task, seconds, result in done.results:
             try:
-                value, error = decode(blob, self._key, signed_value(task, len(self.stages))), None
-            except Exception as unreadable:  # noqa: BLE001 - it need not be readable here
+                value, error = decode(result, self._key, signed_value(task, len(self.stages))), None
+            except Exception as unreadable:  # noqa: BLE001 - the edge to the user's classes
                 value, error = None, unreadable
-            stage.completed(task, float(seconds))
+            stage.completed(task, seconds)
             self._settle(task, value, error)
         with self._changed:
             self._changed.notify_all()
 
-    def _on_passed(self, letter: Letter) -> None:
-        number, parts = int(letter.name), letter.parts
-        for id_, seconds in zip(parts[::2], parts[1::2], strict=True):
-            task = str(id_, "utf-8")
-            due = self.stages[number].completed(task, float(seconds))
-            self.stages[number + 1].arrived(task, due)
+    def _on_passed(self, passed: TasksPassed) -> None:
+        before, after = self.stages[passed.stage], self.stages[passed.stage + 1]
+        for task, seconds in passed.tasks:
+            due = before.completed(task, seconds)
+            after.arrived(task, due)
 
-    def _on_failed(self, letter: Letter) -> None:
-        facts = json.loads(bytes(letter.parts[0]))
-        stage = self.crew.stage_of(facts["worker"])
+    def _on_failed(self, failed: TaskFailed) -> None:
+        stage = self.crew.stage_of(failed.failure.worker)
         name = getattr(stage.spec.function, "__name__", "task")
-        task = TaskId(f"{name}#{int(letter.name, 16)}")
-        error: TaskError = failure_error(task, letter.parts, (), self._key, letter.name)
-        stage.completed(letter.name)
-        self._settle(letter.name, None, error)
+        task = TaskId(f"{name}#{int(failed.task, 16)}")
+        error: TaskError = failure_error(task, failed.failure, (), self._key, failed.task)
+        stage.completed(failed.task)
+        self._settle(failed.task, None, error)
         with self._changed:
             self._changed.notify_all()
 
@@ -373,11 +399,7 @@ class DeployedFarm:
     def _keep(self) -> None:
         while True:
             due = self.crew.attend()
+            self._clock = self._store.clock(self.id)
             with self._changed:
                 if self._changed.wait_for(lambda: self._stopped, max(0.0, due - self.now())):
                     return
-
-
-def new_run() -> tuple[RunId, bytes]:
-    """A farm's name and its key."""
-    return RunId(time.strftime("farm-%m%d-%H%M%S-") + secrets.token_hex(3)), secrets.token_bytes(32)

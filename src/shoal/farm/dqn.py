@@ -1,4 +1,4 @@
-"""Training of `DoubleDqn` with torch: returns over a few steps, a target that follows softly."""
+"""Train `DoubleDqn` with torch, with multi-step returns and soft target updates."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from shoal.farm.training import Best, Report, Training, environments, judgement,
 
 _GAMMA = 0.97
 _STEPS = 3
-"""Of a return before the network's own value is taken."""
+"""The length of multi-step returns."""
 _LEARNING_RATE = 3e-4
 _BATCH = 64
 _REPLAY = 75_000
 _WARM_UP = 1000
-"""Transitions before anything is learned."""
+"""How many transitions to collect before learning starts."""
 _EXPLORING = (0.8, 0.05)
-"""Random actions, at first and from the middle of the training on."""
+"""The share of random actions at the start, and from the middle of the training on."""
 _FOLLOWING = 0.01
-"""How far the target network moves towards the other one at each step of learning."""
+"""How far the target network moves towards the online network at each learning step."""
 _REWARD_SCALE = 0.1
 _MARGINS = (0.0, 0.01, 0.02, 0.04, 0.08)
-"""By how much a change may have to be worth more than staying: noise isn't followed then."""
+"""Candidates for how much more a change must be worth than no change, to ignore noise."""
 
 
 def train_dqn(training: Training, report: Report | None = None) -> DoubleDqn:
-    """A network, learned from the simulated farm."""
+    """Train a network in the simulated farm."""
     learner = _Learner(training.seed)
     rng = np.random.default_rng(training.seed)
     envs, memory = environments(training), _Replay()
@@ -57,17 +57,17 @@ def train_dqn(training: Training, report: Report | None = None) -> DoubleDqn:
         policy = DoubleDqn(arrays, {"phase_clock": training.phase_clock})
         if best.is_final(episode, policy, arrays):
             break
-    return steadied(training, DoubleDqn(best.arrays, best.about(episode)))
+    return with_best_margin(training, DoubleDqn(best.arrays, best.about(episode)))
 
 
-def steadied(training: Training, policy: DoubleDqn) -> DoubleDqn:
-    """The policy with the margin that a change must be worth, chosen on the held-out seeds."""
+def with_best_margin(training: Training, policy: DoubleDqn) -> DoubleDqn:
+    """Choose the margin that a change must be worth, on the held-out seeds."""
     choices = [DoubleDqn(policy.arrays, policy.about | {"margin": each}) for each in _MARGINS]
     return max(choices, key=lambda choice: judgement(training, choice))
 
 
 class _Learner:
-    """The two networks: one chooses, the other says what the choice is worth."""
+    """The online network, which chooses actions, and the target network, which values them."""
 
     def __init__(self, seed: int) -> None:
         self._torch = torch = _torch()
@@ -107,7 +107,7 @@ class _Learner:
                 slow.lerp_(fast, _FOLLOWING)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The network as plain arrays, as `DoubleDqn` takes them."""
+        """Return the network as plain arrays for `DoubleDqn`."""
         layers = [layer for layer in self._online if hasattr(layer, "weight")]
         arrays = {}
         for number, layer in enumerate(layers):
@@ -117,7 +117,7 @@ class _Learner:
 
 
 class _Replay:
-    """Transitions over several steps; the oldest are overwritten."""
+    """A ring buffer of multi-step transitions."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -131,7 +131,7 @@ class _Replay:
         return min(self._count, _REPLAY)
 
     def add(self, path: Sequence[tuple[NDArray[np.float32], int, float]]) -> None:
-        """An episode; past its end nothing is worth anything."""
+        """Add an episode; the value after its end is 0."""
         for start, (state, action, _) in enumerate(path):
             at, after = self._count % _REPLAY, start + _STEPS
             rewards = [reward for *_, reward in path[start:after]]
@@ -142,7 +142,7 @@ class _Replay:
             self._count += 1
 
     def sample(self, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
-        """A batch: states, actions, returns, discounts, later states."""
+        """Sample a batch of states, actions, returns, discounts and later states."""
         at = rng.integers(len(self), size=_BATCH)
         columns = (self._states, self._actions, self._returns, self._discounts, self._later)
         return tuple(column[at] for column in columns)

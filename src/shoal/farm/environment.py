@@ -1,14 +1,14 @@
-"""`gymnasium.make("shoal/Farm-v0")`: a farm as a Gymnasium environment, simulated or deployed.
+"""Define `shoal/Farm-v0`, a Gymnasium environment of a simulated or deployed farm.
 
-Importing this module makes the environment known to Gymnasium, as does the long form of its id,
+Importing this module registers the environment with Gymnasium, as does the long form of its id,
 `shoal.farm.environment:shoal/Farm-v0`.
 
-1. A step is one action, then so many seconds. The episode is terminated when the stream is
-   finished, truncated after the last step.
-2. `reset(seed=s)` gives the stream of seed s; without a seed, one drawn from the environment's
-   generator. So everybody who resets with the same seeds meets the same streams.
-3. An observation has the chosen fields of `Observation`, by default those of the paper's Eq. 1;
-   without the phase clock, what would tell how far the stream is reads 0.
+1. A step is one action, followed by a fixed number of seconds. The episode terminates when the
+   stream is finished, and is truncated after the last step.
+2. `reset(seed=s)` uses the stream of seed s; without a seed, one drawn from the environment's
+   generator. So agents that reset with the same seeds get the same streams.
+3. An observation has the chosen fields of `Observation`, by default those of the paper's Eq. 1.
+   Without the phase clock, the fields that reveal the position in the stream are 0.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ except ModuleNotFoundError as error:
 
 ID = "shoal/Farm-v0"
 _MOST_TASKS = 100_000
-"""The bound of what counts tasks."""
+"""The upper bound of fields that count tasks."""
 
 
 class FarmEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """A farm whose workers are the agent's to add and to take away."""
+    """A farm in which the agent adds and removes workers."""
 
     def __init__(
         self,
@@ -53,25 +53,28 @@ class FarmEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         fields: Sequence[str] = EQUATION_1,
         farm: Callable[[int], FarmDriver] | None = None,
     ) -> None:
-        """An environment with its settings.
+        """Create the environment.
 
         Args:
-            workload: A named workload, or what makes one from a seed.
+            workload: The name of a workload, or a function that makes one from a seed.
             order: The order of the queue, or its name.
-            phase_clock: Whether the agent sees how far the stream is.
-            actions: The changes that an action stands for.
+            phase_clock: Whether the agent observes the position in the stream.
+            actions: The change in workers for each action.
             reward: The weights of the reward.
             step: Seconds between decisions.
-            steps: How many decisions an episode has at most.
-            workers: How many there are at the start.
-            limits: How many there may be.
-            overheads: What the simulated platform adds.
-            fields: Which fields of `Observation` are observed.
+            steps: The most decisions in an episode.
+            workers: The initial number of workers.
+            limits: The bounds on the number of workers.
+            overheads: The overheads of the simulated platform.
+            fields: The fields of `Observation` to observe.
             farm: Makes the farm of an episode from its seed, instead of a simulated one.
         """
         unknown = set(fields) - set(Observation._fields)
         if unknown:
-            raise UsageError(f"An observation has no {', '.join(sorted(unknown))}.")
+            raise UsageError(
+                f"An observation has no field {', '.join(sorted(unknown))}; it has "
+                f"{', '.join(Observation._fields)}."
+            )
         limits = limits or Limits()
         generate, order = workload_named(workload), order_named(order)
 
@@ -106,7 +109,7 @@ class FarmEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin a stream."""
+        """Start a new stream."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(2**31)) if seed is None else seed
         self.farm = self._make(drawn)
@@ -116,7 +119,7 @@ class FarmEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
     def step(
         self, action: np.int64 | int
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Change the number of workers, and let a step's time pass."""
+        """Change the number of workers and let the time of a step pass."""
         if self.farm is None:
             raise UsageError("Call reset() before step().")
         change = self.farm.scale_by(self._changes[int(action)])

@@ -1,7 +1,7 @@
-"""Autoscalers side by side: the same streams for each, and the rows of the farm paper's Table III.
+"""Compare autoscalers on the same streams, with the rows of the farm paper's Table III.
 
-1. Every autoscaler meets the same seeds, none of which was met in training.
-2. A setting is a workload, a queue's order, and whether autoscalers see the phase clock.
+1. Every autoscaler gets the same seeds, none of which training used.
+2. A setting is a workload, an order of the queue, and whether autoscalers see the phase clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 
 from shoal.errors import UsageError
 from shoal.farm.autoscalers import Fixed, ReactiveAverage, ReactiveMaximum, SquareRootStaffing
-from shoal.farm.control import Episode, run_episode
+from shoal.farm.episode import Episode, run_episode
 from shoal.farm.learned import DoubleDqn, Sarsa
 from shoal.farm.model import Autoscaler
 from shoal.farm.orders import order_named
@@ -22,10 +22,10 @@ from shoal.farm.simulated import PAPER, Overheads, SimulatedFarm
 from shoal.farm.workloads import workload_named
 
 EVALUATION_SEEDS = 2_000_000
-"""The first seed of an evaluation; no training goes there."""
+"""The first seed of an evaluation; training never uses these seeds."""
 _FLOORS = {"least-laxity": 12}
 _FLOOR_ELSE = 14
-"""The fewest workers of autoscalers that can't foresee the paper's steepest rise."""
+"""The fewest workers for autoscalers that can't anticipate the paper's steepest rise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ Maker = Callable[[Setting], Autoscaler]
 
 
 def _square_root(setting: Setting) -> SquareRootStaffing:
-    """Settings that serve the paper's streams well; chosen on training and held-out streams."""
+    """Create one with settings that suit the paper's streams, chosen on training streams."""
     floor = _floor(setting)
     if setting.order == "least-laxity":
         return SquareRootStaffing(0.2, floor=floor, patience=1, hold=4, backlog=1.0, inside=0.4)
@@ -64,11 +64,11 @@ MAKERS: dict[str, Maker] = {
     "sarsa": lambda setting: Sarsa.shipped(setting.order, phase_clock=setting.phase_clock),
     "dqn": lambda setting: DoubleDqn.shipped(setting.order, phase_clock=setting.phase_clock),
 }
-"""Autoscalers by the names that commands know; `fixed-N` and files of policies come on top."""
+"""The named autoscalers of commands, besides `fixed-N` and files of policies."""
 
 
 def maker_named(name: str) -> Maker:
-    """What makes the autoscaler of that name."""
+    """Return the function that creates the autoscaler with this name."""
     if name in MAKERS:
         return MAKERS[name]
     kind, _, number = name.partition("-")
@@ -78,13 +78,13 @@ def maker_named(name: str) -> Maker:
         trained = load_policy(name)
         return lambda setting: trained
     raise UsageError(
-        f"There is no autoscaler {name!r}; there are {', '.join(MAKERS)}, fixed-N, and files of "
-        "trained policies, which end with .npz."
+        f"There is no autoscaler {name!r}; choose one of {', '.join(MAKERS)}, fixed-N, or the file "
+        "of a trained policy, which ends with .npz."
     )
 
 
 def names_for(setting: Setting) -> list[str]:
-    """The autoscalers that there are for a setting: trained ones only where one is shipped."""
+    """Return the autoscalers for a setting; trained ones only if Shoal includes one for it."""
     trained = {"sarsa": Sarsa, "dqn": DoubleDqn}
 
     def comes(name: str) -> bool:
@@ -95,7 +95,7 @@ def names_for(setting: Setting) -> list[str]:
 
 
 def load_policy(path: str) -> Sarsa | DoubleDqn:
-    """A trained policy of either kind."""
+    """Load a trained policy of either kind."""
     try:
         return Sarsa.load(path)
     except UsageError:
@@ -107,7 +107,7 @@ def load_policy(path: str) -> Sarsa | DoubleDqn:
 def settings(
     workloads: Sequence[str], orders: Sequence[str], clocks: Sequence[bool]
 ) -> list[Setting]:
-    """Every combination."""
+    """Return every combination of workload, order and clock."""
     return [Setting(*each) for each in product(workloads, orders, clocks)]
 
 
@@ -119,7 +119,7 @@ def evaluate(
     overheads: Overheads = PAPER,
     report: Callable[[], None] = lambda: None,
 ) -> dict[str, list[Episode]]:
-    """An episode of each autoscaler for each seed; `report` is called after each."""
+    """Run an episode for each autoscaler and seed; `report` is called after each."""
     generate, order = workload_named(setting.workload), order_named(setting.order)
     episodes: dict[str, list[Episode]] = {name: [] for name in makers}
     scalers = {name: make(setting) for name, make in makers.items()}
@@ -133,7 +133,7 @@ def evaluate(
 
 
 def table(episodes: Mapping[str, Sequence[Episode]]) -> str:
-    """The rows of Table III, a column for each autoscaler: mean and standard deviation."""
+    """Return Table III with means and standard deviations, one column per autoscaler."""
     rows: list[tuple[str, Callable[[Episode], float]]] = [
         ("QoS [%]", lambda episode: 100 * episode.qos),
         ("mean workers", lambda episode: episode.mean_workers),

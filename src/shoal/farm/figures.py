@@ -1,7 +1,7 @@
-"""The farm paper's Fig. 5 and Fig. 6 as self-contained SVG drawings.
+"""Draw the farm paper's Fig. 5 and Fig. 6 as self-contained SVGs.
 
-A colour belongs to an autoscaler, by its place in the evaluation; small dots are episodes, large
-ones their means; a band is a standard deviation to each side of the mean.
+Each autoscaler has a colour, by its position in the evaluation. Small dots are episodes, large ones
+their means; a band extends one standard deviation to each side of the mean.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from html import escape
 from math import floor, log10
 from statistics import fmean, stdev
 
-from shoal.farm.control import Episode
+from shoal.farm.episode import Episode
 
 _HUES = (212, 30, 140, 345, 262, 186, 48, 306, 82, 12)
 _WIDTH, _HEIGHT = 640, 240
-"""Of a panel, with its margins."""
+"""The size of a panel, including its margins."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 28, 40
 
 Episodes = Mapping[str, Sequence[Episode]]
@@ -24,7 +24,7 @@ Points = Sequence[tuple[float, float]]
 
 
 def tradeoff_svg(episodes: Episodes, title: str) -> str:
-    """Fig. 5: the service against mean workers, and against scaling actions."""
+    """Draw Fig. 5: service against mean workers, and against scaling actions."""
     panels: list[tuple[str, Callable[[Episode], float]]] = [
         ("mean workers", lambda episode: episode.mean_workers),
         ("scaling actions", lambda episode: float(episode.actions)),
@@ -40,7 +40,7 @@ def tradeoff_svg(episodes: Episodes, title: str) -> str:
 
 
 def course_svg(episodes: Episodes, title: str) -> str:
-    """Fig. 6: the course of an episode, mean and standard deviation over the seeds."""
+    """Draw Fig. 6: the course of an episode, with mean and standard deviation over the seeds."""
     panels: list[tuple[str, Callable[[Episode], Sequence[float]]]] = [
         ("mean response [s]", lambda episode: [seen.mean_response for seen in episode.course]),
         ("running QoS [%]", lambda episode: [100 * qos for qos in episode.running_qos]),
@@ -58,7 +58,7 @@ def course_svg(episodes: Episodes, title: str) -> str:
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Iterator[list[float]]:
-    """The values at each step, of the episodes that got there."""
+    """Yield the values at each step, of the episodes that last so long."""
     for at in range(max(map(len, rows))):
         yield [row[at] for row in rows if len(row) > at]
 
@@ -107,7 +107,7 @@ def _band_panel(
 
 
 class _Axes:
-    """Where values lie in a panel."""
+    """Maps values to positions in a panel."""
 
     def __init__(self, xs: tuple[float, float], ys: tuple[float, float]) -> None:
         self.xs, self.ys = _widened(*xs), _widened(*ys)
@@ -173,6 +173,6 @@ def _page(title: str, names: Sequence[str], panels: Sequence[str]) -> str:
 
 
 def _colour(index: int) -> str:
-    """In the notation that every viewer knows, not only browsers."""
+    """Return a colour in hexadecimal notation, which every viewer supports."""
     parts = hls_to_rgb(_HUES[index % len(_HUES)] / 360, 0.45, 0.65)
     return "#" + "".join(f"{round(255 * part):02x}" for part in parts)

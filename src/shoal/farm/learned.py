@@ -1,9 +1,9 @@
-"""Trained autoscalers: SARSA's table and Double DQN's network, which decide with numpy alone.
+"""Define trained autoscalers, SARSA's table and Double DQN's network, which need only numpy.
 
-1. A policy is a file of plain arrays with a line of JSON that says what it was trained on.
-2. It sees the fields of `Observation` and, as its only memory, a smoothed arrival rate.
-3. Of actions that are worth the same, the one that changes least is taken.
-4. A policy that was trained without the phase clock doesn't look at it.
+1. A policy is a file of plain arrays with a line of JSON that describes its training.
+2. It observes the fields of `Observation` and, as its only state, a smoothed arrival rate.
+3. Of actions with equal values, it takes the one that changes least.
+4. A policy that was trained without the phase clock ignores it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from shoal.farm.arrays import NDArray, np
 from shoal.farm.model import Observation
 
 ACTIONS = (0, -1, 1)
-"""What a policy chooses among, in the order in which ties are broken."""
+"""The actions of a policy, in the order in which ties are broken."""
 _SMOOTHING = 0.5
 PROGRESS_EDGES = (12, 30, 50, 70, 95, 200, 320, 440, 520, 600, 680, 760, 860, 960, 1060)
-"""Results collected: what tells a policy with the phase clock how far the stream is."""
+"""Bins of results collected: the position in the stream, for a policy with the phase clock."""
 RATE_EDGES = (2.5, 3.7, 4.6, 5.4, 6.2, 7.2)
-"""Tasks a second: what a policy without the phase clock goes by instead."""
+"""Bins of arrivals per second, which a policy without the phase clock uses instead."""
 WAITING_EDGES = (6.5,)
 WORKERS_EDGES = tuple(edge + 0.5 for edge in range(5, 20))
 TABLE = (
@@ -37,28 +37,28 @@ TABLE = (
 )
 """The table's shape: progress, arrival rate, waiting tasks, workers, actions."""
 INPUTS = 11
-"""Numbers that the network takes."""
+"""The number of inputs of the network."""
 
 
 class Senses:
-    """What a trained policy makes of observations: a cell of the table, or the network's inputs."""
+    """Converts observations to a cell of the table or to the network's inputs."""
 
     def __init__(self, phase_clock: bool) -> None:
         self._clock = phase_clock
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was seen: a new stream begins."""
+        """Clear the state for a new stream."""
         self._rate = 0.0
 
     def take(self, observation: Observation) -> Observation:
-        """The observation as the policy may see it, its rate smoothed."""
+        """Update the smoothed rate, and return what the policy may see."""
         known = self._rate or observation.arrival_rate  # at the start nothing has arrived yet
         self._rate = known + _SMOOTHING * (observation.arrival_rate - known)
         return observation if self._clock else observation.without_clock()
 
     def cell(self, observation: Observation) -> tuple[int, ...]:
-        """The table's cell for what is seen now."""
+        """Return the table's cell for an observation."""
         seen = self.take(observation)
         return (
             bisect(PROGRESS_EDGES, seen.collected),
@@ -68,7 +68,7 @@ class Senses:
         )
 
     def inputs(self, observation: Observation) -> NDArray[np.float32]:
-        """The network's inputs for what is seen now, each of the order of 1."""
+        """Return the network's inputs for an observation, each of the order of 1."""
         seen = self.take(observation)
         return np.array(
             [
@@ -89,7 +89,7 @@ class Senses:
 
 
 class _Trained:
-    """What both have: files, and the choice of the best action."""
+    """The base of trained policies: files, and the choice of the best action."""
 
     kind = ""
 
@@ -100,7 +100,7 @@ class _Trained:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """A policy from its file."""
+        """Load a policy from its file."""
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored.files}
         about = json.loads(str(arrays.pop("about")))
@@ -112,19 +112,19 @@ class _Trained:
 
     @classmethod
     def shipped(cls, order: str = "fifo", *, phase_clock: bool = True) -> Self:
-        """The policy that comes with Shoal for a queue's order, with or without the phase clock."""
+        """Load Shoal's own policy for an order of the queue, with or without the phase clock."""
         if not cls.comes(order, phase_clock=phase_clock):
             clock = "with" if phase_clock else "without"
             raise UsageError(
-                f"No {cls.kind} policy comes for {order!r} {clock} the phase clock: "
-                "`shoal farm train` one."
+                f"Shoal has no {cls.kind} policy for {order!r} {clock} the phase clock; train one "
+                "with `shoal farm train`."
             )
         with as_file(cls._resource(order, phase_clock)) as path:
             return cls.load(path)
 
     @classmethod
     def comes(cls, order: str, *, phase_clock: bool) -> bool:
-        """Whether a policy for this comes with Shoal."""
+        """Return whether Shoal includes a policy for this order and clock."""
         return cls._resource(order, phase_clock).is_file()
 
     @classmethod
@@ -139,43 +139,43 @@ class _Trained:
         np.savez_compressed(path, **arrays)
 
     def reset(self) -> None:
-        """Forget what was seen: a new stream begins."""
+        """Clear the state for a new stream."""
         self._senses.reset()
 
     def decide(self, observation: Observation) -> int:
-        """The change that is worth most; more than staying, by the policy's margin."""
+        """Return the most valuable change, if it exceeds no change by the policy's margin."""
         values = self.values(observation).copy()
         values[0] += self.about.get("margin", 0.0)
         return ACTIONS[int(np.argmax(values))]
 
     def values(self, observation: Observation) -> NDArray[Any]:
-        """What each of `ACTIONS` is worth."""
+        """Return the value of each of `ACTIONS`."""
         raise NotImplementedError
 
 
 class Sarsa(_Trained):
-    """Tabular SARSA(lambda), trained."""
+    """A trained table of SARSA(lambda)."""
 
     kind = "sarsa"
 
     @property
     def table(self) -> NDArray[Any]:
-        """What each action is worth in each cell."""
+        """The value of each action in each cell."""
         return self.arrays["table"]
 
     def values(self, observation: Observation) -> NDArray[Any]:
-        """A row of the table."""
+        """Return a row of the table."""
         row: NDArray[Any] = self.arrays["table"][self._senses.cell(observation)]
         return row
 
 
 class DoubleDqn(_Trained):
-    """Double DQN's network, trained."""
+    """A trained network of Double DQN."""
 
     kind = "dqn"
 
     def values(self, observation: Observation) -> NDArray[Any]:
-        """The network's outputs."""
+        """Return the network's outputs."""
         arrays, layer = self.arrays, self._senses.inputs(observation)
         for number in range(len(arrays) // 2):
             layer = arrays[f"weight{number}"] @ layer + arrays[f"bias{number}"]

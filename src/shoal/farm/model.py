@@ -1,11 +1,11 @@
-"""What a farm knows of itself: events in, observations out, no I/O, no clock, no randomness.
+"""`FarmModel`: the state of a farm. Events in, observations out; no I/O, clock or randomness.
 
-1. Two drivers tell it what happens, each with the time: `SimulatedFarm` on virtual time,
-   and the one that runs on a platform. What is observed, counted and allowed is decided here.
-2. `workers` are those that take tasks. One that was asked for isn't among them before it has
-   started, one that is leaving is until it is gone.
-3. A change is cut so that workers, with those starting and leaving, stay within the limits.
-4. Cost is the integral of `workers` over time. A task that is never completed was not on time.
+1. Two drivers report events, each with the time: `SimulatedFarm` in virtual time, and a deployed
+   stage in real time. The model decides what is observed, counted and allowed.
+2. `workers` counts the workers that take tasks: not those that are still starting, but those that
+   are leaving.
+3. The limits hold for the number of workers once all changes are carried out.
+4. The cost is the integral of `workers` over time. A task that is never completed was not on time.
 """
 
 from __future__ import annotations
@@ -19,87 +19,85 @@ from shoal.errors import UsageError
 
 
 class Observation(NamedTuple):
-    """What an autoscaler sees of a farm at a control step; the first nine are Eq. 1's."""
+    """What an autoscaler observes at a control step; the first nine fields are Eq. 1's."""
 
     phases_left: float
-    """Phases of the stream still to come: a phase clock; 0 where it is masked or unknown."""
+    """Phases of the stream still to come: a phase clock. 0: it is masked or unknown."""
     waiting: float
     """Tasks in the queue."""
     collecting: float
-    """Results that aren't collected yet."""
+    """Results not collected yet."""
     collected: float
-    """Results collected so far; 0 where the phase clock is masked, because it is one too."""
+    """Results collected so far. 0: the phase clock is masked, and this would be one, too."""
     workers: float
     mean_response: float
     """Seconds from arrival to completion, of the tasks completed in the window."""
     max_response: float
     arrival_rate: float
-    """Tasks a second since the last control step."""
+    """Tasks per second since the last control step."""
     on_time: float
-    """Fraction of the tasks completed in the window that met their deadline; 1 if none."""
+    """The fraction of the tasks completed in the window that met their deadlines; 1 if none."""
     busy: float
-    """Tasks being worked on."""
+    """Tasks being executed."""
     changing: float
-    """Workers that are starting, less those that are leaving."""
+    """Workers that are starting, minus those that are leaving."""
 
     def without_clock(self) -> Observation:
-        """The same without what tells how far the stream is."""
+        """The same without the fields that tell how far the stream is."""
         return self._replace(phases_left=0.0, collected=0.0)
 
 
 class Autoscaler(Protocol):
-    """Observation in, wanted change out."""
+    """Decides how many workers a farm has: an observation in, a change out."""
 
     def decide(self, observation: Observation) -> int:
-        """How many workers to add, or to take away if negative."""
+        """How many workers to add; negative: how many to dismiss."""
         ...
 
     def reset(self) -> None:
-        """Forget what was seen: a new stream begins."""
+        """Clear all memory: a new stream begins."""
         ...
 
 
 class FarmDriver(Protocol):
-    """A farm under control: simulated or deployed."""
+    """A farm that can be controlled: simulated or deployed."""
 
     @property
     def model(self) -> FarmModel:
-        """What the farm knows of itself."""
+        """The farm's state."""
         ...
 
     @property
     def finished(self) -> bool:
-        """Every task of the stream is completed."""
+        """Whether every task of the stream is completed."""
         ...
 
     @property
     def unfinished(self) -> int:
-        """Tasks of the stream that aren't completed yet, as far as is known."""
+        """Tasks of the stream not completed yet, as far as is known."""
         ...
 
     def advance(self, seconds: float) -> Observation:
-        """Let time pass, then look."""
+        """Let time pass, then observe."""
         ...
 
     def scale_by(self, workers: int) -> int:
-        """Ask for a change of the number of workers; returns what the limits leave of it."""
+        """Ask for a change of the number of workers; returns what the limits allow."""
         ...
 
 
 EQUATION_1 = Observation._fields[:9]
-"""The fields that the farm paper's state has."""
-PHASE_CLOCK = ("phases_left", "collected")
-"""The fields that tell how far the stream is."""
+"""The fields of the farm paper's state."""
 
 
 def nearest(change: int, actions: Sequence[int]) -> int:
-    """The action that comes closest to a wanted change; of two, the smaller one."""
+    """The action closest to a wanted change; the smaller of two that are equally close."""
     return min(actions, key=lambda action: (abs(action - change), abs(action)))
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """When a task is due: a multiple of the time it is expected to take, within bounds."""
+    """When a task is due: after a multiple of the time it is expected to take, within bounds."""
 
     factor: float = 2.0
     least: float = 0.1
@@ -110,7 +108,7 @@ class Deadline:
             raise UsageError(f"{self}: factor must be above 0, and 0 <= least <= most.")
 
     def seconds(self, expected: float) -> float:
-        """How long after its arrival a task that takes `expected` seconds is due."""
+        """How many seconds after its arrival a task is due that takes `expected` seconds."""
         return min(max(self.factor * expected, self.least), self.most)
 
 
@@ -127,7 +125,7 @@ class Limits:
 
 
 class FarmModel:
-    """The pool, the window of completed tasks and the totals of one farm."""
+    """The workers, the recently completed tasks and the totals of one farm."""
 
     def __init__(
         self, workers: int, limits: Limits, *, window: float = 8.0, usual_response: float = 1.5
@@ -148,11 +146,11 @@ class FarmModel:
         self.actions = 0
         self.worker_seconds = 0.0
         self.history: list[tuple[float, int]] = [(0.0, workers)]
-        """When the number of workers became what."""
-        self.arrived_total = self.completed_total = self.on_time_total = 0
+        """Each number of workers, and since when."""
+        self.completed_total = self.on_time_total = 0
 
     def ask(self, change: int) -> int:
-        """Cut a wanted change to what the limits leave of it, and count it as asked for."""
+        """Ask for a change of the number of workers; returns what the limits allow."""
         planned = self.workers + self.starting - self.leaving
         allowed = min(max(planned + change, self._limits.least), self._limits.most) - planned
         if allowed > 0:
@@ -163,17 +161,17 @@ class FarmModel:
         return allowed
 
     def started(self, now: float) -> None:
-        """A worker that was asked for takes tasks."""
+        """A worker that was asked for started."""
         self.starting -= 1
         self._resize(now, self.workers + 1)
 
     def never_started(self) -> None:
-        """A worker that was asked for is gone, and stands for one that was to leave."""
+        """A worker that was asked for is lost, and counts as the one that was dismissed."""
         self.starting -= 1
         self.leaving -= 1
 
     def left(self, now: float) -> None:
-        """A worker that was to leave is gone."""
+        """A worker that was dismissed left."""
         self.leaving -= 1
         self._resize(now, self.workers - 1)
 
@@ -189,30 +187,29 @@ class FarmModel:
         self._resized = now
 
     def arrived(self) -> None:
-        """A task was enqueued."""
+        """A task was put into the queue."""
         self._arrivals += 1
-        self.arrived_total += 1
 
     def completed(self, now: float, arrived: float, due: float) -> bool:
-        """A task's result was collected; whether on time."""
+        """A task was completed; returns whether it was on time."""
         on_time = now <= due
-        self._forget(now)  # whether or not anybody ever looks
+        self._expire(now)  # even if nobody ever observes
         self._done.append((now, now - arrived, on_time))
         self.completed_total += 1
         self.on_time_total += on_time
         return on_time
 
-    def _forget(self, now: float) -> None:
-        """Leave out what was completed before the window."""
+    def _expire(self, now: float) -> None:
+        """Drop what was completed before the window."""
         while self._done and self._done[0][0] < now - self._window:
             self._done.popleft()
 
     def observe(
         self, now: float, waiting: int, busy: int, *, collecting: int = 0, phases_left: int = 0
     ) -> Observation:
-        """What is to be seen at a control step; the arrival rate counts from here anew."""
+        """What can be observed at a control step; starts counting arrivals from zero."""
         done = self._done
-        self._forget(now)
+        self._expire(now)
         since = now - self._looked
         rate = self._arrivals / since if since > 0 else 0.0
         self._looked, self._arrivals = now, 0

@@ -1,9 +1,9 @@
-"""The order in which a farm's waiting tasks are taken.
+"""Define the orders in which a farm takes waiting tasks.
 
-1. An order gives each task a score once, when the task is enqueued; the lowest score goes first.
-   So a queue is a sorted set, wherever it is kept.
-2. With an order that puts late tasks last, the score is the time after which the task is late: a
-   queue takes the lowest score that isn't past, and what is past only when nothing else waits.
+1. An order scores each task once, when it is enqueued; the lowest score goes first. So a queue is a
+   sorted set, wherever it is stored.
+2. With an order that puts late tasks last, the score is the time from which on the task is late. A
+   queue takes the lowest score in the future, and late tasks only if no other waits.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, suggestion
 
 T = TypeVar("T")
 
 
 class Order(Protocol):
-    """How waiting tasks are put in order."""
+    """Scores waiting tasks."""
 
     @property
     def late_last(self) -> bool:
-        """Whether a task whose score is past is taken only when no other waits."""
+        """Whether a task whose score has passed is taken only if no other waits."""
         ...
 
     def score(self, arrived: float, due: float, expected: float) -> float:
-        """The task's place: lower goes first.
+        """Return the task's score; lower goes first.
 
         Args:
             arrived: When the task was enqueued.
-            due: When it is to be completed.
+            due: When it should be completed.
             expected: How many seconds it is expected to take.
         """
         ...
@@ -44,33 +44,33 @@ class Fifo:
     late_last: ClassVar[bool] = False
 
     def score(self, arrived: float, due: float, expected: float) -> float:
-        """The time of arrival."""
+        """Return the time of arrival."""
         return arrived
 
 
 @dataclass(frozen=True, slots=True)
 class EarliestDeadline:
-    """The task that is due first goes first, late or not."""
+    """Earliest deadline first, late or not."""
 
     late_last: ClassVar[bool] = False
 
     def score(self, arrived: float, due: float, expected: float) -> float:
-        """When the task is due."""
+        """Return when the task is due."""
         return due
 
 
 @dataclass(frozen=True, slots=True)
 class LeastLaxity:
-    """The task that can wait least goes first; those that can't be on time any more go last.
+    """Least laxity first; tasks that can no longer be on time go last.
 
-    Laxity is what is left until a task must start; it shrinks alike for all that wait, so the
-    latest start itself is the score.
+    Laxity is the time left until a task must start. It shrinks equally for all waiting tasks, so
+    the latest start time itself is the score.
     """
 
     late_last: ClassVar[bool] = True
 
     def score(self, arrived: float, due: float, expected: float) -> float:
-        """The latest start with which the task is on time."""
+        """Return the latest start time with which the task is on time."""
         return due - expected
 
 
@@ -79,20 +79,20 @@ ORDERS: dict[str, Order] = {
     "earliest-deadline": EarliestDeadline(),
     "least-laxity": LeastLaxity(),
 }
-"""The orders by the names that commands and the environment know."""
+"""The orders by name, for commands and the environment."""
 
 
 def order_named(order: str | Order) -> Order:
-    """The order itself, or the one of that name."""
+    """Return the order with this name; an order is returned as it is."""
     if not isinstance(order, str):
         return order
     if order not in ORDERS:
-        raise UsageError(f"There is no order {order!r}; there are {', '.join(ORDERS)}.")
+        raise UsageError(f"There is no order {order!r}; {suggestion(order, list(ORDERS))}")
     return ORDERS[order]
 
 
 class TaskQueue(Generic[T]):
-    """Waiting tasks in memory, in an order; ties keep the order of the enqueuing."""
+    """An in-memory queue of waiting tasks by score; ties are first in, first out."""
 
     def __init__(self, late_last: bool) -> None:
         self._late_last = late_last
@@ -109,7 +109,7 @@ class TaskQueue(Generic[T]):
         heappush(self._scored, (score, self._count, task))
 
     def take(self, now: float) -> T:
-        """The task that is next at `now`; the queue must not be empty."""
+        """Remove and return the next task at `now`; the queue must not be empty."""
         scored = self._scored
         if self._late_last:
             while scored and scored[0][0] < now:

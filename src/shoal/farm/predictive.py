@@ -1,9 +1,9 @@
-"""`ModelPredictive`: tries each change in the simulated farm, and takes the one that does best.
+"""Define `ModelPredictive`, which simulates each possible change and takes the best one.
 
-1. What is simulated starts as the farm looks now: its workers, the tasks that they are at, those
-   that wait. Arrivals are drawn from the rates seen lately, processing times from the workload's.
-2. Every change meets the same draws, so that only the change makes a difference.
-3. The best is the cheapest: worker-seconds, and a price for each task that isn't on time.
+1. A simulation starts from the farm's current state: its workers, running and waiting tasks.
+   Arrivals are drawn from recent rates, processing times from the workload's distribution.
+2. Every change is simulated with the same draws, so that only the change makes a difference.
+3. The best change has the lowest cost: worker-seconds, plus a price for each late task.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from shoal.farm.simulated import PAPER, Overheads, SimulatedFarm
 from shoal.farm.workloads import Workload, processing_times, workload_of
 
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
-"""So many processing times."""
+"""Draws a number of processing times."""
 
 
 class ModelPredictive:
-    """Rolls the simulated farm forward over sampled arrivals for each change it could make."""
+    """Simulates the farm over sampled arrivals for each possible change."""
 
     def __init__(
         self,
@@ -39,20 +39,20 @@ class ModelPredictive:
         change_price: float = 10.0,
         seed: int = 0,
     ) -> None:
-        """A controller with its settings.
+        """Create the autoscaler.
 
         Args:
             order: The order of the farm's queue.
-            actions: The changes to try; of two that do as well, the first is taken.
-            limits: How many workers the farm may have.
-            overheads: What the platform adds.
-            processing: Draws processing times as the stream has them.
-            floor: The fewest workers that it goes down to: for loads that nobody foresees.
-            horizon: Seconds to look ahead.
-            samples: Streams to draw for each decision.
-            price: Worker-seconds that a task on time is worth.
-            change_price: Worker-seconds that a change must save.
-            seed: Of the draws.
+            actions: The changes to try; the first of equally good ones is taken.
+            limits: The bounds on the number of workers.
+            overheads: The platform's overheads.
+            processing: Draws processing times from the stream's distribution.
+            floor: The fewest workers to keep, for unforeseen load.
+            horizon: How many seconds to simulate.
+            samples: How many streams to draw for each decision.
+            price: The worker-seconds that a task on time is worth.
+            change_price: The worker-seconds that a change must save.
+            seed: The seed of the draws.
         """
         self._order = order_named(order)
         self._actions = tuple(actions)
@@ -68,12 +68,12 @@ class ModelPredictive:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was seen: a new stream begins."""
+        """Clear the state for a new stream."""
         self._rng = np.random.default_rng(self._seed)
         self._rates: deque[float] = deque(maxlen=3)
 
     def decide(self, observation: Observation) -> int:
-        """The change that does best in the simulation."""
+        """Return the change with the lowest simulated cost."""
         planned = round(observation.workers + observation.changing)
         self._rates.append(observation.arrival_rate)
         if planned < self._floor:
@@ -87,7 +87,7 @@ class ModelPredictive:
         return min(costs, key=lambda action: costs[action])
 
     def _stream(self, observation: Observation) -> tuple[Workload, int]:
-        """The tasks that are there, and those that may come; and a seed for the platform."""
+        """Draw a stream of present and future tasks, and a seed for the platform."""
         rng = self._rng
         busy, waiting = int(observation.busy), int(observation.waiting)
         rate = float(rng.choice(list(self._rates)))

@@ -1,4 +1,4 @@
-"""The reward of a control step, Eq. 4 of the farm paper, and of a stream's end."""
+"""Compute the reward of a control step (Eq. 4 of the farm paper) and of a stream's end."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from shoal.farm.model import Observation
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """What is worth how much; by default what the paper's agents were trained with."""
+    """The weights of the reward; by default those of the paper's agents."""
 
     qos_target: float = 0.95
     backlog_target: float = 30.0
     idle_backlog: float = 8.0
-    """With no more tasks waiting, workers beyond the balanced ones count as too many."""
+    """If no more tasks than this wait, workers beyond `balanced_workers` are surplus."""
     balanced_workers: float = 14.0
     qos: float = 36.0
     backlog: float = 2.5
     scale: float = 0.08
     """The price of adding or removing a worker."""
     efficiency: float = 0.05
-    """The price of a step of a worker too many."""
+    """The price of a surplus worker per step."""
     up: float = 5.5
-    """For growing when the backlog or the service asks for it."""
+    """The reward for scaling up when the backlog or the service requires it."""
     down: float = 0.1
-    """For shrinking when neither does."""
+    """The reward for scaling down when neither requires more workers."""
     stable: float = 0.1
-    """For a step without trouble, as a part of `qos`."""
+    """The reward for a step on target, as a fraction of `qos`."""
     finished: float = 8.0
     unfinished: float = 2.0
-    """The price of each task that is left at the end, up to the backlog's target."""
+    """The price of each task that is left at the end, up to `backlog_target`."""
 
     def of(self, observation: Observation, change: int) -> float:
-        """The reward of a step that ended with this observation, after this change."""
+        """Return the reward of a step that ended with this observation, after this change."""
         relative = observation.waiting / self.backlog_target
         served = observation.on_time >= self.qos_target
         total = self.qos * (observation.on_time - self.qos_target)
@@ -51,11 +51,11 @@ class Reward:
 
     @property
     def par(self) -> float:
-        """The reward of a step without trouble and without a change, on the balanced workers."""
+        """The reward of a step on target, without a change and without surplus workers."""
         return self.qos * (1 - self.qos_target) + self.stable * self.qos
 
     def at_end(self, unfinished: int) -> float:
-        """What the end of a stream adds."""
+        """Return the reward of a stream's end."""
         if unfinished:
             return -self.unfinished * min(unfinished, self.backlog_target)
         return self.finished

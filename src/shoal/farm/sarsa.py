@@ -1,4 +1,4 @@
-"""Training of `Sarsa`: tabular SARSA(lambda) with replacing traces."""
+"""Train `Sarsa`: tabular SARSA(lambda) with replacing traces, then a direct search."""
 
 from __future__ import annotations
 
@@ -8,19 +8,42 @@ from shoal.farm.arrays import NDArray, np
 from shoal.farm.environment import FarmEnv
 from shoal.farm.learned import ACTIONS, TABLE, Sarsa, Senses
 from shoal.farm.model import Observation
+from shoal.farm.table_search import improve_table
 from shoal.farm.training import Best, Report, Training, environments, turn
 
 _GAMMA = 0.985
 _TRACE = 0.95
-"""Lambda: how far back a surprise is felt."""
+"""Lambda, the decay of eligibility traces."""
 _RATE = 0.05
-"""Of learning, at first; it falls to a tenth."""
+"""The initial learning rate, which falls to a tenth."""
 _EXPLORING = (0.4, 0.02)
-"""Random actions, at first and at the end."""
+"""The share of random actions at the start and at the end."""
+_MOVES_WITH_CLOCK, _MOVES_WITHOUT = 2.0, 0.6
+"""Moves of the search per episode; without the phase clock the table has fewer rows."""
 
 
 def train_sarsa(training: Training, report: Report | None = None) -> Sarsa:
-    """A table, learned from the simulated farm."""
+    """Train a policy in the simulated farm, then improve its table by search.
+
+    `report` counts episodes first, then moves of the search: up to `training_steps` in total.
+    """
+
+    def report_move(move: int, best: float) -> None:
+        if report is not None:
+            report(training.episodes + move, best)
+
+    moves = training_steps(training) - training.episodes
+    return improve_table(training, train_table(training, report), moves, report_move)
+
+
+def training_steps(training: Training) -> int:
+    """Return how many episodes and moves of the search a training has at most."""
+    moves = _MOVES_WITH_CLOCK if training.phase_clock else _MOVES_WITHOUT
+    return training.episodes + round(moves * training.episodes)
+
+
+def train_table(training: Training, report: Report | None = None) -> Sarsa:
+    """Train a table by SARSA(lambda) in the simulated farm."""
     rng = np.random.default_rng(training.seed)
     envs, table = environments(training), np.zeros(TABLE)
     policy = Sarsa({"table": table}, {"phase_clock": training.phase_clock})
@@ -49,7 +72,7 @@ def _learn(
     exploring: float,
     rate: float,
 ) -> None:
-    """One episode."""
+    """Learn from one episode."""
 
     def chosen(seen: NDArray[np.float32]) -> tuple[int, ...]:
         cell = senses.cell(Observation(*seen.tolist()))
@@ -64,9 +87,9 @@ def _learn(
         seen, reward, terminated, truncated, _ = env.step(at[-1])
         over = terminated or truncated
         then = chosen(seen)
-        surprise = reward - par - table[at] + (0.0 if over else _GAMMA * table[then])
+        td_error = reward - par - table[at] + (0.0 if over else _GAMMA * table[then])
         traces *= _GAMMA * _TRACE
         traces[at[:-1]] = 0.0
         traces[at] = 1.0
-        table += rate * surprise * traces
+        table += rate * td_error * traces
         at = then

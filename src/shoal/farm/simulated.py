@@ -1,9 +1,9 @@
-"""`SimulatedFarm`: a farm on virtual time, as fast as a loop over arrays goes.
+"""Define `SimulatedFarm`, a farm on virtual time.
 
-1. Time jumps from one arrival, completion or change of the pool to the next; at the same moment
-   completions come first, arrivals last.
-2. A worker that was asked for starts after the start-up time. One that is to leave stops taking
-   tasks after the drain time, and is gone when it has finished the one that it has.
+1. Time jumps from one arrival, completion or change of the pool to the next. At the same time,
+   completions come first and arrivals last.
+2. A requested worker starts after the start-up time. A worker that is removed takes no more tasks
+   after the drain time, and leaves when it has finished its current one.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from shoal.farm.workloads import Workload
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What a platform adds, in seconds; by default what the farm paper's platform did."""
+    """A platform's overheads in seconds; by default those of the farm paper's platform."""
 
     startup: float = 7.1
     startup_spread: float = 1.2
-    """Standard deviation of the start-up time."""
+    """The standard deviation of the start-up time."""
     startup_least: float = 5.0
     startup_most: float = 9.0
     drain_least: float = 2.5
     drain_most: float = 2.9
     per_task: float = 0.05
-    """Spent by a worker on each task beside its processing time. The paper doesn't tell it: this
-    is the value with which its baselines get the service and the workers that it reports."""
+    """The time per task besides its processing time. The paper doesn't state it; with this value,
+    its baselines reach the service and the workers that it reports."""
 
 
 PAPER = Overheads()
 
 
 class SimulatedFarm:
-    """A farm that works a workload off in virtual time."""
+    """A farm that processes a workload in virtual time."""
 
     def __init__(
         self,
@@ -73,16 +73,16 @@ class SimulatedFarm:
 
     @property
     def finished(self) -> bool:
-        """Every task is completed."""
+        """Whether every task is completed."""
         return self.unfinished == 0
 
     @property
     def unfinished(self) -> int:
-        """Tasks that aren't completed yet."""
+        """The number of tasks that are not completed yet."""
         return len(self._arrivals) - self.model.completed_total
 
     def scale_by(self, workers: int) -> int:
-        """Ask for a change; each worker starts, or stops taking tasks, after a time of its own."""
+        """Request a change in workers; return what the limits allow. Each takes its own time."""
         allowed = self.model.ask(workers)
         overheads, random = self._overheads, self._random
         for _ in range(allowed):
@@ -95,19 +95,19 @@ class SimulatedFarm:
         return allowed
 
     def advance(self, seconds: float) -> Observation:
-        """Let virtual time pass, then look."""
+        """Let virtual time pass, then observe the farm."""
         self._run(self.now + seconds)
         self.model.settle(self.now)
         return self.observe()
 
     def observe(self) -> Observation:
-        """What is to be seen now."""
+        """Return the current observation."""
         starts = self.workload.phase_starts
         left = sum(start > self.now for start in starts)
         return self.model.observe(self.now, len(self._queue), len(self._running), phases_left=left)
 
     def drain(self, patience: float = 600.0) -> None:
-        """Let the farm work off what it has, without further changes, for at most so long."""
+        """Complete the remaining tasks without further changes, for at most `patience` seconds."""
         end = self.now + patience
         while not self.finished and self.now < end:
             self._run(min(self.now + 1.0, end))

@@ -1,10 +1,10 @@
-"""What the training of every learned autoscaler shares: streams, judgement, early stopping.
+"""Share streams, judgement and early stopping between the trainings of all learned autoscalers.
 
-1. Three ranges of seeds never meet: training, the held-out seeds that choose what is kept, and
-   those of an evaluation.
-2. A policy is judged without exploration on the held-out seeds of all its workloads every few
-   episodes; the best one is kept, and training ends when none has been better for a while.
-3. Values after the last step of a stream are nought, not what the table or network says.
+1. Three ranges of seeds never overlap: those of training, the held-out seeds that select the
+   policy, and those of the evaluation.
+2. Every few episodes the policy is judged without exploration on the held-out seeds of all its
+   workloads. The best one is kept, and training stops when none has been better for a while.
+3. The value after the last step of a stream is 0, whatever the table or network says.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from math import inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from shoal.farm.control import run_episode
 from shoal.farm.environment import FarmEnv
+from shoal.farm.episode import run_episode
 from shoal.farm.learned import ACTIONS
 from shoal.farm.model import Autoscaler, Observation
 from shoal.farm.orders import order_named
@@ -27,11 +27,11 @@ from shoal.farm.workloads import Workload, workload_named
 
 TRAINING_SEEDS = 0
 HELD_OUT_SEEDS = 1_000_000
-"""Where each range of seeds begins; `evaluation.EVALUATION_SEEDS` begins the third."""
+"""The first seed of each range; the third begins at `evaluation.EVALUATION_SEEDS`."""
 _SHORTFALL = 1000.0
-"""In mean workers: what service below the target weighs in a judgement."""
+"""The weight of service below the target in a judgement, in mean workers."""
 _STREAMS = 300
-"""How many streams of each workload training goes through before it meets them again."""
+"""How many streams of each workload training uses before it repeats them."""
 
 LEARNING = Reward(
     balanced_workers=8.0,
@@ -44,39 +44,39 @@ LEARNING = Reward(
     finished=0.0,
     unfinished=0.0,
 )
-"""Weights with which agents learn well: each worker has a price, a late task always the same one,
-nothing rewards a change for its own sake, nor a stream's end. Learners count rewards from par, so
-that the length of a stream, which they don't decide, isn't what they mostly learn."""
+"""Weights that agents learn well with: each worker and each late task has a constant price, and
+neither changes nor the end of a stream are rewarded. Agents learn a reward's difference to par, so
+that the length of a stream, which they don't control, doesn't dominate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What a policy is to be trained for, and how long."""
+    """The goal and the limits of a training."""
 
     workloads: tuple[str, ...] = ("paper-measured", "paper-described")
     order: str = "fifo"
     phase_clock: bool = True
     target: float = 0.994
-    """The service below which a policy is judged by its service, above it by its workers."""
+    """The target service: below it a policy is judged by its service, above it by its workers."""
     action_price: float = 0.05
-    """In mean workers: what a change of the number of workers weighs in a judgement."""
+    """The weight of a scaling action in a judgement, in mean workers."""
     episodes: int = 1000
     patience: int = 400
-    """Training ends when no better policy was found for so many episodes."""
+    """Training stops after so many episodes without a better policy."""
     every: int = 25
-    """Episodes between judgements."""
+    """The number of episodes between judgements."""
     held_out: int = 24
-    """Held-out seeds of each workload."""
+    """The number of held-out seeds of each workload."""
     seed: int = 0
     reward: Reward = LEARNING
 
 
 Report = Callable[[int, float], None]
-"""Is told the number of episodes and the best judgement so far."""
+"""Receives the number of steps done and the best judgement so far."""
 
 
 class Best:
-    """The best policy so far, and whether it is time to stop."""
+    """Tracks the best policy so far, and decides when to stop."""
 
     def __init__(self, training: Training, report: Report | None) -> None:
         self._training = training
@@ -86,7 +86,7 @@ class Best:
         self.arrays: dict[str, Any] = {}
 
     def is_final(self, episode: int, policy: Autoscaler, arrays: dict[str, Any]) -> bool:
-        """Judge the policy, if it is time to, and keep it if it is better; whether to stop."""
+        """Judge the policy if it is due, keep it if it is better, and return whether to stop."""
         if episode % self._training.every == 0:
             judged = judgement(self._training, policy)
             if judged > self.judgement:
@@ -97,13 +97,13 @@ class Best:
         return episode - self._at >= self._training.patience
 
     def about(self, episodes: int) -> dict[str, Any]:
-        """What to write down with the policy."""
+        """Return the description to store with the policy."""
         done = {"trained_episodes": episodes, "judgement": round(self.judgement, 4)}
         return asdict(self._training) | done
 
 
-class Fared(NamedTuple):
-    """How a policy did, on one stream or on the average."""
+class Performance(NamedTuple):
+    """How a policy performed, on one stream or on average."""
 
     service: float
     workers: float
@@ -111,30 +111,32 @@ class Fared(NamedTuple):
 
 
 def judgement(training: Training, policy: Autoscaler, seeds: range | None = None) -> float:
-    """How good a policy is; by default on the held-out seeds."""
-    return weighed(training, [_fared(training, policy, w, seeds) for w in training.workloads])
+    """Judge a policy, by default on the held-out seeds; higher is better."""
+    return weighed(training, [_performance(training, policy, w, seeds) for w in training.workloads])
 
 
-def weighed(training: Training, fared: Sequence[Fared]) -> float:
-    """A judgement of how a policy fared on each workload: what it needs where it needs most."""
-    short = sum(max(0.0, training.target - each.service) for each in fared)
-    price = max(each.workers + training.action_price * each.actions for each in fared)
-    return -price - _SHORTFALL * short / len(fared)
+def weighed(training: Training, found: Sequence[Performance]) -> float:
+    """Combine the performance on each workload: the cost where it is highest, and the shortfall."""
+    short = sum(max(0.0, training.target - each.service) for each in found)
+    price = max(each.workers + training.action_price * each.actions for each in found)
+    return -price - _SHORTFALL * short / len(found)
 
 
-def measured(training: Training, policy: Autoscaler) -> Fared:
-    """How a policy fares on the held-out seeds, the mean of the workloads."""
-    return mean_fared([_fared(training, policy, workload) for workload in training.workloads])
+def measured(training: Training, policy: Autoscaler) -> Performance:
+    """Return a policy's performance on the held-out seeds, averaged over workloads."""
+    return mean_performance(
+        [_performance(training, policy, workload) for workload in training.workloads]
+    )
 
 
-def mean_fared(fared: Sequence[Fared]) -> Fared:
-    """The average of several."""
-    return Fared(*(fmean(column) for column in zip(*fared, strict=True)))
+def mean_performance(found: Sequence[Performance]) -> Performance:
+    """Average several performances."""
+    return Performance(*(fmean(column) for column in zip(*found, strict=True)))
 
 
-def _fared(
+def _performance(
     training: Training, policy: Autoscaler, workload: str, seeds: range | None = None
-) -> Fared:
+) -> Performance:
     if seeds is None:
         seeds = range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + training.held_out)
     order = order_named(training.order)
@@ -146,17 +148,17 @@ def _fared(
         )
         for seed in seeds
     )
-    return mean_fared([Fared(e.qos, e.mean_workers, e.actions) for e in episodes])
+    return mean_performance([Performance(e.qos, e.mean_workers, e.actions) for e in episodes])
 
 
 @lru_cache(maxsize=2048)
 def stream(workload: str, seed: int) -> Workload:
-    """A named workload of a seed, kept for the next time."""
+    """Return a named workload for a seed; cached."""
     return workload_named(workload)(seed)
 
 
 def environments(training: Training) -> list[FarmEnv]:
-    """An environment for each of the workloads."""
+    """Create an environment for each workload."""
     return [
         FarmEnv(
             lambda seed, workload=workload: stream(workload, seed),  # type: ignore[misc]
@@ -171,6 +173,6 @@ def environments(training: Training) -> list[FarmEnv]:
 
 
 def turn(training: Training, episode: int) -> tuple[int, int]:
-    """Which of the environments an episode is in, and the seed of its stream."""
+    """Return the index of an episode's environment and the seed of its stream."""
     round_, workload = divmod(episode, len(training.workloads))
     return workload, TRAINING_SEEDS + round_ % _STREAMS

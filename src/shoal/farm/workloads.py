@@ -1,7 +1,7 @@
-"""Streams of tasks as arrays of arrival, processing time and deadline, from a seed.
+"""Generate streams of tasks from a seed: arrays of arrivals, processing times and deadlines.
 
-`paper-described` is the stream of the farm paper's text: four phases of 60 s, the last two true
-sinusoids. `paper-measured` is the stream that its runs really had: windows of about a second
+`paper-described` is the stream as the farm paper's text describes it: four phases of 60 s, the last
+two sinusoidal. `paper-measured` is the stream that its runs actually had: windows of about a second
 with a Poisson number of tasks, empty windows skipped, and no oscillation.
 """
 
@@ -11,21 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import tau
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, suggestion
 from shoal.farm.arrays import NDArray, np
 from shoal.farm.model import Deadline
 
 PHASE = 60.0
-"""Seconds that a phase of the paper's streams is meant to take."""
-BASE_RATE = 5.0
-"""Tasks a second at load 1."""
+"""The nominal length of a phase of the paper's streams, in seconds."""
 COUNTS = (90, 450, 300, 300)
 """Tasks in each phase of the paper's streams."""
 _SWINGS = ((0.0, 1), (0.0, 1), (0.5, 1), (0.7, 4))
-"""How far a phase's rate swings about its mean, and in how many cycles."""
+"""The relative amplitude of each phase's rate, and its number of cycles."""
 _SHAPE, _MEAN = 4.0, 1.5
 _SHORTEST, _LONGEST = 0.0465, 2.870
-"""Processing times: a Gamma distribution, cut to those of the smallest and largest image."""
+"""Processing times: a Gamma distribution, clipped to those of the smallest and largest image."""
 
 
 @dataclass(frozen=True)
@@ -35,18 +33,20 @@ class Workload:
     arrivals: NDArray[np.float64]
     processing: NDArray[np.float64]
     deadlines: NDArray[np.float64]
-    """Seconds after the arrival."""
+    """When each task is due, in seconds after its arrival."""
     phase_starts: tuple[float, ...] = (0.0,)
 
     def __post_init__(self) -> None:
         if not len(self.arrivals) == len(self.processing) == len(self.deadlines):
-            raise UsageError("A workload's arrivals, processing and deadlines differ in length.")
+            raise UsageError(
+                "A workload's arrivals, processing and deadlines must have the same length."
+            )
         if len(self.arrivals) and (self.arrivals[0] < 0 or np.any(np.diff(self.arrivals) < 0)):
-            raise UsageError("A workload's arrivals must start at 0 or later, and never go back.")
+            raise UsageError("A workload's arrivals must be sorted, and start at 0 or later.")
 
     @property
     def phases(self) -> NDArray[np.int64]:
-        """The phase in which each task arrives; the moment of a change is of the phase before."""
+        """The phase in which each task arrives; a boundary belongs to the earlier phase."""
         starts = np.asarray(self.phase_starts)
         return np.maximum(np.searchsorted(starts, self.arrivals, side="left") - 1, 0)
 
@@ -54,11 +54,11 @@ class Workload:
 Generator = Callable[[int], Workload]
 """Makes a workload from a seed."""
 Rate = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Tasks a second at each of the given times."""
+"""Returns the tasks per second at each of the given times."""
 
 
 def processing_times(rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Processing times as the paper's images have them."""
+    """Draw processing times from the distribution of the paper's images."""
     return np.clip(rng.gamma(_SHAPE, _MEAN / _SHAPE, count), _SHORTEST, _LONGEST)
 
 
@@ -68,14 +68,14 @@ def workload_of(
     deadline: Deadline | None = None,
     phase_starts: Sequence[float] = (0.0,),
 ) -> Workload:
-    """A workload whose deadlines follow from the processing times."""
+    """Create a workload whose deadlines follow from the processing times."""
     rule = deadline or Deadline()
     deadlines = np.clip(rule.factor * processing, rule.least, rule.most)
     return Workload(arrivals, processing, deadlines, tuple(phase_starts))
 
 
 def paper_described(seed: int) -> Workload:
-    """Four phases of 60 s with exact counts; the rates of the last two swing as sines."""
+    """Generate four phases of 60 s with exact counts; the last two have sinusoidal rates."""
     rng = np.random.default_rng(seed)
     starts = [PHASE * phase for phase in range(len(COUNTS))]
     parts = [
@@ -93,14 +93,14 @@ def _sinusoid(mean: float, swing: float, period: float) -> Rate:
 def _spread(
     rng: np.random.Generator, count: int, rate: Rate, seconds: float = PHASE
 ) -> NDArray[np.float64]:
-    """So many arrivals of an inhomogeneous Poisson process, given their number."""
+    """Draw a given number of arrivals of an inhomogeneous Poisson process."""
     grid = np.linspace(0, seconds, 2001)
     cumulated = np.concatenate([[0.0], np.cumsum(rate((grid[1:] + grid[:-1]) / 2))])
     return np.sort(np.interp(rng.random(count) * cumulated[-1], cumulated, grid))
 
 
 def paper_measured(seed: int) -> Workload:
-    """The same counts in windows of about a second each; a window without tasks takes no time."""
+    """Generate the same counts in windows of about a second; a window without tasks is skipped."""
     rng = np.random.default_rng(seed)
     gaps: list[NDArray[np.float64]] = []
     for left in COUNTS:
@@ -115,24 +115,24 @@ def paper_measured(seed: int) -> Workload:
 
 
 def poisson(rate: float, seconds: float = 240.0) -> Generator:
-    """Arrivals at a constant rate."""
+    """Return a generator of arrivals at a constant rate."""
     return _varying(lambda x: np.full_like(x, rate), seconds)
 
 
 def step(before: float, after: float, at: float = 120.0, seconds: float = 240.0) -> Generator:
-    """A rate that changes once."""
+    """Return a generator whose rate changes once."""
     return _varying(lambda x: np.where(x < at, before, after), seconds, (0.0, at))
 
 
 def sine(mean: float, swing: float, period: float = 60.0, seconds: float = 240.0) -> Generator:
-    """A rate that swings by a part `swing` of its mean, up first."""
+    """Return a generator with a sinusoidal rate; `swing` is its relative amplitude."""
     return _varying(_sinusoid(mean, swing, period), seconds)
 
 
 def impulse(
     rate: float, burst: int, at: float = 120.0, width: float = 1.0, seconds: float = 240.0
 ) -> Generator:
-    """A constant rate, and a burst of so many tasks more within `width` seconds."""
+    """Return a generator with a constant rate, plus a burst of tasks within `width` seconds."""
 
     def rates(x: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where((x >= at) & (x < at + width), rate + burst / width, rate)
@@ -143,7 +143,7 @@ def impulse(
 def replay(
     arrivals: Iterable[float], processing: Iterable[float], deadline: Deadline | None = None
 ) -> Generator:
-    """A recorded stream: the same for every seed."""
+    """Return a generator of a recorded stream, the same for every seed."""
     recorded = workload_of(
         np.asarray(list(arrivals), float), np.asarray(list(processing), float), deadline
     )
@@ -169,13 +169,15 @@ WORKLOADS: dict[str, Generator] = {
     "sine": sine(5.0, 0.5),
     "impulse": impulse(3.0, 100),
 }
-"""The workloads that need no more than a seed, by name."""
+"""The workloads by name."""
 
 
 def workload_named(workload: str | Generator) -> Generator:
-    """The generator itself, or the one of that name."""
+    """Return the generator with this name; a generator is returned as it is."""
     if not isinstance(workload, str):
         return workload
     if workload not in WORKLOADS:
-        raise UsageError(f"There is no workload {workload!r}; there are {', '.join(WORKLOADS)}.")
+        raise UsageError(
+            f"There is no workload {workload!r}; {suggestion(workload, list(WORKLOADS))}"
+        )
     return WORKLOADS[workload]

@@ -1,6 +1,6 @@
-"""joblib's batches on a worker, where the backend "shoal" runs calls one after the other.
+"""Run joblib batches on a worker, where the backend "shoal" runs calls sequentially.
 
-A worker loads this module, so it imports little.
+Workers import this module, so it imports little itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def perform_batch(batch: Callable[[], Any]) -> Any:
-    """Make the calls of a batch."""
+    """Run the calls of a batch and return their results."""
     from joblib.parallel import BACKENDS, SequentialBackend, register_parallel_backend
 
     if "shoal" not in BACKENDS:

@@ -1,16 +1,15 @@
-"""`ShoalExecutor`: functions that are submitted one by one run on Shoal's workers.
+"""Define `ShoalExecutor`, a `concurrent.futures.Executor` that runs functions on Shoal's workers.
 
-1. A lane stands for a worker. It is a thread that takes calls off the queue, runs them as a
-   workflow of independent tasks on one worker, and takes the next ones; it ends when there are
-   none. There are at most `max_workers` lanes.
-2. A lane takes several calls at a time only if they are expected to be short, judged by how long
-   earlier calls of the same function took; one that isn't known is taken alone. So a lone call
-   starts at once, a thousand small ones are a few runs, and long ones are spread as workers become
-   free.
-3. A future is done as soon as its own call is. A call that ends its worker's process fails alone:
-   the calls that were taken with it and have no result are run again.
-4. A run that fails for no call's sake (the store or the gateway is gone, the session was closed)
-   breaks the executor: whatever has no result fails, and nothing more is taken.
+1. A lane represents a worker. It is a thread that takes calls off the queue and runs them as a
+   workflow of independent tasks on one worker, until the queue is empty. There are at most
+   `max_workers` lanes.
+2. A lane takes several calls at once only if they are expected to be short, judging by earlier
+   calls of the same function; a call of an unknown function is taken alone. So a single call
+   starts at once, a thousand short ones take a few runs, and long ones are spread over workers.
+3. A future is done as soon as its own call is. If a call kills its worker's process, only that call
+   fails: the others in its batch that have no result run again.
+4. If a run fails for a reason other than a call (the store or the gateway is unavailable, or the
+   session was closed), the executor is broken: all pending calls fail, and no more are accepted.
 """
 
 from __future__ import annotations
@@ -25,13 +24,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from shoal.client.run import Run
 from shoal.engine import default_engine
 from shoal.errors import NotPicklable, ShoalError, TaskError, UsageError
 from shoal.integrations.calls import Reply, call_of, outcome_of
-from shoal.run import Run
 from shoal.session import Session
 from shoal.settings import resolve
-from shoal.system import cores
 from shoal.types import TaskId
 from shoal.workflow import Output, Task
 
@@ -41,11 +39,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _TOGETHER = 0.1
-"""Seconds that the calls that a lane takes at once are expected to need."""
+"""The most seconds of expected work that a lane takes at once."""
 _ALONE = 0.005
-"""Seconds: so little isn't shared out among lanes, for starting a run costs as much."""
+"""Seconds of work that are not split among lanes, because starting a run costs as much."""
 _LATEST = 0.3
-"""How much the latest call counts for what is expected of the next one of its function."""
+"""The weight of the latest call in the expected duration of a function's next call."""
 _DEFAULTS = {
     "name": "executor",
     "history": False,
@@ -53,35 +51,36 @@ _DEFAULTS = {
     "planner": "spread",
     "progress": False,
 }
-"""Calls that have nothing to do with each other need no plan, and teach nothing."""
+"""Default options: independent calls need no plan and no history."""
 
 _NO_SETTINGS = ("name", "planner", "platform", "store")
-"""What may be given beside settings, or as an object."""
+"""Options that are not settings, or may be objects, so that they are not checked as settings."""
 
 
 @dataclass(slots=True)
 class _Work:
-    """A call that has been submitted."""
+    """A submitted call."""
 
     future: Future[Any]
     output: Output[Reply]
     kind: str
-    """Calls of the same kind are expected to take about as long."""
+    """The function's qualified name; calls of one kind are expected to take equally long."""
 
 
 class _Batch:
-    """The calls that a lane has taken at once."""
+    """The calls that a lane takes at once."""
 
     def __init__(self, works: Sequence[_Work], learn: Callable[[str, float], None]) -> None:
         self.works = dict(enumerate(works))
-        """Those that have no result. What is done isn't referred to, so that whoever takes a
-        result out of its future, and drops it, has freed it."""
+        """The calls without a result, by number. Finished calls are removed, so that dropping a
+        future frees its result."""
         self.tasks: Sequence[TaskId] = ()
-        """What the run calls them all."""
+        """The task ids of all calls in the run."""
+        self.run: Run | None = None
         self._learn = learn
 
     def arrived(self, number: int, reply: Reply) -> None:
-        """A call's result is there."""
+        """Resolve the future of a call whose reply has arrived."""
         outcome = outcome_of(reply)
         if outcome.elapsed is not None:
             self._learn(self.works[number].kind, outcome.elapsed)
@@ -91,7 +90,7 @@ class _Batch:
             self.works.pop(number).future.set_result(outcome.value.pop())
 
     def fail(self, number: int, error: BaseException) -> None:
-        """A call will have no result."""
+        """Fail the future of a call."""
         self.works.pop(number).future.set_exception(error)
 
 
@@ -101,12 +100,12 @@ class ShoalExecutor(Executor):
     def __init__(
         self, max_workers: int | None = None, *, session: Session | None = None, **settings: Any
     ) -> None:
-        """Connect, or start what is embedded, unless that has been done.
+        """Create the executor, and open the shared session if necessary.
 
         Args:
-            max_workers: How many workers may be at work at once; default: the setting `workers`,
-                else one for each core.
-            session: Where to run; default: the session that `compute()` calls share.
+            max_workers: How many workers may run concurrently; default: the setting `workers`,
+                else as many as the platform offers.
+            session: The session to use; default: the one that `compute()` calls share.
             **settings: Any setting, and `name` and `planner`, as for `compute`.
         """
         if max_workers is not None and max_workers < 1:
@@ -115,7 +114,7 @@ class ShoalExecutor(Executor):
         self._options: dict[str, Any] = {**_DEFAULTS, **settings}
         self._session = session or default_engine.session(self._options)
         workers = self._options.pop("workers", None) or self._session.settings.workers
-        self._most = max_workers or workers or cores()
+        self._most = self._session.room.workers(max_workers or workers)
         self._session.room.make(self._most, wanted=bool(max_workers or workers))
         self._lock = threading.Lock()
         self._queue: deque[_Work] = deque()
@@ -127,13 +126,13 @@ class ShoalExecutor(Executor):
 
     @property
     def max_workers(self) -> int:
-        """How many workers may be at work at once."""
+        """How many workers may run concurrently."""
         return self._most
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have `fn(*args, **kwargs)` run on a worker.
+        """Run `fn(*args, **kwargs)` on a worker.
 
-        An argument or a function that can't be sent there is told of by the future.
+        If the function or an argument can't be pickled, the future fails with `NotPicklable`.
         """
         self._check_open()
         function = fn.function if isinstance(fn, Task) else fn
@@ -157,30 +156,29 @@ class ShoalExecutor(Executor):
         timeout: float | None = None,
         chunksize: int = 1,
     ) -> Iterator[T]:
-        """What `fn` returns for each of the items, in their order.
+        """Call `fn` on each item, and yield the results in order.
 
         Args:
-            fn: What to call.
-            *iterables: One for each argument of `fn`; as many calls are made as the shortest has
-                items.
-            timeout: Seconds from now on after which waiting ends with `TimeoutError`.
-            chunksize: How many calls to send as one. Short calls are sent together anyway; this
-                saves what is spent on each.
+            fn: The function to call.
+            *iterables: One for each argument of `fn`; the shortest determines the number of calls.
+            timeout: How many seconds from now to wait before raising `TimeoutError`.
+            chunksize: How many calls to send as one. Short calls are batched anyway; chunks also
+                save the overhead of each call.
         """
         if chunksize < 1:
             raise ValueError(f"chunksize must be at least 1, not {chunksize!r}.")
         if chunksize == 1:
             return super().map(fn, *iterables, timeout=timeout)
         chunks = _chunks(zip(*iterables, strict=False), chunksize)
-        lists = super().map(partial(_called, fn), chunks, timeout=timeout)
+        lists = super().map(partial(_call_all, fn), chunks, timeout=timeout)
         return itertools.chain.from_iterable(lists)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take nothing more; the session and its workers stay for who else uses them.
+        """Accept no more calls; the shared session and its workers stay open.
 
         Args:
             wait: Whether to return only when all futures are done.
-            cancel_futures: Whether to cancel those that haven't begun.
+            cancel_futures: Whether to cancel the calls that have not started.
         """
         with self._lock:
             self._down = True
@@ -193,21 +191,21 @@ class ShoalExecutor(Executor):
                 lane.join()
 
     def _cancel_queue(self) -> None:
-        """Cancel what waits, but for what has begun and is to be run again."""
+        """Cancel queued calls, except those that have started before and are to be retried."""
         with self._lock:
             works = list(self._queue)
             self._queue.clear()
         begun = [work for work in works if not work.future.cancel()]
         for work in works:
             if work.future.cancelled():
-                work.future.set_running_or_notify_cancel()  # tells those who wait
+                work.future.set_running_or_notify_cancel()  # notifies waiters
         with self._lock:
             self._queue.extendleft(begun[::-1])
             if begun:
                 self._add_lane()
 
     def kill_workers(self) -> None:
-        """Stop at once: cancel what hasn't begun, end what has, and take nothing more."""
+        """Stop at once: cancel queued calls, kill running ones, and accept no more."""
         self.shutdown(wait=False, cancel_futures=True)
         self._break(UsageError("its workers were killed."))
         with self._lock:
@@ -231,20 +229,20 @@ class ShoalExecutor(Executor):
         """Run what is in the queue until it is empty."""
         while True:
             with self._lock:
-                batch = self._taken()
+                batch = self._next_batch()
                 if batch is None:
                     self._lanes.discard(threading.current_thread())
                     return
             try:
                 self._run(batch)
             except TaskError as error:
-                self._again(batch, error)
-            except BaseException as error:  # noqa: BLE001 - whoever waits is told
+                self._retry(batch, error)
+            except BaseException as error:  # noqa: BLE001 - the thread's edge: futures get it
                 self._break(error)
                 self._fail(batch, error)
 
-    def _taken(self) -> _Batch | None:
-        """The next calls that are expected to be done soon, or a single one."""
+    def _next_batch(self) -> _Batch | None:
+        """Take the next calls that are expected to be short, or a single one."""
         works: list[_Work] = []
         share = -(-len(self._queue) // self._most)
         seconds = 0.0
@@ -265,21 +263,24 @@ class ShoalExecutor(Executor):
         if self._broken is not None:
             raise self._broken
         outputs = [work.output for work in batch.works.values()]
-        run = self._session.submit(*outputs, arrived=batch.arrived, workers=1, **self._options)
-        batch.tasks = run.workflow.sinks
-        with self._lock:
-            self._runs.add(run)
-            broken = self._broken
+
+        def prepared(run: Run) -> None:
+            batch.tasks, batch.run = run.workflow.sinks, run
+            with self._lock:
+                if self._broken is not None:
+                    raise self._broken
+                self._runs.add(run)
+
         try:
-            if broken is not None:
-                run.cancel()
-            run.values()
+            self._session.run_here(
+                *outputs, prepared=prepared, arrived=batch.arrived, workers=1, **self._options
+            )
         finally:
             with self._lock:
-                self._runs.discard(run)
+                self._runs -= {batch.run}
 
-    def _again(self, batch: _Batch, error: TaskError) -> None:
-        """Fail the call that is to blame, and put those back that have no result."""
+    def _retry(self, batch: _Batch, error: TaskError) -> None:
+        """Fail the call that caused the error, and requeue the others without a result."""
         blamed = [number for number in batch.works if batch.tasks[number] == error.task]
         for number in blamed or list(batch.works):
             batch.fail(number, error)
@@ -294,7 +295,7 @@ class ShoalExecutor(Executor):
             left = list(self._queue)
             self._queue.clear()
         if not isinstance(error, ShoalError):
-            log.error("an executor broke", exc_info=error)
+            log.error("an executor is broken", exc_info=error)
         for work in left:
             if work.future.running() or work.future.set_running_or_notify_cancel():
                 work.future.set_exception(_broken(error))
@@ -305,13 +306,13 @@ class ShoalExecutor(Executor):
 
 
 def _broken(error: BaseException) -> BrokenExecutor:
-    broken = BrokenExecutor(f"The executor can't go on: {error}")
+    broken = BrokenExecutor(f"The executor is broken: {error}")
     broken.__cause__ = error
     return broken
 
 
 def _qualified(function: Callable[..., Any]) -> str:
-    inner = getattr(function, "func", function)  # what a partial calls
+    inner = getattr(function, "func", function)  # the function of a partial
     return getattr(inner, "__qualname__", type(inner).__qualname__)
 
 
@@ -321,6 +322,6 @@ def _chunks(calls: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[
         yield chunk
 
 
-def _called(function: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
-    """Several calls as one, on the worker."""
+def _call_all(function: Callable[..., T], calls: list[tuple[Any, ...]]) -> list[T]:
+    """Make several calls on the worker."""
     return [function(*args) for args in calls]

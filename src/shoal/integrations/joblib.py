@@ -1,9 +1,9 @@
-"""`ShoalBackend`: joblib's calls run on Shoal's workers, through a `ShoalExecutor`.
+"""Define `ShoalBackend`, which runs joblib's calls on Shoal's workers through a `ShoalExecutor`.
 
-1. joblib makes batches of short calls by itself; each batch that it dispatches is one call here.
-2. An executor lasts as long as joblib's use of the backend; the session is shared with
-   `compute()`, so that the next use finds warm workers.
-3. What joblib gives up after an error or a timeout is ended at once, worker and all.
+1. joblib batches short calls itself; each batch that it dispatches is one call of the executor.
+2. An executor lasts as long as one use of the backend. The session is shared with `compute()`, so
+   that the next use finds warm workers.
+3. Calls that joblib abandons after an error or a timeout are killed at once, with their workers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ShoalBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         self._workers: ShoalExecutor | None = None
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """How many workers that is; a negative number counts down from all that there are."""
+        """Return how many workers `n_jobs` means; negative numbers count down from all workers."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         if n_jobs is None or in_sandbox():
@@ -49,11 +49,11 @@ class ShoalBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
     def configure(
         self, n_jobs: int = 1, parallel: Any = None, initializer: Any = None, **_: Any
     ) -> int:
-        """Be ready for a call of `Parallel`; joblib's options for memory maps mean nothing here."""
+        """Prepare for a call of `Parallel`; joblib's options for memory maps are ignored."""
         if initializer is not None:
             raise UsageError(
-                "The backend 'shoal' takes no initializer, for workers come and go: have the "
-                "function that is called prepare what it needs."
+                "The backend 'shoal' supports no initializer, because workers come and go. "
+                "Initialize inside the function that is called."
             )
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
@@ -65,7 +65,7 @@ class ShoalBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
     def submit(
         self, func: Callable[[], Any], callback: Callable[[Any], None] | None = None
     ) -> Future[Any]:
-        """Have a batch of calls run on a worker."""
+        """Run a batch of calls on a worker."""
         assert self._workers is not None, "joblib configures a backend before it submits to it"
         future = self._workers.submit(batches.perform_batch, func)
         if callback is not None:
@@ -73,18 +73,18 @@ class ShoalBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         return future
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
-        """What a batch returned, or raise what it raised."""
+        """Return a batch's results, or raise its exception."""
         return out.result()
 
     def terminate(self) -> None:
-        """Let the executor go; its session and workers stay for the next use."""
+        """Shut the executor down; its session and workers stay for the next use."""
         if self._workers is not None:
             self._workers.shutdown(wait=False)
             self._workers = None
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """End what is under way."""
+        """Kill running calls."""
         workers, self._workers = self._workers, None
         if workers is not None:
             workers.kill_workers()

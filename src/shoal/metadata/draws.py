@@ -1,14 +1,16 @@
-"""`Draws`: what a run to come may cost, told by what runs before it have cost.
+"""Sample the costs of a future run from the costs of past runs.
 
-1. A cost is a level of its own, times the pace of its run, times a deviation. All three are learnt
-   as logarithms: what is rare is rather three times as much than so many seconds more.
-2. A run has one pace for all tasks, and one for each kind of start, transfer and message, which no
-   average evens out. What paces differ by for chance alone is taken off. The next run's is drawn
-   from what a few runs tell of it, Student's distribution.
-3. A task deviates as its namesakes do: the one in a hundred that takes thrice as long is seldom
-   among the few times that this very task has run. Of a name that is rare, as all tasks do.
-4. A level is known from a few samples only, and is drawn towards its namesakes' as far as these
-   differ by no more than such samples do. What it may still be off is drawn once for a run.
+1. A cost is its own level, times the pace of its run, times a deviation. All three are estimated
+   as logarithms, because outliers are multiples of the usual cost rather than fixed additions.
+2. A run has one pace for all tasks, and one for each kind of start, transfer and message. A pace
+   doesn't average out within a run. Differences between paces that chance alone explains are
+   removed. The next run's pace is drawn from Student's distribution, since few runs are known.
+3. A task's deviations are pooled with those of all tasks of the same name: an outlier of one in a
+   hundred is rarely among the few executions of a single task. If a name is rare, all tasks are
+   pooled.
+4. A level is estimated from a few samples, and shrunk towards the levels of tasks of the same name
+   as far as their differences can be explained by small samples. Its remaining error is drawn once
+   per run.
 """
 
 from __future__ import annotations
@@ -24,115 +26,117 @@ from typing import NamedTuple
 from shoal.types import Resources
 
 ENOUGH = 20
-"""Deviations that a task shares with its namesakes; with all tasks if those are fewer."""
+"""How many deviations a pool needs; with fewer, a task shares those of all tasks."""
 TASKS = "*"
-"""All tasks, of every name."""
+"""The part that contains all tasks, whatever their names."""
 _LEAST_FREEDOM = 3
-"""Degrees of freedom, for fewer would allow any pace."""
+"""The fewest degrees of freedom to use: fewer would allow almost any pace."""
 _GOLDEN = (sqrt(5) - 1) / 2
-"""Whose multiples fill the unit interval evenly, however many there are."""
+"""Its multiples fill the unit interval evenly, however many there are."""
 _NORMAL = NormalDist()
 _ROUNDS = 3
-"""Of fitting levels and paces to each other."""
+"""How often levels and paces are fitted to each other in turn."""
 _FEW = 3
-"""Samples that a deviation is told from, and namesakes that a level isn't shrunk for yet."""
+"""The fewest samples to estimate deviations from; families must be larger to shrink a level."""
 _OF_MEDIAN = pi / 2
-"""A median's variance, in variances divided by the samples."""
+"""The variance of a median, relative to the variance of a mean."""
 _AMID = 0.6
-"""By how many variances, divided by the samples, deviations from their median vary less."""
+"""By how many variances, divided by the number of samples, deviations from the median are too
+small."""
 _SMALLEST = 0.1
-"""Of what is usual: what cost less, or nothing, counts as that much."""
+"""The least cost that counts, relative to the median; smaller ones are raised to it."""
 
 
 class Value(NamedTuple):
-    """A cost, and which run it comes from."""
+    """A recorded cost, and the run that it comes from."""
 
     amount: float
     run: int
-    """0 is the latest."""
+    """The index of the run; 0 is the latest."""
     weight: float = 1.0
 
 
 class Kin(NamedTuple):
-    """What a cost has in common with others."""
+    """The groups of costs that a cost belongs to."""
 
     part: str
-    """Everything that has one pace in a run: `TASKS`, or a kind of start, transfer or message."""
+    """The costs that share one pace in a run: `TASKS`, or a kind of start, transfer or message."""
     peers: str = ""
-    """Those of them that deviate alike: a task's namesakes; unless empty."""
+    """The costs in the part that share their deviations, such as the tasks of one name; may be
+    empty."""
     thing: tuple[int, Resources | None] = (-1, None)
-    """Which of its peers it is, and on which resources."""
+    """Which of its peers it is, and with which resources."""
 
 
 Choice = Callable[[list[Value], Kin], float]
-"""Makes one figure of what a cost has been."""
+"""Reduces the recorded values of a cost to one figure."""
 _Pool = tuple[str, str]
-"""A part, and those of it that deviate alike; all of it if that is empty."""
+"""A part, and the peers in it that share their deviations; empty for the whole part."""
 
 
 class _Spread(NamedTuple):
-    """Where a cost lies, in logarithms."""
+    """The distribution of a cost, in logarithms."""
 
     level: float
     error: float
-    """The standard deviation of what the level may be off."""
+    """The standard error of the level."""
     deviations: Sequence[float]
     peers: _Pool | None
-    """Whose deviations these are, if not its own."""
+    """The pool that the deviations come from; None if they are the cost's own."""
 
 
 class _Part(NamedTuple):
-    """What has one pace in a run."""
+    """The paces of costs that are slow or fast together."""
 
     paces: Mapping[int, float]
-    """How fast each run was, as a logarithm; 0 is as usual."""
+    """The logarithm of each run's pace; 0 is the usual pace."""
     varies: float
-    """The standard deviation that the next one is drawn with."""
+    """The standard deviation of paces, from which the next one is drawn."""
     freedom: int
 
 
 class _Family(NamedTuple):
-    """Namesakes on the same resources."""
+    """The tasks of one name with the same resources."""
 
     tasks: int
     level: float
     variance: float
-    """Of their levels as they were found."""
+    """The variance of their estimated levels."""
 
 
 class Draws:
-    """Learns levels, paces and deviations; several threads may ask."""
+    """Estimates levels, paces and deviations, and draws costs from them; thread-safe."""
 
     def __init__(self) -> None:
         self._seen: dict[str, dict[Kin, list[tuple[int, float]]]] = {}
-        """How long each thing has taken, by its part."""
+        """The runs and seconds of each cost, by part."""
         self._parts: dict[str, _Part] = {}
         self._pools: dict[_Pool, list[float]] = {}
         self._families: dict[tuple[str, Resources | None], _Family] = {}
-        """Of tasks."""
+        """The families of tasks, by name and resources."""
         self._spreads: dict[int, _Spread | None] = {}
-        """By the identity of the list of values, which is kept by whoever made it."""
+        """The spread of each list of values, by its identity; the caller keeps the list alive."""
         self._learning = threading.Lock()
 
     def add(self, run: int, kin: Kin, seconds: float) -> None:
-        """Something has taken so long."""
+        """Add a recorded cost."""
         if seconds > 0:
             self._seen.setdefault(kin.part, {}).setdefault(kin, []).append((run, seconds))
 
     def of_run(self, seed: int) -> Choice:
-        """Draws costs at the paces of one run."""
+        """Return a function that draws the costs of one simulated run."""
         rng = random.Random(seed)
         pools: dict[_Pool, Sequence[float]] = {}
-        met: dict[int, tuple[float, Sequence[float]]] = {}
+        drawn: dict[int, tuple[float, Sequence[float]]] = {}
 
-        def meet(values: list[Value], kin: Kin) -> tuple[float, Sequence[float]]:
-            """The level in this run, and what deviates from it."""
+        def draw_level(values: list[Value], kin: Kin) -> tuple[float, Sequence[float]]:
+            """Draw the level in this run; return it with the deviations from it."""
             spread = self._spread(values, kin)
             if spread is None:
                 return -inf, (0.0,)
             deviations = spread.deviations
             if spread.peers:
-                # How rare the rare ones are isn't known exactly either: each run has its share.
+                # The frequency of outliers is uncertain too, so each run resamples the pool.
                 if spread.peers not in pools:
                     pools[spread.peers] = rng.choices(deviations, k=len(deviations))
                 deviations = pools[spread.peers]
@@ -140,30 +144,30 @@ class Draws:
             return spread.level + pace + rng.gauss(0.0, spread.error), deviations
 
         def choose(values: list[Value], kin: Kin) -> float:
-            found = met.get(id(values))
+            found = drawn.get(id(values))
             if found is None:
-                found = met[id(values)] = meet(values, kin)
+                found = drawn[id(values)] = draw_level(values, kin)
             level, deviations = found
             return exp(level + deviations[int(rng.random() * len(deviations))])
 
         return choose
 
     def _part(self, part: str) -> _Part:
-        """A part's paces; learns its pools and families too."""
+        """Return a part's paces; on first use, estimate its pools and families as well."""
         found = self._parts.get(part)
         if found is None:
             things = {
                 kin: [(run, log(seconds)) for run, seconds in took]
                 for kin, took in self._seen.get(part, {}).items()
             }
-            found = self._parts[part] = _paced(list(things.values()))
+            found = self._parts[part] = _estimate_paces(list(things.values()))
             self._pool(things, found.paces)
         return found
 
     def _pool(
         self, things: Mapping[Kin, list[tuple[int, float]]], paces: Mapping[int, float]
     ) -> None:
-        """How things deviate from their own medians, and where those lie."""
+        """Collect the deviations of each cost from its median, and the medians of each family."""
         levels: dict[tuple[str, Resources | None], list[float]] = {}
         for kin, took in things.items():
             if len(took) < _FEW:
@@ -180,7 +184,7 @@ class Draws:
                 self._families[key] = _Family(len(found), fmean(found), variance(found))
 
     def _large_pool(self, kin: Kin) -> _Pool | None:
-        """The peers' deviations if there are enough of them, else those of the whole part."""
+        """Return the pool of the peers if it is large enough, else that of the whole part."""
         for peers in (kin.peers, "") if kin.peers else ():
             if len(self._pools.get((kin.part, peers), ())) >= ENOUGH:
                 return kin.part, peers
@@ -189,10 +193,10 @@ class Draws:
     def _spread(self, values: list[Value], kin: Kin) -> _Spread | None:
         with self._learning:
             if id(values) not in self._spreads:
-                self._spreads[id(values)] = self._found(values, kin)
+                self._spreads[id(values)] = self._estimate_spread(values, kin)
             return self._spreads[id(values)]
 
-    def _found(self, values: list[Value], kin: Kin) -> _Spread | None:
+    def _estimate_spread(self, values: list[Value], kin: Kin) -> _Spread | None:
         usual = median([value.amount for value in values])
         if usual <= 0:
             return None
@@ -214,11 +218,10 @@ class Draws:
         return _Spread(level, sqrt(off), deviations, peers)
 
 
-def _paced(things: Sequence[Sequence[tuple[int, float]]]) -> _Part:
-    """The pace of each run, in which all things were slow or fast together.
+def _estimate_paces(things: Sequence[Sequence[tuple[int, float]]]) -> _Part:
+    """Estimate the pace of each run, in which all costs were slow or fast together.
 
-    What the paces of a few things differ by without any reason is taken off: a pace that is no
-    larger than that is none.
+    Each pace is shrunk by the share of the paces' variance that chance explains.
     """
     paces: dict[int, float] = {}
     rest: list[float] = []
@@ -244,10 +247,10 @@ def _paced(things: Sequence[Sequence[tuple[int, float]]]) -> _Part:
 
 
 def _shrunk(level: float, off: float, family: _Family) -> tuple[float, float]:
-    """A level and its variance, given its namesakes' levels: Morris's empirical Bayes estimate.
+    """Shrink a level and its variance towards its family: Morris's empirical Bayes estimate.
 
-    The more of what namesakes differ by is explained by their few samples, the nearer to their mean
-    is the level, and the surer.
+    The more of the family's differences small samples explain, the closer the level moves to the
+    family's mean, and the more certain it becomes.
     """
     count, mean, found = family
     share = min(1.0, off / found if found else 1.0) * (count - 3) / (count - 1)
@@ -257,13 +260,13 @@ def _shrunk(level: float, off: float, family: _Family) -> tuple[float, float]:
 
 
 def _stretched(amounts: Sequence[float], middle: float) -> list[float]:
-    """Deviations from a median, as they would be from the true one: it lies amid its samples."""
+    """Return deviations from the true median: those from a sample's own median are too small."""
     stretch = 1 / sqrt(1 - _AMID / len(amounts))
     return [(amount - middle) * stretch for amount in amounts]
 
 
 def _weighted_median(rows: Sequence[tuple[float, float]]) -> float:
-    """Of amounts in order, with their weights."""
+    """Return the weighted median of sorted pairs of amount and weight."""
     middles, before = [], 0.0
     for _, weight in rows:
         middles.append(before + weight / 2)
@@ -276,7 +279,7 @@ def _weighted_median(rows: Sequence[tuple[float, float]]) -> float:
 
 
 def _scale(deviations: Sequence[float]) -> float:
-    """A standard deviation that the rare ones have no part in."""
+    """Return a standard deviation that is robust against outliers."""
     if len(deviations) < 3:
         return stdev(deviations) if len(deviations) > 1 else 0.0
     rows = sorted(deviations)
@@ -285,10 +288,10 @@ def _scale(deviations: Sequence[float]) -> float:
 
 
 def _next_pace(part: _Part, seed: int) -> float:
-    """The pace of a run to come.
+    """Draw the pace of a future run.
 
-    Of a few runs none is likely to have been as slow as one in ten is, and their median is off by
-    more than their mean would be, but never by much for a single one's sake.
+    Few runs are unlikely to include one as slow as the slowest tenth, so the distribution is wider
+    than theirs. The pace stays within a factor of two of the paces seen.
     """
     if not part.varies:
         return 0.0
@@ -299,10 +302,10 @@ def _next_pace(part: _Part, seed: int) -> float:
 
 
 def _student(seed: int, freedom: int) -> float:
-    """One of Student's distribution: of seeds in a row, as many below 0 as above, evenly spread.
+    """Return a quantile of Student's distribution; consecutive seeds give evenly spread ones.
 
-    All previews draw with the same seeds. Were the paces random, a set that happens to be slow
-    would make all of them too careful.
+    All previews draw with the same seeds. If the paces were random, a set that happens to be slow
+    would make every preview too pessimistic.
     """
     half = (seed // 2 + 1) * _GOLDEN % 1
     z = (1 - 2 * (seed % 2)) * _NORMAL.inv_cdf((1 + half) / 2)

@@ -1,11 +1,12 @@
-"""`History`: the runs of the past, their timelines and what they taught.
+"""Define `History`, which stores past runs with their timelines and samples.
 
-1. A run is filed once, when it has ended, well or not.
-2. A timeline is kept as its workers recorded it, and decoded only when somebody looks; what a run
-   taught is kept beside it, and read by the next plan in one go.
-3. A workflow goes by its key. So do the tasks in what a run taught.
-4. It is bounded: of each workflow so many runs are kept. The oldest run of the shape and the
-   resources that most runs have makes room, so that what is rare is still known.
+1. A run is recorded once, when it has ended, whether it succeeded or failed.
+2. A timeline is stored as its workers recorded it, and decoded only when it is shown. A run's
+   samples are stored separately, so that the next plan reads them all at once.
+3. A workflow is identified by its key, and so are the tasks in samples.
+4. History is bounded: it keeps a limited number of runs for each workflow. To make room, it deletes
+   the oldest run of the most common combination of shape and resources, so that rare combinations
+   survive.
 """
 
 from __future__ import annotations
@@ -24,24 +25,31 @@ from typing import Any, Protocol
 
 from shoal.errors import ShoalError, UnknownRun, UsageError
 from shoal.execution.timeline import Timeline, decode_records
-from shoal.metadata.samples import Samples, undistilled
+from shoal.metadata.samples import Samples, decode_samples
 from shoal.types import RunId, TaskId
 
 log = logging.getLogger(__name__)
 
 KEPT = 100
-"""Runs that are kept of each workflow."""
+"""How many runs of each workflow are kept by default."""
 READ = 20
-"""Runs of each shape and resources that a plan learns from."""
+"""How many runs of each shape and resources a plan learns from."""
 RESUMED = "done, resumed"
-"""The outcome of a run that went on with what an earlier try had finished, and ended well."""
+"""The outcome of a run that resumed an earlier one and succeeded."""
 ALL = 1_000_000
-"""More runs than any history has."""
+"""A limit above the number of runs in any history."""
 _MOST = 1e15
-"""No number of a record is larger."""
+"""The largest number allowed in a record."""
 _YEAR_10000 = 253_402_300_800
-"""In seconds since the epoch; calendars end there."""
-_DAMAGES = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+"""The first second, since the epoch, that `time.localtime` can't format."""
+_DECODING_ERRORS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +65,20 @@ class RunRecord:
     started: float
     makespan: float
     outcome: str
-    """`done`, `RESUMED`, or what ended it in a line."""
+    """`done`, `RESUMED`, or the reason why the run failed, in one line."""
     configuration: str = ""
     """The resources of its workers, as text."""
     planning: float = 0.0
-    """Seconds that were spent on its plan before it started."""
+    """How many seconds planning took before the run started."""
     sla: str = "median"
-    """The service level that it was planned for."""
+    """The service level that the plan was made for."""
     predicted: float | None = None
-    """The makespan that was predicted at that level."""
+    """The predicted makespan at that level."""
     quality: Mapping[str, float] = field(default_factory=dict)
-    """The median relative error of predictions, by kind: `execute`, `fetch`, `start` and so on."""
+    """The median relative error of predictions, by kind: `execute`, `transfer` and `start`."""
     key: str = ""
-    """What history knows its workflow by: the name that the user gave it, or where it is defined.
-    Runs that were recorded by their names alone go by those."""
+    """The key of its workflow: the name that the user gave it, or where it is defined. A run that
+    was recorded before keys existed has its workflow's name as its key."""
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -79,109 +87,109 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class FiledRun:
-    """All that is kept of a run."""
+    """A run with its timeline and samples, as stored."""
 
     record: RunRecord
     tasks: Sequence[TaskId]
-    """Every task, in the workflow's order."""
+    """All tasks, in the workflow's order."""
     records: Sequence[bytes]
-    """The workers' timelines."""
+    """The workers' encoded timelines."""
     samples: bytes
-    """What it taught; see `samples.distilled`."""
+    """The encoded samples; see `samples.encode_samples`."""
 
     @property
     def timeline(self) -> Timeline:
-        """What ran where and when."""
+        """The decoded timeline: what ran where and when."""
         record = self.record
         return decode_records(self.records, self.tasks, record.started, record.makespan)
 
 
 class History(Protocol):
-    """Keeps runs; safe to use from several threads and processes."""
+    """Stores runs; threads and processes may share it."""
 
     @property
     def where(self) -> str:
-        """Where it keeps them, for people to read."""
+        """Where the runs are stored, for messages."""
         ...
 
     def file(self, run: FiledRun) -> None:
-        """Keep a run."""
+        """Store a run."""
         ...
 
     def runs(self, *, key: str | None = None, most: int = 20) -> list[RunRecord]:
-        """The latest runs first."""
+        """Return the latest runs, latest first."""
         ...
 
     def keys(self) -> list[str]:
-        """The keys of workflows that have runs, the latest run's first."""
+        """Return the keys of all workflows that have runs, most recently run first."""
         ...
 
     def count(self, key: str, fingerprint: str) -> int:
-        """How many runs of a workflow are known."""
+        """Return how many runs of a workflow are stored."""
         ...
 
     def find(self, run: str) -> RunRecord:
-        """A run by its id, or by the beginning of it if that is unambiguous."""
+        """Find a run by its id or a unique prefix of it."""
         ...
 
     def load(self, record: RunRecord) -> FiledRun:
-        """All that is kept of a run."""
+        """Load a run with its timeline and samples."""
         ...
 
     def samples(self, key: str) -> list[Samples]:
-        """What the latest runs of each shape and resources have taught, the latest first."""
+        """Return the samples of the latest runs of each shape and resources, latest first."""
         ...
 
     def clear(self, key: str | None = None) -> int:
-        """Forget the runs of a workflow, or all; how many there were."""
+        """Delete the runs of one workflow or all; return how many there were."""
         ...
 
     def close(self) -> None:
-        """Give up files and connections."""
+        """Close files and connections."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What has become of runs that were imported."""
+    """The result of an import: the runs read, added and kept."""
 
     runs: int
     new: int
-    """Those that were not known before."""
+    """The runs that the history did not have before."""
     kept: int
-    """Those that the history has now, which is bounded."""
+    """The runs that are in the bounded history after the import."""
 
 
 class BlockReader:
-    """Reads what runs have taught; leaves out what is damaged, and tells of it once a workflow."""
+    """Decodes samples; skips damaged ones, with one warning per workflow."""
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def read(self, key: str, blocks: Sequence[bytes]) -> list[Samples]:
-        """The blocks of a workflow that can be read."""
+        """Decode the readable blocks of a workflow's samples."""
         found = []
         for block in blocks:
             with contextlib.suppress(ShoalError):
-                found.append(undistilled(block))
-        if len(found) < len(blocks) and key not in self._told:
-            self._told.add(key)
+                found.append(decode_samples(block))
+        if len(found) < len(blocks) and key not in self._warned:
+            self._warned.add(key)
             log.warning(
-                "%d of %d runs of %r teach nothing: their samples in %s are damaged. `shoal "
-                "history clear %s` forgets the runs of that workflow.",
+                "ignoring %d of %d runs of %r: their samples in %s are damaged. Delete this "
+                "workflow's runs with `shoal history clear %s`.",
                 len(blocks) - len(found), len(blocks), key, self._where, shlex.quote(key),
             )  # fmt: skip
         return found
 
 
-def exported(history: History, key: str | None = None) -> Iterator[str]:
-    """Runs as lines of text, the oldest first."""
+def export_runs(history: History, key: str | None = None) -> Iterator[str]:
+    """Yield each run as a line of JSON, oldest first."""
     for record in reversed(history.runs(key=key, most=ALL)):
         try:
             run = history.load(record)
         except UnknownRun:
-            continue  # It has made room for another one since.
+            continue  # It was deleted to make room in the meantime.
         line = {
             "record": asdict(record),
             "tasks": list(run.tasks),
@@ -192,12 +200,12 @@ def exported(history: History, key: str | None = None) -> Iterator[str]:
 
 
 def import_runs(history: History, lines: Iterable[str], where: Path) -> Imported:
-    """File runs that were exported. What is damaged is named, and nothing is filed."""
+    """Store exported runs; if any line is damaged, store none and raise an error that names it."""
     runs = []
     for number, line in enumerate(lines, 1):
         try:
-            runs.append(_imported(json.loads(line)))
-        except (*_DAMAGES, ShoalError) as error:
+            runs.append(_decode_run(json.loads(line)))
+        except (*_DECODING_ERRORS, ShoalError) as error:
             reason = repr(error) if isinstance(error, LookupError) else error
             raise UsageError(f"{where}, line {number}: not an exported run ({reason}).") from error
     ids = {run.record.run for run in runs}
@@ -211,45 +219,45 @@ def _ids(history: History) -> set[RunId]:
     return {record.run for record in history.runs(most=ALL)}
 
 
-def _imported(line: Any) -> FiledRun:
-    """A run, if all of it can be read later."""
+def _decode_run(line: Any) -> FiledRun:
+    """Decode an exported run and check that all of it can be read later."""
     record = checked(RunRecord(**line["record"]))
     tasks = line["tasks"]
     if not isinstance(tasks, list) or not all(map(_is_text, tasks)):
         raise ValueError(f"tasks can't be {reprlib.repr(tasks)}")
-    with _naming("records"):
+    with _name_field("records"):
         records = [base64.b64decode(data, validate=True) for data in line["records"]]
         timeline = decode_records(records, tasks, record.started, record.makespan)
         if not all(isfinite(span.start + span.end + span.cpu) for span in timeline.spans):
             raise ValueError("a span has no times")
-    with _naming("samples"):
+    with _name_field("samples"):
         samples = base64.b64decode(line["samples"], validate=True)
-        taught = undistilled(samples).samples
-        if not all(isfinite(sample.seconds + sample.cpu) for sample in taught):
+        decoded = decode_samples(samples).samples
+        if not all(isfinite(sample.seconds + sample.cpu) for sample in decoded):
             raise ValueError("a sample has no times")
     return FiledRun(record, tasks, records, samples)
 
 
 @contextlib.contextmanager
-def _naming(field: str) -> Iterator[None]:
-    """Has an error say which field it is about."""
+def _name_field(field: str) -> Iterator[None]:
+    """Prefix any decoding error with the field's name."""
     try:
         yield
-    except (*_DAMAGES, ShoalError) as error:
+    except (*_DECODING_ERRORS, ShoalError) as error:
         raise ValueError(f"{field}: {error}") from error
 
 
 def checked(record: RunRecord) -> RunRecord:
-    """The record, if all of it can be kept and shown; else a `ValueError` names the field."""
-    for name, fits in _FITS.items():
+    """Return the record if every field is valid, else raise a `ValueError` that names the field."""
+    for name, valid in _VALIDATORS.items():
         value = getattr(record, name)
-        if not fits(value):
+        if not valid(value):
             raise ValueError(f"{name} can't be {reprlib.repr(value)}")
     return record
 
 
 def _is_text(value: object) -> bool:
-    """Whether it is text that can be written somewhere: half of a surrogate pair can't."""
+    """Return whether a value is a string that can be encoded: no lone surrogate."""
     return isinstance(value, str) and value == value.encode(errors="ignore").decode()
 
 
@@ -271,7 +279,7 @@ def _is_quality(value: object) -> bool:
     )
 
 
-_FITS: Mapping[str, Callable[[object], bool]] = {
+_VALIDATORS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("run", "name", "key", "fingerprint", "planner", "outcome"), _is_text),
     **dict.fromkeys(("configuration", "sla"), _is_text),
     **dict.fromkeys(("tasks", "workers"), _is_count),
@@ -280,4 +288,9 @@ _FITS: Mapping[str, Callable[[object], bool]] = {
     "predicted": lambda value: value is None or _is_number(value),
     "quality": _is_quality,
 }
-"""What each field of a record has to be."""
+"""The validator of each field of a record."""
+
+
+def text_of(value: str) -> str:
+    """Text that history can keep."""
+    return value.encode(errors="replace").decode()

@@ -1,16 +1,18 @@
-"""What a workflow's tasks, transfers and starts will cost, learnt from the samples of earlier runs.
+"""Predict the costs of a workflow's tasks, transfers and starts from samples of earlier runs.
 
-1. Two paths: enough samples with the same resources, then only those; else the others' too, taken
-   to one CPU and back by how fast each configuration computes. Waiting is the same everywhere,
-   and so are starts: nothing says that memory slows them down. A worker that the client starts
-   has its part at once, one that another worker starts competes with it: each learns from its own.
-   What others that start beside it make it longer is learnt apart, so that all starts tell of one.
-2. Of those, the ones whose size is near the size asked for: a window that widens until enough are
-   in it, balanced between smaller, larger and equal ones, closest first; failing that the nearest
-   of all. A task of the same workflow shape learns from itself before it learns from its namesakes,
-   and of its own times, as of starts and messages, the latest count.
+1. Resources: if there are enough samples with the same resources, only those are used. Otherwise
+   samples with other resources are converted by how fast each configuration computes. Waiting time
+   is not converted, and neither are starts, because nothing suggests that memory slows them down.
+   Workers started by the client and workers started by other workers are predicted separately,
+   because the latter compete with the worker that starts them. The delay that concurrent starts
+   cause each other is estimated separately, so that every start is a sample of a single one.
+2. Size: samples whose size is near the requested size are used. A window widens until it has enough
+   samples, balanced between smaller, larger and equal ones, closest first; failing that, the
+   nearest samples are used. A task learns from its own samples, in runs of the same workflow shape,
+   before those of other tasks with its name. Of its own samples, and of starts and messages, the
+   latest count most.
 3. A percentile is taken of costs, never of speeds: a higher one never predicts a smaller cost.
-4. Within a planning everything is computed once.
+4. Each prediction is computed once per plan.
 """
 
 from __future__ import annotations
@@ -30,36 +32,37 @@ from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
 
 ENOUGH = 6
-"""Samples with the same resources that make others needless."""
+"""With this many samples of the same resources, samples of other resources are ignored."""
 LEAST, MOST = 5, 100
-"""How many samples a prediction rests on."""
+"""The fewest and the most samples that a prediction uses."""
 RECENT = 10
+"""How many of the latest samples count, for costs that vary only with time."""
 _DECAY = 0.7
-"""Of things that differ by nothing but the time, the latest count, and each run before it less."""
+"""The weight of such a sample, relative to one from the following run."""
 OF_ITS_OWN = 3
-"""Samples of the very same task that make its namesakes' needless."""
+"""With this many samples of a task itself, those of other tasks with its name are ignored."""
 _STEP = 0.05
-"""By which the window widens, as a share of the size asked for; at most to 100 %."""
+"""How much the window widens at a time, relative to the requested size; at most to 100 %."""
 PARALLEL_GAIN = 0.3
-"""Exponent: what a task that uses several CPUs gains from more of them."""
+"""The exponent by which a task that uses several CPUs speeds up with more of them."""
 _FIXED_NBYTES = 64 * 1024
-"""A transfer's fixed cost, as so many bytes."""
+"""The fixed cost of a transfer, expressed in bytes."""
 _SLIGHT_NBYTES = 1024
-"""Below that, sizes make little difference to what a task takes."""
+"""Sizes below this hardly affect how long a task takes."""
 _LEAST_ALONE = 0.1
-"""Of a start beside others: what it would have taken alone at least."""
+"""The least share of its time that a concurrent start would have taken alone."""
 _UNKNOWN = Kin(TASKS)
-"""Of a task that has hardly run."""
+"""The kin of a task with too few samples of its own."""
 _KIN = {
     part: Kin(part, part)
     for part in (*(kind + who for kind in STARTS for who in (FIRST, "")), *KINDS)
 }
-"""Of everything that isn't a task: it deviates as its kind does."""
+"""The kin of everything but tasks: costs of one kind share their deviations."""
 
 
 @dataclass(frozen=True)
 class DefaultCosts:
-    """What is assumed as long as nothing is known; every service level is the same."""
+    """The costs assumed without history, the same for every service level."""
 
     constants: Mapping[TaskId, Mapping[TaskId, int]] = field(default_factory=dict)
     latency: float = 0.0
@@ -67,45 +70,45 @@ class DefaultCosts:
     basis: str = "no history"
 
     def launch(self) -> float:
-        """Packing and sending the plan."""
+        """Return how long packing and sending the plan takes."""
         return 0.003 + self.latency
 
     def startup(
         self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
     ) -> float:
-        """A local sandbox's."""
+        """Return how long a local sandbox takes to start."""
         return (0.002 if warm else 0.03) + self.latency
 
     def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
-        """Half a gigabyte a second."""
+        """Return how long a transfer takes at 500 MB/s."""
         return 0.0005 + nbytes / 500e6 + self.latency
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-        """The same for all tasks."""
+        """Return how long a task takes, which is the same for all."""
         return 0.1
 
     def output_nbytes(self, task: TaskId, input_nbytes: int) -> int:
-        """A small one."""
+        """Return the size of an output, which is small."""
         return 1024
 
     def coordination(self) -> float:
-        """A local server's."""
+        """Return how long a round trip to a local server takes."""
         return 0.0005 + self.latency
 
     def invocation(self) -> float:
-        """A local gateway's."""
+        """Return how long an invocation takes at a local gateway."""
         return 0.0002
 
     def hand_in(self, nbytes: int, resources: Resources) -> float:
-        """A message, and a transfer of what is too large for it."""
+        """Return how long a message takes, and a transfer if the value is too large for it."""
         return self.coordination() + self.transfer("fetch", nbytes, resources)
 
     def at(self, sla: SLA) -> Costs:
-        """These."""
+        """Return these costs for any service level."""
         return self
 
     def sampled(self, seed: int) -> Costs:
-        """These."""
+        """Return these costs for any seed."""
         return self
 
 
@@ -118,12 +121,12 @@ class LearntPredictions:
         runs: Sequence[Samples],
         defaults: DefaultCosts,
     ) -> None:
-        """Learn.
+        """Learn from the samples of earlier runs.
 
         Args:
-            workflow: What is to be planned.
-            runs: What earlier runs that history knows by the same key taught, the latest first.
-            defaults: For what none of them tells; knows the workflow's constants.
+            workflow: The workflow to plan.
+            runs: The samples of earlier runs with the same key, latest first.
+            defaults: The costs to assume where there are no samples; has the workflow's constants.
         """
         self.constants = defaults.constants
         self.basis = f"{len(runs)} run{'s' * (len(runs) != 1)}"
@@ -132,10 +135,10 @@ class LearntPredictions:
         self._numbers = {task: number for number, task in enumerate(workflow.calls)}
         self._groups: dict[tuple[str, str], _Group] = {}
         self._own: dict[int, _Group] = {}
-        """By task number, from runs of the same shape."""
+        """The samples of each task, by its number, from runs of the same shape."""
         self._draws = Draws()
         self.needs: dict[str, int] = {}
-        """Memory that tasks have turned out to need, in MB, by their keys."""
+        """The memory that tasks turned out to need, in MB, by task key."""
         self._crowds = _crowds(runs)
         self._cached: dict[tuple[str, str | int, int, Resources | None, int], list[Value]] = {}
         same = workflow.fingerprint()
@@ -167,12 +170,12 @@ class LearntPredictions:
             self._draws.add(run, Kin(part, part, thing), sample.seconds)
 
     def at(self, sla: SLA) -> Costs:
-        """Each cost at a service level."""
+        """Return the costs at a service level."""
         p = 50.0 if sla == "median" else sla.p
         known: dict[int, float] = {}
 
         def choose(values: list[Value], _: Kin) -> float:
-            """Lists of values are kept, so that each is looked at once."""
+            """Return the percentile of a list of values, computed once per list."""
             amount = known.get(id(values))
             if amount is None:
                 amount = known[id(values)] = percentile(values, p)
@@ -181,32 +184,32 @@ class LearntPredictions:
         return _CostsAt(self, choose, p, RECENT)
 
     def sampled(self, seed: int) -> Costs:
-        """Costs as one run might have them."""
+        """Draw the costs of one possible run."""
         return _CostsAt(self, self._draws.of_run(seed), 50.0, MOST)
 
     def executions(self, task: TaskId, nbytes: int, resources: Resources) -> list[Value]:
-        """How long the task has taken, or would have."""
+        """Return how long the task took, converted to this size and these resources."""
         name, number = self._calls[task].task.key, self._numbers[task]
         return self._values("execute", name, number, nbytes, resources)
 
     def kin(self, task: TaskId, nbytes: int, resources: Resources) -> Kin:
-        """What the task's deviations are like; its namesakes' only if it has run often enough."""
+        """Return the groups that the task belongs to; by name only if it ran often enough."""
         number = self._numbers[task]
         if self._own_group(number, nbytes) is None:
             return _UNKNOWN
         return Kin(TASKS, self._calls[task].task.key, (number, resources))
 
     def outputs(self, task: TaskId, nbytes: int) -> list[Value]:
-        """How large the task's output has been, or would have."""
+        """Return how large the task's output was, converted to this input size."""
         name, number = self._calls[task].task.key, self._numbers[task]
         return self._values("output", name, number, nbytes, None)
 
     def transfers(self, direction: Direction, nbytes: int, resources: Resources) -> list[Value]:
-        """How long such a transfer has taken, or would have."""
+        """Return how long transfers took, converted to this size and these resources."""
         return self._values(direction, "", -1, nbytes, resources)
 
     def crowding(self, kind: str, who: str, beside: int) -> float:
-        """What a start takes longer beside others: so many, or as many as there have been."""
+        """Return the delay that `beside` concurrent starts cause, up to as many as were seen."""
         crowd = self._crowds.get(kind + who)
         return min(beside, crowd.most) * crowd.each if crowd else 0.0
 
@@ -214,7 +217,7 @@ class LearntPredictions:
         self, kind: str, latest: int, nbytes: int = 0, resources: Resources | None = None,
         name: str = "",
     ) -> list[Value]:  # fmt: skip
-        """How long starts, messages and launches have taken, so many of the latest."""
+        """Return how long the latest starts, messages or launches took."""
         return self._values(kind, name, -1, nbytes, resources, latest)
 
     def _own_group(self, number: int, nbytes: int) -> _Group | None:
@@ -234,13 +237,13 @@ class LearntPredictions:
         group = own or group
         key = (kind, number if group is own else name, nbytes, resources, latest)
         values = self._cached.get(key)
-        if values is None:  # the first that any thread has made is kept: lists are told by identity
+        if values is None:  # keep the first thread's list: lists are compared by identity
             values = self._cached.setdefault(key, group.values(kind, nbytes, resources, latest))
         return values
 
 
 class _CostsAt:
-    """One figure for each cost, made of what it has been."""
+    """One figure for each cost, chosen from its recorded values."""
 
     def __init__(
         self, predictions: LearntPredictions, choose: Choice, p: float, latest: int
@@ -250,7 +253,7 @@ class _CostsAt:
         self._choose = choose
         self._p = p
         self._latest = latest
-        """How many starts and messages count: enough for a level, or to draw from."""
+        """How many of the latest starts and messages to use."""
         self._defaults = predictions.defaults
         self._executions: dict[tuple[TaskId, int, Resources], float] = {}
         self._outputs: dict[tuple[TaskId, int], int] = {}
@@ -319,16 +322,16 @@ class _CostsAt:
 
 
 class _Crowd(NamedTuple):
-    """Starts that are under way at a time."""
+    """The delay that concurrent starts cause."""
 
     each: float
-    """Seconds that one takes longer for each other."""
+    """The seconds that each concurrent start adds."""
     most: int
-    """How many others there have been."""
+    """The most concurrent starts seen."""
 
 
 def _crowds(runs: Sequence[Samples]) -> dict[str, _Crowd]:
-    """By kind of start. Only those of one run are held against each other: runs differ in pace."""
+    """Estimate the delay for each kind of start by regression within runs, whose paces differ."""
     products: dict[str, float] = {}
     squares: dict[str, float] = {}
     most: dict[str, int] = {}
@@ -359,11 +362,11 @@ class _Row(NamedTuple):
 
 
 class _Group:
-    """The samples of one thing, by resources and size."""
+    """The samples of one cost, by resources and size."""
 
     def __init__(self, *, recent: bool = False) -> None:
         self._recent = recent
-        """Only the latest count: things that are alike, and change with the time of day."""
+        """Whether only the latest samples count, because the cost varies only with time."""
         self._all: list[_Row] = []
         self._of: dict[Resources, list[_Row]] = {}
         self._sorted = True
@@ -378,19 +381,19 @@ class _Group:
         self._sorted = False
 
     def has_near(self, nbytes: int) -> bool:
-        """Whether its sizes, or half or twice them, reach the size asked for."""
+        """Return whether a size is within a factor of two of the sizes seen."""
         self._sort()
         return self._all[0].nbytes / 2 <= nbytes <= self._all[-1].nbytes * 2
 
     def values(
         self, kind: str, nbytes: int, resources: Resources | None, latest: int
     ) -> list[Value]:
-        """What the cost has been or would have been, the smallest first."""
+        """Return the converted costs of the selected samples, smallest first."""
         self._sort()
         rows = self._all if resources is None else self._of.get(resources, [])
         if len(rows) < ENOUGH:
             rows = self._all
-        scale = _SCALES.get(kind, _as_it_was)
+        scale = _SCALES.get(kind, _unscaled)
         growth = _growth(rows[0].nbytes, rows[-1].nbytes, nbytes)
         chosen = selected(rows, nbytes)
         if self._recent:
@@ -413,7 +416,7 @@ def _order(row: _Row) -> tuple[int, int]:
 
 
 def selected(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
-    """The samples near a size; `rows` are in the order of their sizes."""
+    """Select the samples near a size; `rows` are sorted by size."""
     sizes = [row.nbytes for row in rows]
     for step in range(1, round(1 / _STEP) + 1):
         low = bisect_left(sizes, nbytes * (1 - step * _STEP))
@@ -424,7 +427,7 @@ def selected(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
 
 
 def _balanced(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
-    """At most `MOST`, in turn of the smaller, larger and equal ones, closest and latest first."""
+    """Return at most `MOST` rows, alternating equal, smaller and larger ones, closest first."""
     if len(rows) <= MOST:
         return list(rows)
     nearest = sorted(rows, key=lambda row: (abs(row.nbytes - nbytes), row.run))
@@ -437,12 +440,14 @@ def _balanced(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
     return list(islice((row for turn in turns for row in turn if row is not None), MOST))
 
 
-def _as_it_was(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
+def _unscaled(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
     return sample.seconds
 
 
-def _executed(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
-    """What a task computed takes longer or shorter elsewhere; what it waited stays the same."""
+def _scale_execution(
+    sample: Sample, nbytes: int, resources: Resources | None, growth: float
+) -> float:
+    """Convert a task's computing time to other resources; its waiting time stays the same."""
     seconds = sample.seconds * growth
     if resources is None or resources == sample.resources:
         return seconds
@@ -452,11 +457,13 @@ def _executed(sample: Sample, nbytes: int, resources: Resources | None, growth: 
     return seconds * (1 - busy + busy * there / here)
 
 
-def _output(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
+def _scale_output(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
     return sample.output_nbytes * growth
 
 
-def _transferred(sample: Sample, nbytes: int, resources: Resources | None, growth: float) -> float:
+def _scale_transfer(
+    sample: Sample, nbytes: int, resources: Resources | None, growth: float
+) -> float:
     seconds = sample.seconds * (_FIXED_NBYTES + nbytes) / (_FIXED_NBYTES + sample.nbytes)
     if resources is None:
         return seconds
@@ -464,25 +471,26 @@ def _transferred(sample: Sample, nbytes: int, resources: Resources | None, growt
 
 
 _SCALES: dict[str, Callable[[Sample, int, Resources | None, float], float]] = {
-    "execute": _executed,
-    "output": _output,
-    "fetch": _transferred,
-    "save": _transferred,
-    "launch": lambda sample, nbytes, _, growth: _transferred(sample, nbytes, None, growth),
-    "hand in": lambda sample, nbytes, _, growth: _transferred(sample, nbytes, None, growth),
+    "execute": _scale_execution,
+    "output": _scale_output,
+    "fetch": _scale_transfer,
+    "save": _scale_transfer,
+    "launch": lambda sample, nbytes, _, growth: _scale_transfer(sample, nbytes, None, growth),
+    "hand in": lambda sample, nbytes, _, growth: _scale_transfer(sample, nbytes, None, growth),
 }
 
 
 def _growth(smallest: int, largest: int, nbytes: int) -> float:
-    """How much larger or smaller a cost is beyond all sizes that are known."""
+    """Return the factor by which a cost grows or shrinks outside the range of sizes seen."""
     near = min(max(nbytes, smallest), largest)
     return (_SLIGHT_NBYTES + nbytes) / (_SLIGHT_NBYTES + near)
 
 
 def _speed(resources: Resources, *, parallel: bool) -> float:
-    """How fast a configuration computes.
+    """Return how fast a configuration computes.
 
-    With less than a CPU in proportion to it; with more only what uses several, and less and less.
+    Below one CPU, speed is proportional to the CPU share. Above, only parallel tasks gain, with
+    diminishing returns.
     """
     share = resources.cpu_share
     if share <= 1:
@@ -491,7 +499,7 @@ def _speed(resources: Resources, *, parallel: bool) -> float:
 
 
 def percentile(values: Sequence[Value], p: float) -> float:
-    """The amount that `p` per cent of the values, in order and by their weights, stay within."""
+    """Return the weighted percentile `p` of sorted values."""
     wanted = p / 100 * sum([value.weight for value in values])
     before, below, at = 0.0, values[0].amount, 0.0
     for value in values:

@@ -1,4 +1,4 @@
-"""How good predictions were: predicted against recorded, after a run."""
+"""Measure how accurate a run's predictions were."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from shoal.metadata.samples import FIRST, Sample
 from shoal.types import TaskId
 
 SHORTEST = 0.01
-"""Seconds: executions predicted below that say little, and count only if there are no others.
+"""Seconds: executions predicted to be shorter count only if there are no longer ones.
 
-Those that turned out to be longer are no more telling: among short ones they are the disturbed."""
+The relative error of a short execution says little. Selecting by the recorded time instead would
+favour short executions that were disturbed."""
 
 
 def prediction_errors(
     costs: Costs, samples: list[Sample], tasks: Sequence[TaskId]
 ) -> Mapping[str, float]:
-    """The median relative error of each kind of prediction: `execute`, `start`, `transfer`.
+    """Return the median relative error of each kind of prediction: `execute`, `start`, `transfer`.
 
     Args:
-        costs: What was predicted, at the median.
-        samples: What was recorded.
-        tasks: Every task, in the workflow's order.
+        costs: The predicted costs, at the median.
+        samples: The recorded costs.
+        tasks: All tasks, in the workflow's order.
     """
     errors: dict[str, list[float]] = {}
     short: list[float] = []

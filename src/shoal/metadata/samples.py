@@ -1,11 +1,11 @@
-"""`Samples`: what one run teaches, distilled from its timeline.
+"""Extract a run's cost samples from its timeline, and encode them for the history.
 
-1. A sample is a cost and what it depended on: how long a task ran on so many bytes with these
-   resources and how large its output was, how long a transfer of so many bytes took, a start, a
-   message, the launch of the run.
-2. A run's samples are kept as one compact block of columns, written once, read as a whole.
-3. Of each thing a block keeps at most `MOST`, evenly picked, so that it stays small however many
-   tasks the workflow has.
+1. A sample is a cost and what it depends on. Examples: how long a task ran, given the size of its
+   input and the worker's resources, and how large its output was; how long a transfer of so many
+   bytes took; how long a start, a message or the launch of the run took.
+2. A run's samples are stored as one compact block of columns, written once and read as a whole.
+3. A block has at most `MOST` samples of each kind, task and configuration, picked evenly by size,
+   so it stays small however many tasks the workflow has.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 MOST = 200
-"""Samples that a block keeps of each kind, task and configuration."""
+"""How many samples of each kind, task and configuration a block may have."""
 
 FIRST = "first"
-"""The name of a start by the client, with the run."""
+"""The name of a sample of a worker that the client started together with the run."""
 
 KINDS = ("execute", "fetch", "save", "cold start", "warm start", "deliver", "launch", "hand in",
          "memory")  # fmt: skip
@@ -36,50 +36,50 @@ _FIELDS = 8
 
 
 class Sample(NamedTuple):
-    """One cost."""
+    """One recorded cost."""
 
     kind: str
     name: str
     """The task's key, or `FIRST`; empty for anything else."""
     number: int
-    """The task's place in its workflow; -1 if it isn't about a task."""
+    """The task's index in its workflow; -1 if the sample is not about a task."""
     resources: Resources
     nbytes: int
-    """What it depended on: the input of a task, what was transferred, the constants of a run. Of a
-    start, how many others were under way; of memory that a task turned out to need, how much."""
+    """What the cost depends on: the size of a task's input, of a transfer or of a run's constants.
+    For a start: how many other starts were under way. For `memory`: the bytes a task needs."""
     seconds: float
     cpu: float
-    """CPU seconds, of executions."""
+    """CPU seconds; only for executions."""
     output_nbytes: int
-    """Of executions."""
+    """The size of the task's output; only for executions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What one run teaches."""
+    """The samples of one run."""
 
     fingerprint: str
-    """Of the workflow; task numbers mean the same where it is the same."""
+    """The workflow's fingerprint; workflows that share it number their tasks alike."""
     samples: list[Sample]
 
 
-def distilled(
+def encode_samples(
     workflow: Workflow,
     workers: Mapping[WorkerId, Resources],
     timeline: Timeline,
     constants: Mapping[TaskId, Mapping[TaskId, int]],
     needs: Mapping[str, int] | None = None,
 ) -> bytes:
-    """The samples of a run, as they are kept.
+    """Extract the samples of a run and encode them as one block.
 
     Args:
-        workflow: What ran.
+        workflow: The workflow that ran.
         workers: The resources of each worker.
-        timeline: What was recorded.
-        constants: The large constant arguments of tasks, and their sizes.
-        needs: The memory that tasks have turned out to need, in MB, by their keys.
+        timeline: The run's timeline.
+        constants: The sizes of each task's large constant arguments.
+        needs: The memory that tasks turned out to need, in MB, by task key.
     """
-    rows = _Distillery(workflow, workers, timeline, constants).rows()
+    rows = _SampleExtractor(workflow, workers, timeline, constants).rows()
     some = next(iter(workers.values()), Resources(MB_PER_CPU))
     for name, memory_mb in (needs or {}).items():
         rows.append(Sample("memory", name, -1, some, memory_mb * 2**20, 0.0, 0.0, 0))
@@ -104,8 +104,8 @@ def distilled(
     return zlib.compress(json.dumps(header).encode() + b"\n" + packed, 1)
 
 
-def undistilled(block: bytes) -> Samples:
-    """A block as it was kept."""
+def decode_samples(block: bytes) -> Samples:
+    """Decode a block of samples."""
     try:
         head, _, packed = zlib.decompress(block).partition(b"\n")
         header = json.loads(head)
@@ -127,7 +127,7 @@ def undistilled(block: bytes) -> Samples:
         raise ShoalError(f"A block of samples in the history is damaged: {error!r}.") from error
 
 
-class _Distillery:
+class _SampleExtractor:
     def __init__(
         self,
         workflow: Workflow,
@@ -143,10 +143,10 @@ class _Distillery:
         self.outputs = {s.task: s.nbytes for s in timeline.of_kind(*RUNS) if s.task}
 
     def rows(self) -> list[Sample]:
-        kept: dict[tuple[str, str, Resources], list[Sample]] = {}
+        groups: dict[tuple[str, str, Resources], list[Sample]] = {}
         for sample in (*self._of_spans(), *self._of_starts(), *self._of_client()):
-            kept.setdefault((sample.kind, sample.name, sample.resources), []).append(sample)
-        return [sample for samples in kept.values() for sample in _thinned(samples)]
+            groups.setdefault((sample.kind, sample.name, sample.resources), []).append(sample)
+        return [sample for samples in groups.values() for sample in _thinned(samples)]
 
     def _of_spans(self) -> list[Sample]:
         samples = []
@@ -172,12 +172,12 @@ class _Distillery:
                       span.cpu, span.nbytes)  # fmt: skip
 
     def _of_starts(self) -> list[Sample]:
-        """Starts, each with what was imported afterwards."""
+        """Return a sample for each start, which includes the imports that follow it."""
         latest: dict[WorkerId, int] = {}
         roots = {task for task, sources in self.workflow.upstream.items() if not sources}
-        rooted = {s.worker for s in self.timeline.of_kind(*RUNS) if s.task in roots}
+        with_roots = {s.worker for s in self.timeline.of_kind(*RUNS) if s.task in roots}
         samples: list[Sample] = []
-        beside = _beside(self.timeline.of_kind(*STARTS))
+        concurrent = _concurrent_starts(self.timeline.of_kind(*STARTS))
         for span in self.timeline.of_kind(*STARTS, "load"):
             resources = self.workers.get(span.worker)
             if resources is None:
@@ -188,9 +188,9 @@ class _Distillery:
                     seconds = samples[at].seconds + span.seconds
                     samples[at] = samples[at]._replace(seconds=seconds)
                 continue
-            name = FIRST if span.worker in rooted and span.worker not in latest else ""
+            name = FIRST if span.worker in with_roots and span.worker not in latest else ""
             latest[span.worker] = len(samples)
-            others = beside[span.worker, span.start]
+            others = concurrent[span.worker, span.start]
             samples.append(Sample(span.kind, name, -1, resources, others, span.seconds, 0.0, 0))
         return samples
 
@@ -217,8 +217,8 @@ class _Distillery:
         return samples
 
 
-def _beside(starts: Sequence[Span]) -> dict[tuple[WorkerId, float], int]:
-    """How many others were under way when each began; those that begin at once do so by number."""
+def _concurrent_starts(starts: Sequence[Span]) -> dict[tuple[WorkerId, float], int]:
+    """Count the starts under way when each start began; ties are ordered by worker number."""
     found: dict[tuple[WorkerId, float], int] = {}
     under_way: list[float] = []
     for span in sorted(starts, key=lambda s: (s.start, len(s.worker), s.worker)):
@@ -230,7 +230,7 @@ def _beside(starts: Sequence[Span]) -> dict[tuple[WorkerId, float], int]:
 
 
 def _thinned(samples: list[Sample]) -> list[Sample]:
-    """At most `MOST`, evenly picked from the smallest to the largest."""
+    """Return at most `MOST` samples, picked evenly by size."""
     if len(samples) <= MOST:
         return samples
     samples.sort(key=lambda sample: sample.nbytes)

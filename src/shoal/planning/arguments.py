@@ -1,4 +1,4 @@
-"""What planners and optimizations take; an argument that doesn't fit is refused in a line."""
+"""Check the arguments of planners and optimizations."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ T = TypeVar("T")
 
 
 def is_number(value: object, least: float = -inf, most: float = inf) -> TypeGuard[float]:
-    """Whether it is a number between these, of whatever library; true and NaN are none."""
+    """Return whether a value is a number in this range, of any library, but not a bool or NaN."""
     real = isinstance(value, Real) and not isinstance(value, bool)
     return real and least <= cast(float, value) <= most
 
 
 def is_whole(value: object, least: int) -> TypeGuard[int]:
-    """Whether it is a whole number from this one on."""
+    """Return whether a value is an integer of at least `least`."""
     return isinstance(value, Integral) and is_number(value, least)
 
 
 def check(fits: object, where: str, wanted: str) -> None:
-    """Refuse what doesn't fit, and say what is wanted instead."""
+    """Raise an error that says what to pass instead, unless the argument fits."""
     if not fits:
         raise UsageError(f"{where}: give {wanted}.")
 
 
 def check_sla(sla: object, where: str) -> None:
-    """A service level is the median or a percentile."""
+    """Check that a service level is the median or a percentile."""
     fits = isinstance(sla, Percentile) or (isinstance(sla, str) and sla == "median")
     check(fits, where, "'median' or Percentile(90)")
 
 
 def check_resources(resources: object, planner: str) -> None:
-    """All workers have the same, or what the settings say."""
+    """Check the resources of all workers; None stands for those of the settings."""
     fits = resources is None or isinstance(resources, Resources)
     check(fits, f"{planner}(resources={resources!r})", "Resources(memory_mb=…)")
 
 
 def configurations(resources: Iterable[Resources], planner: str) -> tuple[Resources, ...]:
-    """The configurations that workers may have."""
+    """Check and return the configurations that workers may have."""
     where = f"{planner}(resources={resources!r})"
     found = listed(resources, where, "a list such as [Resources(4096), Resources(2048)]")
     check(found, where, "at least one configuration")
@@ -53,12 +53,12 @@ def configurations(resources: Iterable[Resources], planner: str) -> tuple[Resour
 
 
 def listed(given: Iterable[T], where: str, wanted: str) -> tuple[T, ...]:
-    """What was given as a list, a tuple or the like; not one thing by itself."""
+    """Check that an argument is a list, a tuple or the like, and return it as a tuple."""
     check(isinstance(given, Iterable) and not isinstance(given, str | type), where, wanted)
     return tuple(given)
 
 
 def optimizations_of(given: Iterable[T], planner: str) -> tuple[T, ...]:
-    """The optimizations that a planner is given."""
+    """Check and return the optimizations that a planner was given."""
     where = f"{planner}(optimizations={given!r})"
     return listed(given, where, "a list such as [PreLoadOptimization]")

@@ -1,4 +1,4 @@
-"""`AutoPlanner`: the default. It searches plans with the simulator (see `search`)."""
+"""Define `AutoPlanner`, the default planner, which searches plans with the simulator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AutoPlanner:
-    """Finds a plan for a goal: the fastest without waste, or within a deadline or a budget."""
+    """Finds the plan that suits a goal: speed without waste, a deadline or a budget."""
 
     def __init__(
         self,
@@ -40,19 +40,19 @@ class AutoPlanner:
         optimizations: Sequence[Optimization | type[Optimization]] | None = None,
         prices: str | Prices = DEFAULT_PRICES,
     ) -> None:
-        """Set it up.
+        """Create the planner.
 
         Args:
-            resources: The configurations that workers may have; default: what the settings say.
-            deadline: Seconds that the run may take at the service level: the cheapest such plan.
-            budget: US dollars that the run may cost: the fastest such plan.
-            thrift: Without either: by what share a plan may be slower than the fastest one if it
-                is cheaper; 0: the fastest, whatever it costs.
-            sla: How careful the predictions are that it plans with.
-            seconds: How long planning may take; default: a twentieth of the predicted makespan.
-            optimizations: What may refine the plan, each where it helps; default: pre-loading and
-                pre-warming.
-            prices: What the platform charges: the name of a platform, or prices.
+            resources: The configurations that workers may have; default: that of the settings.
+            deadline: The seconds that the run may take at the service level. The planner chooses
+                the cheapest such plan.
+            budget: The US dollars that the run may cost. The planner chooses the fastest such plan.
+            thrift: Without a deadline or a budget, how much slower than the fastest plan a cheaper
+                one may be, as a fraction; 0 chooses the fastest plan, whatever it costs.
+            sla: How conservative predictions are.
+            seconds: How long planning may take; default: 5 % of the predicted makespan.
+            optimizations: The optimizations to try; default: pre-loading and pre-warming.
+            prices: What the platform charges: the name of a platform, or `Prices`.
         """
         for name, value in (("deadline", deadline), ("budget", budget), ("seconds", seconds)):
             fits = value is None or (is_number(value) and value > 0)
@@ -75,7 +75,7 @@ class AutoPlanner:
         self.prices = prices
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """The best plan that was found in time; without history, an even spread."""
+        """Return the best plan found in time; without history, spread tasks evenly."""
         unknown = conditions.predictions.basis == "no history"
         if unknown and self.resources is None:
             plan = SpreadPlanner(sla=self.sla).plan(workflow, conditions)
@@ -92,25 +92,25 @@ class AutoPlanner:
             return replace(plan, unmet=self._hopeless(conditions))
         if search.scored:
             return plan
-        return self._unsure(plan, conditions, "to simulate it takes longer than planning may")
+        return self._unsure(plan, conditions, "simulating it takes longer than planning may")
 
     def _unsure(self, plan: Plan, conditions: Conditions, why: str) -> Plan:
-        """The plan, saying that it wasn't held against the goal, or that no plan reaches it."""
+        """Add a note that the plan was not checked against the goal, or can't reach it."""
         if self.deadline is None and self.budget is None:
             return plan
         goal = f"${self.budget:g}" if self.deadline is None else f"{self.deadline:g} s"
         unmet = self._hopeless(conditions)
-        note = unmet or f"nobody knows whether it keeps to {goal}: {why}"
+        note = unmet or f"not checked against the goal of {goal}: {why}"
         return replace(plan, notes=(*plan.notes, note), unmet=unmet)
 
     def _hopeless(self, conditions: Conditions) -> str:
-        """Why no run reaches the goal, however little its tasks take; empty: one may."""
+        """Say why no run can reach the goal, even with no tasks; empty if one may."""
         from shoal.planning.prices import prices_of
 
         costs, resources = conditions.predictions.at(self.sla), conditions.resources
         seconds = costs.launch() + costs.startup(resources, warm=True) + costs.coordination()
         if self.deadline is not None and self.deadline < seconds:
-            without = f"without any task a run takes about {seconds:.2g} s"
+            without = f"even an empty run takes about {seconds:.2g} s"
             return f"no plan meets the deadline of {self.deadline:g} s: {without}"
         price = prices_of(self.prices).invocation
         if self.budget is not None and self.budget < price:

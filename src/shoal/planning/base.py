@@ -1,7 +1,7 @@
-"""`Planner` and `Optimization`: what turns a workflow into a plan, and what refines a plan.
+"""Define `Planner`, which makes a plan for a workflow, and `Optimization`, which refines one.
 
 Both are pure: the same workflow and conditions give the same plan. They score plans with
-`Conditions.simulate`, which runs the very machines that workers run.
+`Conditions.simulate`, which runs the same state machines as the workers.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 _LONGEST = 100
-"""Characters of a worker's id."""
+"""The longest worker id, in characters."""
 _SIMULATED_A_SECOND = 25_000
-"""Tasks and edges, about, on a slow machine."""
+"""Roughly how many tasks and edges a slow machine simulates per second."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a plan is made for."""
+    """The circumstances that a plan is made for."""
 
     predictions: Predictions
     workers: int
-    """How many workers may be at work at once."""
+    """How many workers may run concurrently."""
     resources: Resources
-    """What a worker has unless a task or the planner asks for something else."""
+    """A worker's resources, unless a task or the planner requests others."""
     pool: Callable[[], WarmPool[Resources]] = WarmPool
-    """Makes a pool like the platform's, with the sandboxes that are warm now."""
+    """Creates a pool like the platform's, with the sandboxes that are warm now."""
     seconds: float | None = None
-    """How long planning may take; None: the planner's own choice."""
+    """How long planning may take; None lets the planner choose."""
     memory_mb: int | None = None
-    """The most that the platform gives to a worker; None: it doesn't say."""
+    """The most memory that the platform gives a worker; None if unknown."""
     limit: float | None = None
-    """How long the platform lets a function run; None: for ever."""
+    """How long the platform lets a function run; None for unlimited."""
     inline_nbytes: int | None = None
-    """What the platform lets an invocation carry; None: as much as is worth it."""
+    """How many bytes an invocation may carry; None for as many as are worth it."""
 
     def offered(self, configurations: Sequence[Resources]) -> list[Resources]:
-        """Those that the platform has; all of them if it has none, for `validated` to name."""
+        """Return those that the platform offers; if none, return all, so that validation fails."""
         found = [resources for resources in configurations if self.offers(resources)]
         return found or list(configurations)
 
     def offers(self, resources: Resources) -> bool:
-        """Whether a worker can have these resources."""
+        """Return whether a worker can have these resources."""
         return self.memory_mb is None or resources.memory_mb <= self.memory_mb
 
     def simulate(self, plan: Plan, costs: Costs) -> Timeline:
-        """The timeline that a plan is predicted to have."""
+        """Simulate a plan and return its timeline."""
         from shoal.execution.simulator import simulate
 
         return simulate(self._limited(plan), costs, self.pool(), workers=self.workers)
 
     def makespan(self, plan: Plan, costs: Costs) -> float:
-        """The makespan alone, which takes less time."""
+        """Simulate a plan and return only its makespan, which is faster."""
         from shoal.execution.simulator import makespan_of
 
         return makespan_of(self._limited(plan), costs, self.pool(), workers=self.workers)
@@ -76,18 +76,18 @@ class Conditions:
 
 
 def simulating_seconds(workflow: Workflow) -> float:
-    """About how long it takes to simulate a plan."""
+    """Estimate how long it takes to simulate a plan."""
     return (len(workflow) + sum(map(len, workflow.upstream.values()))) / _SIMULATED_A_SECOND
 
 
 def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
-    """The plan, if it can be carried out; the rule that it breaks is named, and where."""
+    """Return the plan if workers can execute it, else raise an error that names the broken rule."""
     if not isinstance(plan, Plan):
         raise PlanError("a planner returns a Plan", f"this one returned {type(plan).__name__}")
     if plan.workflow is not workflow:
         raise PlanError(
-            "a plan is for the very workflow that its planner was given",
-            "this one is for another: dataclasses.replace(plan, workflow=…) makes it fit",
+            "a plan must be for the workflow that its planner was given",
+            "this one is for another; dataclasses.replace(plan, workflow=…) fixes that",
         )
     unknown = [task for task in plan.placements if task not in workflow.calls]
     if unknown:
@@ -104,7 +104,7 @@ def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
 
 
 def check_limit(plan: Plan, conditions: Conditions) -> None:
-    """No task may be known to take longer than the platform lets a function run."""
+    """Raise an error if a task is predicted to exceed the platform's time limit."""
     if conditions.limit is None or conditions.predictions.basis == "no history":
         return
     estimates = Estimates(plan.workflow, conditions.predictions.at("median"))
@@ -112,14 +112,14 @@ def check_limit(plan: Plan, conditions: Conditions) -> None:
         seconds = estimates.seconds(placement.resources)[task]
         if seconds > conditions.limit:
             raise PlanError(
-                "no task takes longer than the platform lets a function run",
+                "no task may take longer than the platform lets a function run",
                 f"{task!r} takes about {seconds:.3g} s of {conditions.limit:g} with "
-                f"{placement.resources}: split it, or give it more CPUs",
+                f"{placement.resources}; split it, or give it more CPUs",
             )
 
 
 def _check_fields(plan: Plan) -> None:
-    """Each field is what simulations and workers take it for."""
+    """Check that every field has the type and range that simulator and workers expect."""
     notes, linger, limit = plan.notes, plan.linger, plan.limit
     lines = isinstance(notes, tuple | list) and all(isinstance(note, str) for note in notes)
     for name, fits, rule in (
@@ -129,9 +129,9 @@ def _check_fields(plan: Plan) -> None:
         ("limit", limit is None or is_number(limit, 0), "a worker has 0 s or more"),
         ("duplication_gain", is_number(plan.duplication_gain, 0), "a copy saves 0 s or more"),
         ("policies", isinstance(plan.policies, Policies), "flexible workers have Policies"),
-        ("unmet", isinstance(plan.unmet, str), "what a plan doesn't reach is a string"),
-        ("ranks", isinstance(plan.ranks, Mapping | None), "ranks are a dict of tasks' numbers"),
-        ("expected", isinstance(plan.expected, Mapping), "what is expected is a dict of tasks'"),
+        ("unmet", isinstance(plan.unmet, str), "the goal that a plan misses is a string"),
+        ("ranks", isinstance(plan.ranks, Mapping | None), "ranks are a dict from task to number"),
+        ("expected", isinstance(plan.expected, Mapping), "expected times are a dict by task"),
     ):
         if not fits:
             raise PlanError(rule, f"`{name}` is {shortened(getattr(plan, name))}")
@@ -142,8 +142,8 @@ def _check_fields(plan: Plan) -> None:
         pair = isinstance(times, tuple | list) and len(times) == 2
         if not (pair and all(is_number(seconds, 0) for seconds in times)):
             raise PlanError(
-                "expected are two times of 0 s or more, how long a task runs and when its output "
-                "is there",
+                "a task's expected times are two numbers of seconds: how long it runs, and when "
+                "its output is available",
                 f"those of {task!r} are {shortened(times)}",
             )
 
@@ -156,25 +156,25 @@ def _check_workers(plan: Plan, conditions: Conditions) -> None:
             )
         if worker == CLIENT:
             raise PlanError(
-                f"no worker is called {CLIENT!r}, for so is whoever waits for the run",
+                f"no worker may be called {CLIENT!r}, which stands for the client",
                 f"task {_first(plan, worker)!r} is placed there",
             )
         if not conditions.offers(resources):
             raise PlanError(
-                f"workers have what the platform offers, at most {conditions.memory_mb} MB",
-                f"task {_first(plan, worker)!r} on {worker} is to have {resources}",
+                f"the platform offers workers at most {conditions.memory_mb} MB",
+                f"task {_first(plan, worker)!r} on {worker} has {resources}",
             )
     free = [task for task, placement in plan.placements.items() if placement.worker is None]
     if free and not plan.flexible:
         raise PlanError(
             "either every task has a worker or none has",
-            f"{len(free)} of {len(plan.placements)} have none, {free[0]!r} among them",
+            f"{len(free)} of {len(plan.placements)} have none, including {free[0]!r}",
         )
     together = min(conditions.workers, conditions.pool().capacity)
     if plan.linger is None and len(plan.workers) > together:
         raise PlanError(
-            "workers that never park can all be at work at once",
-            f"{len(plan.workers)} are planned and {together} can: give the plan a `linger`, or "
+            "workers that never park must all be able to run concurrently",
+            f"the plan has {len(plan.workers)} workers and only {together} can; set `linger`, or "
             "raise `workers`",
         )
 
@@ -185,12 +185,12 @@ def _check_placement(plan: Plan, task: TaskId, conditions: Conditions) -> None:
     if not isinstance(has, Resources):
         raise PlanError(
             "a worker has Resources(memory_mb=…)",
-            f"task {task!r} on {placement.worker} is to have {has!r}",
+            f"task {task!r} on {placement.worker} has {has!r}",
         )
     if asked and (has.memory_mb < asked.memory_mb or has.cpu_share < asked.cpu_share):
         raise PlanError(
-            "a task has at least the resources that it asks for",
-            f"{task!r} asks for {asked}, and {placement.worker} has {has}",
+            "a task gets at least the resources that it requests",
+            f"{task!r} requests {asked}, and {placement.worker} has {has}",
         )
     if placement.prewarm != ():
         _check_prewarms(placement.prewarm, task, conditions)
@@ -202,18 +202,18 @@ def _check_prewarms(prewarms: object, task: TaskId, conditions: Conditions) -> N
     for prewarm in prewarms:
         if not (isinstance(prewarm, Prewarm) and isinstance(prewarm.resources, Resources)):
             raise PlanError(
-                "sandboxes are warmed with Prewarm(Resources(memory_mb=…))",
+                "sandboxes are pre-warmed with Prewarm(Resources(memory_mb=…))",
                 f"{task!r} has {prewarm!r}",
             )
         if not (is_number(prewarm.delay, 0) and is_whole(prewarm.count, 1)):
             raise PlanError(
-                "one sandbox or more is warmed after its task began",
-                f"{task!r} is to warm {prewarm.count!r} after {prewarm.delay!r} s",
+                "a task pre-warms at least one sandbox, after a delay of 0 s or more",
+                f"{task!r} pre-warms {prewarm.count!r} after {prewarm.delay!r} s",
             )
         if not conditions.offers(prewarm.resources):
             raise PlanError(
-                f"sandboxes have what the platform offers, at most {conditions.memory_mb} MB",
-                f"{task!r} is to warm one of {prewarm.resources}",
+                f"the platform offers sandboxes at most {conditions.memory_mb} MB",
+                f"{task!r} pre-warms one of {prewarm.resources}",
             )
 
 
@@ -222,10 +222,10 @@ def _first(plan: Plan, worker: WorkerId) -> TaskId:
 
 
 class Stopwatch:
-    """Tells when the time for planning is over.
+    """Measures whether there is time left for planning.
 
-    It is over when what is left is less than the longest time between two looks at it so far, so
-    that the next step doesn't end too late.
+    Time is over when less is left than the longest time between two checks so far, so that the
+    next step doesn't exceed the limit.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -234,12 +234,12 @@ class Stopwatch:
         self._longest = 0.0
 
     def skip(self) -> None:
-        """What was done since the last look was no step like those to come."""
+        """Ignore the time since the last check, which is not typical of the next steps."""
         self._looked = time.monotonic()
 
     @property
     def over(self) -> bool:
-        """Whether no time is left."""
+        """Whether the time is over."""
         now = time.monotonic()
         self._longest = max(self._longest, now - self._looked)
         self._looked = now
@@ -247,10 +247,10 @@ class Stopwatch:
 
 
 class Planner(Protocol):
-    """Decides which worker runs which task, and with what."""
+    """Decides which worker runs which task, and with which resources."""
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """A plan for a workflow under these conditions."""
+        """Plan a workflow under these conditions."""
         ...
 
 
@@ -258,11 +258,11 @@ class Optimization(Protocol):
     """Refines a plan."""
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
-        """A plan that isn't worse; `costs` are those that its planner plans with."""
+        """Return a plan that is no worse; `costs` are those that the planner used."""
         ...
 
     def force(
         self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
     ) -> Plan:
-        """The plan with this optimization for tasks that insist on it."""
+        """Apply this optimization to the tasks that request it."""
         return self.apply(plan, conditions, costs)

@@ -1,4 +1,4 @@
-"""Which planner a user means: an object, a name, or a goal."""
+"""Choose the planner from what the user gives: an object, a name or a goal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shoal.types import SLA
 from shoal.workflow import Workflow
 
 GROUP = "shoal.planners"
-"""The entry points by which packages register planners."""
+"""The entry point group through which packages register planners."""
 PLANNERS: Mapping[str, str] = {
     "auto": "shoal.planning.auto:AutoPlanner",
     "uniform": "shoal.planning.uniform:UniformPlanner",
@@ -28,12 +28,12 @@ PLANNERS: Mapping[str, str] = {
     "spread": "shoal.planning.spread:SpreadPlanner",
     "wukong": "shoal.planning.wukong:WukongPlanner",
 }
-"""Where each is, so that only what is used is loaded."""
+"""The location of each planner, so that only the one used is imported."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a call says of its plan."""
+    """The planning options of a call."""
 
     given: Planner | str | None = None
     deadline: float | None = None
@@ -41,8 +41,8 @@ class Wanted:
     sla: SLA = "median"
 
     @staticmethod
-    def taken(options: dict[str, Any]) -> Wanted:
-        """Takes what concerns the plan out of a call's options."""
+    def pop_from(options: dict[str, Any]) -> Wanted:
+        """Remove the planning options from a call's options and return them."""
         names = ("deadline", "budget", "sla")
         goals = {name: options.pop(name) for name in names if name in options}
         if "sla" in goals:
@@ -52,17 +52,17 @@ class Wanted:
             given = given()
         if given is not None and not isinstance(given, str) and goals:
             raise UsageError(
-                f"{next(iter(goals))}= is for the default planner: give it to "
+                f"{next(iter(goals))}= applies to the default planner; pass it to "
                 f"{type(given).__name__} instead."
             )
         return Wanted(given, **goals)
 
     def explicit(self, name: str | None) -> bool:
-        """Whether a plan is to be made for this very call, given the planner that settings name."""
+        """Return whether this call needs a plan of its own, given the settings' planner."""
         return self != Wanted() or name not in (None, "auto")
 
     def planner(self, name: str | None, prices: str = DEFAULT_PRICES) -> Planner:
-        """The planner, given the name and the prices that settings have."""
+        """Return the planner, given the settings' planner and prices."""
         named = "auto" if name is None else name
         given = named if self.given is None else self.given
         if not isinstance(given, str):
@@ -77,31 +77,31 @@ class Wanted:
         return named_planner(given, self.sla)
 
 
-def name_taken(options: dict[str, Any]) -> str | None:
-    """Takes the run's name out of a call's options, if there is one."""
+def pop_name(options: dict[str, Any]) -> str | None:
+    """Remove the run's name from a call's options and return it, if there is one."""
     name = options.pop("name", None)
     if name is not None and not isinstance(name, str):
-        raise UsageError(f"name={name!r}: give a string, such as 'nightly'.")
+        raise UsageError(f"name={name!r}: must be a string, such as 'nightly'.")
     return name
 
 
 def named_planner(name: str, sla: SLA = "median") -> Planner:
-    """A planner by its name: one of ours, or one that an installed package registers."""
+    """Create a planner by its name: one of Shoal's, or one that an installed package registers."""
     if name in PLANNERS:
         module, _, attribute = PLANNERS[name].partition(":")
-        return _made(name, getattr(import_module(module), attribute), sla)
+        return _create(name, getattr(import_module(module), attribute), sla)
     from importlib.metadata import entry_points
 
     found = {point.name: point for point in entry_points(group=GROUP)}
     if name in found:
-        with _blamed(f"The planner {name!r}, registered as {found[name].value},"):
-            return _made(name, found[name].load(), sla)
+        with _plugin_errors(f"The planner {name!r}, registered as {found[name].value},"):
+            return _create(name, found[name].load(), sla)
     names = [*PLANNERS, *found]
     raise UsageError(f"There is no planner {name!r}; {suggestion(name, names)}")
 
 
-def _made(name: str, found: Any, sla: SLA) -> Planner:
-    """A planner of what goes by its name: what makes one, or a planner itself."""
+def _create(name: str, found: Any, sla: SLA) -> Planner:
+    """Create a planner from a class or factory; a planner object is returned as it is."""
     itself = not isinstance(found, type) and hasattr(found, "plan")
     if sla != "median" and (itself or "sla" not in inspect.signature(found).parameters):
         raise UsageError(f"The planner {name!r} takes no sla; 'auto' does.")
@@ -112,14 +112,14 @@ def _made(name: str, found: Any, sla: SLA) -> Planner:
 
 def _checked(planner: Any, what: str) -> Planner:
     if not callable(getattr(planner, "plan", None)):
-        raise UsageError(f"{what}: a planner has a method `plan`.")
+        raise UsageError(f"{what}: a planner must have a method `plan`.")
     made: Planner = planner
     return made
 
 
 @contextmanager
-def _blamed(what: str) -> Iterator[None]:
-    """Say of an exception in a package that registers a planner what it was, in a line."""
+def _plugin_errors(what: str) -> Iterator[None]:
+    """Turn an exception of a package that registers a planner into a one-line error."""
     try:
         yield
     except ShoalError:
@@ -129,9 +129,9 @@ def _blamed(what: str) -> Iterator[None]:
 
 
 def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices: str) -> Preview:
-    """A plan by a planner, checked, and what it is predicted to do.
+    """Plan a workflow, validate the plan and return its preview.
 
-    Its tasks have what they insist on, whether the planner knows of that or not.
+    Forced optimizations of tasks are applied even if the planner ignores them.
     """
     if prices != DEFAULT_PRICES:
         from shoal.planning.prices import prices_of

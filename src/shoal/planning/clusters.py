@@ -1,13 +1,13 @@
-"""The worker assignment of the papers (Algorithm 1): few workers, data kept where it is made.
+"""Assign workers as the papers do (Algorithm 1): few workers, and data stays where it is made.
 
-1. The first tasks, and the tasks behind a fan-out, are grouped: half of them, the short ones, keep
-   company to the upstream worker and to the long ones, at most `max_clustering` together.
-2. A task that alone takes the output of a single task follows it.
-3. A join goes where most of its input, in bytes, is made.
+1. The first tasks, and the tasks after a fan-out, are grouped. The shorter half of them join the
+   upstream worker and the longer tasks, at most `max_clustering` together.
+2. A task that is the only consumer of a single task runs on that task's worker.
+3. A fan-in runs where most of its input, in bytes, is made.
 
-Where ours differs: no more workers than may be at work at once, for beyond that a group joins the
-worker with the least to do; a join that stands behind a fan-out is placed as a join; and a task
-that asks for resources of its own gets a worker that has them (see `homes`).
+Differences to the papers: there are no more workers than may run concurrently, and further groups
+join the least loaded worker; a fan-in after a fan-out is placed as a fan-in; a task that requests
+resources gets a worker that has them (see `grouping`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import median
 
 from shoal.execution.plan import Placement
 from shoal.planning.estimates import Estimates
-from shoal.planning.homes import placed
+from shoal.planning.grouping import placed
 from shoal.types import Resources, TaskId
 
 MAX_CLUSTERING = 3
@@ -29,13 +29,13 @@ def clustered(
     workers: int,
     max_clustering: int = MAX_CLUSTERING,
 ) -> dict[TaskId, Placement]:
-    """A placement for each task.
+    """Place each task.
 
     Args:
-        estimates: What is predicted of the tasks.
-        resources: What a task's worker is to have.
-        workers: How many there may be.
-        max_clustering: How many short tasks keep together.
+        estimates: The predicted costs of the tasks.
+        resources: The resources of a task's worker.
+        workers: How many workers there may be.
+        max_clustering: How many short tasks to place together.
     """
     return _Clusters(estimates, resources, workers, max_clustering).placements()
 
@@ -67,7 +67,7 @@ class _Clusters:
             elif len(sources) == 1:
                 self._follow(task, sources[0])
             else:
-                self._join(task, sources)
+                self._fan_in(task, sources)
         homes = {task: self.home[task] for task in workflow.calls}
         return placed(homes, self.resources, self.workers)
 
@@ -93,7 +93,7 @@ class _Clusters:
         behind = [t for t in takers if t not in self.home and len(self.workflow.upstream[t]) == 1]
         self._group(self.home[source], behind)
 
-    def _join(self, task: TaskId, sources: Sequence[TaskId]) -> None:
+    def _fan_in(self, task: TaskId, sources: Sequence[TaskId]) -> None:
         nbytes: dict[int, int] = {}
         for source in sources:
             home = self.home[source]

@@ -1,15 +1,15 @@
-"""`Estimates`: every task's predicted sizes and times, each computed once."""
+"""Define `Estimates`, which caches each task's predicted sizes and times."""
 
 from __future__ import annotations
 
 from shoal.execution.costs import Costs, Direction
-from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
 from shoal.types import Resources, TaskId
 from shoal.workflow import Workflow
 
 
 class Estimates:
-    """What planners ask again and again of a workflow's costs."""
+    """The predicted costs that planners look up repeatedly."""
 
     def __init__(self, workflow: Workflow, costs: Costs) -> None:
         self.workflow = workflow
@@ -27,7 +27,7 @@ class Estimates:
         self._transfers: dict[tuple[Direction, int, Resources], float] = {}
 
     def seconds(self, resources: Resources) -> dict[TaskId, float]:
-        """How long each task takes with these resources."""
+        """Return how long each task takes with these resources."""
         found = self._seconds.get(resources)
         if found is None:
             execution, nbytes = self.costs.execution, self.input_nbytes
@@ -36,7 +36,7 @@ class Estimates:
         return found
 
     def transfer(self, direction: Direction, task: TaskId, resources: Resources) -> float:
-        """How long a task's output is under way; nothing if it travels with a mark."""
+        """Return how long a task's output takes to transfer; 0 if it travels inside a message."""
         nbytes = self.output_nbytes[task]
         if nbytes <= INLINE_NBYTES:
             return 0.0

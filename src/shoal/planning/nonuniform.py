@@ -1,4 +1,4 @@
-"""`NonUniformPlanner`: the papers' clustering, with weaker workers where nothing hangs on them."""
+"""Define `NonUniformPlanner`: the papers' clustering, with weaker workers off the critical path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.planning.arguments import (
 )
 from shoal.planning.base import Conditions, Optimization, Stopwatch, simulating_seconds
 from shoal.planning.clusters import MAX_CLUSTERING, clustered
-from shoal.planning.critical import critical_path
+from shoal.planning.critical_path import critical_path
 from shoal.planning.estimates import Estimates
 from shoal.planning.optimizations import optimized
 from shoal.types import SLA, Resources, WorkerId
@@ -24,18 +24,18 @@ from shoal.workflow import Workflow
 
 CONFIGURATIONS = (Resources(8192), Resources(4096), Resources(2048))
 TOLERANCE = 1e-6
-"""By what share of it a makespan may grow and still count as the same."""
+"""The relative increase up to which a makespan counts as unchanged."""
 
 
 class NonUniformPlanner:
-    """Clusters tasks as the papers do, then takes resources from workers off the critical path.
+    """Clusters tasks as the papers do, then downgrades workers off the critical path.
 
-    All workers begin with the strongest configuration, and the clustering uses its predictions.
-    Then each worker that runs no task of the critical path gets the weakest configuration that
-    doesn't lengthen the simulated makespan (Algorithm 2 of the papers). Where ours differs: what
-    shortens the makespan is accepted too, workers are taken in a fixed order so that the same
-    history gives the same plan, and it stops when its time is over; if that is too short for a
-    single simulation, every worker keeps the strongest.
+    All workers start with the strongest configuration, whose predictions the clustering uses. Then
+    each worker that runs no task of the critical path gets the weakest configuration that doesn't
+    lengthen the simulated makespan (Algorithm 2 of the papers). Differences to the papers: a
+    shorter makespan is accepted too; workers are tried in a fixed order, so that the same history
+    gives the same plan; and planning stops at its time limit. If that is too short for a single
+    simulation, every worker keeps the strongest configuration.
     """
 
     def __init__(
@@ -46,24 +46,24 @@ class NonUniformPlanner:
         optimizations: Sequence[Optimization | type[Optimization]] = (),
         max_clustering: int = MAX_CLUSTERING,
     ) -> None:
-        """Set it up.
+        """Create the planner.
 
         Args:
-            resources: The configurations that workers may have, as far as the platform has them.
-            sla: How careful the predictions are that it plans with.
-            optimizations: What refines its plans, in this order; classes or objects.
-            max_clustering: How many short tasks keep together.
+            resources: The configurations that workers may have, if the platform offers them.
+            sla: How conservative predictions are.
+            optimizations: The optimizations to apply, in this order; classes or objects.
+            max_clustering: How many short tasks to place together.
         """
         check_sla(sla, f"NonUniformPlanner(sla={sla!r})")
         where = f"NonUniformPlanner(max_clustering={max_clustering!r})"
-        check(is_whole(max_clustering, 1), where, "a whole number from 1")
+        check(is_whole(max_clustering, 1), where, "an integer of at least 1")
         self.resources = strongest_first(configurations(resources, "NonUniformPlanner"))
         self.sla = sla
         self.optimizations = optimizations_of(optimizations, "NonUniformPlanner")
         self.max_clustering = max_clustering
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """A plan for a workflow under these conditions."""
+        """Plan a workflow under these conditions."""
         watch = Stopwatch(conditions.seconds)
         costs = conditions.predictions.at(self.sla)
         configurations = conditions.offered(self.resources)
@@ -76,7 +76,7 @@ class NonUniformPlanner:
         )
         plan = Plan(workflow, placements, planner="nonuniform")
         if conditions.seconds is not None and simulating_seconds(workflow) > conditions.seconds:
-            note = "all workers have the strongest configuration: no time to find out which need it"
+            note = "all workers have the strongest configuration: no time to simulate weaker ones"
             plan = replace(plan, notes=(note,))
         else:
             plan = downgraded(plan, conditions, costs, configurations, watch)
@@ -84,7 +84,7 @@ class NonUniformPlanner:
 
 
 def strongest_first(resources: Sequence[Resources]) -> list[Resources]:
-    """Configurations in the order of their CPUs and memory."""
+    """Return the configurations by CPUs and memory, strongest first."""
     return sorted(set(resources), key=lambda r: (-r.cpu_share, -r.memory_mb))
 
 
@@ -95,7 +95,7 @@ def downgraded(
     configurations: Sequence[Resources],
     watch: Stopwatch,
 ) -> Plan:
-    """The plan with weaker workers where that doesn't lengthen it."""
+    """Give workers weaker configurations where that doesn't lengthen the makespan."""
     timeline = conditions.simulate(plan, costs)
     critical = {plan.placements[t].worker for t in critical_path(plan.workflow, timeline)}
     fixed = {
@@ -116,7 +116,7 @@ def downgraded(
 
 
 def with_resources(plan: Plan, worker: WorkerId, resources: Resources) -> Plan:
-    """The plan with other resources for one worker."""
+    """Return the plan with different resources for one worker."""
     made: dict[Placement, Placement] = {}
     placements = {}
     for task, placement in plan.placements.items():

@@ -1,7 +1,7 @@
-"""What refines a plan: pre-loading, pre-warming, duplicating. Workers carry it out as planned.
+"""Refine plans by pre-loading inputs, pre-warming sandboxes and duplicating tasks.
 
-An optimization is applied to a whole plan by its planner, or to single tasks that ask for it with
-`forced_optimizations`: those get it whatever the planner thinks of it.
+A planner applies an optimization to a whole plan. A task can also request one for itself with
+`forced_optimizations`, regardless of the planner.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import cast
 
 from shoal.errors import PlanError, UsageError
 from shoal.execution.costs import Costs
-from shoal.execution.machine import INLINE_NBYTES
+from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.timeline import Span, Timeline
 from shoal.planning.arguments import check, is_number, is_whole
 from shoal.planning.base import Conditions, Optimization, Stopwatch
-from shoal.planning.critical import critical_path
+from shoal.planning.critical_path import critical_path
 from shoal.planning.estimates import Estimates
 from shoal.types import Resources, TaskId
 
 _LONGER = 1 + 1e-6
-"""What a makespan may be multiplied by and still count as no longer."""
+"""The factor up to which a makespan counts as no longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreLoadOptimization:
-    """Fetch a task's inputs as each is saved, while its worker may still be busy with others.
+    """Fetch each input of a task as soon as it is saved, while its worker may still be busy.
 
-    Every task with at least `threshold` upstream tasks on other workers gets it, unless the
-    simulated makespan is longer for it: inputs that are fetched together are one round trip,
-    pre-loaded ones are not. Then the critical path is walked: its other tasks that wait for another
-    worker get it as long as that shortens the simulated makespan and shows a new path.
+    It applies to every task with at least `threshold` upstream tasks on other workers, unless that
+    lengthens the simulated makespan: inputs that are fetched together take one round trip, and
+    pre-loaded ones don't. Then it is applied to the other tasks of the critical path that wait for
+    another worker, repeatedly, as long as that shortens the simulated makespan.
     """
 
     threshold: int = 2
@@ -43,16 +43,16 @@ class PreLoadOptimization:
         for name in ("threshold", "iterations"):
             value = getattr(self, name)
             where = f"PreLoadOptimization({name}={value!r})"
-            check(is_whole(value, 0), where, "a whole number from 0")
+            check(is_whole(value, 0), where, "an integer of at least 0")
 
     def force(
         self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
     ) -> Plan:
-        """Give it to these tasks."""
+        """Pre-load the inputs of these tasks."""
         return _preloaded(plan, tasks)
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
-        """The plan with pre-loading where it helps."""
+        """Return the plan with pre-loading where it helps."""
         watch = Stopwatch(conditions.seconds)
         away = _elsewhere(plan)
         chosen = [task for task, count in away.items() if count >= self.threshold]
@@ -76,15 +76,15 @@ class PreLoadOptimization:
 
 @dataclass(frozen=True, slots=True)
 class PreWarmOptimization:
-    """Have a sandbox ready before a worker that would start cold is invoked.
+    """Start a sandbox in advance for a worker that would otherwise start cold.
 
-    A task that runs while the sandbox should begin to start triggers it. The window for that ends
-    so early that the sandbox is ready in time, and begins so late that it isn't removed before;
-    three quarters of the way through it is aimed at.
+    A task that is running at the right time triggers the start. The time window begins when the
+    sandbox would no longer be removed as idle before it is used, and ends when it would no longer
+    be ready in time.
     """
 
     aim: float = 0.75
-    """Where in the window, from 0 (its begin) to 1 (its end)."""
+    """Which point of the window to aim at, from 0 (its beginning) to 1 (its end)."""
 
     def __post_init__(self) -> None:
         where = f"PreWarmOptimization(aim={self.aim!r})"
@@ -93,7 +93,7 @@ class PreWarmOptimization:
     def force(
         self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
     ) -> Plan:
-        """Let these tasks warm a sandbox for each worker behind them as soon as they begin."""
+        """Make these tasks pre-warm a sandbox for each downstream worker as soon as they begin."""
         changes: dict[TaskId, dict[str, object]] = {}
         for task in tasks:
             here = plan.placements[task].worker
@@ -103,15 +103,15 @@ class PreWarmOptimization:
             }
             counts = Counter(r for worker, r in others.items() if worker != here)
             wanted = [Prewarm(resources, 0.0, count) for resources, count in counts.items()]
-            changes[task] = {"prewarm": _with(plan.placements[task].prewarm, wanted)}
+            changes[task] = {"prewarm": _merged(plan.placements[task].prewarm, wanted)}
         return _changed(plan, changes)
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
-        """The plan with triggers for the cold starts that they can hide."""
+        """Return the plan with triggers for the cold starts that they can hide."""
         watch = Stopwatch(conditions.seconds)
         timeline = conditions.simulate(plan, costs)
         idle = conditions.pool().idle_seconds
-        kept: Counter[Resources] = Counter()
+        accepted: Counter[Resources] = Counter()
         for start in self._cold(plan, timeline):
             if watch.over:
                 break
@@ -120,25 +120,25 @@ class PreWarmOptimization:
                 continue
             task, delay = found
             kind = plan.workers[start.worker]
-            for count in dict.fromkeys((1, 1 + kept[kind])):  # those of other triggers may be idle
-                wanted = _with(plan.placements[task].prewarm, [Prewarm(kind, delay, count)])
+            for count in dict.fromkeys((1, 1 + accepted[kind])):  # other triggers' may be idle
+                wanted = _merged(plan.placements[task].prewarm, [Prewarm(kind, delay, count)])
                 trial = _changed(plan, {task: {"prewarm": wanted}})
                 tried = conditions.simulate(trial, costs)
                 fewer = _colds(tried) < _colds(timeline)
                 if fewer and tried.makespan <= timeline.makespan * _LONGER:
                     plan, timeline = trial, tried
-                    kept[kind] += 1
+                    accepted[kind] += 1
                     break
         return plan
 
     def _cold(self, plan: Plan, timeline: Timeline) -> Iterable[Span]:
-        """The cold starts of workers that others start."""
-        rooted = {
+        """Return the cold starts of workers that other workers start."""
+        with_roots = {
             plan.placements[task].worker
             for task, sources in plan.workflow.upstream.items()
             if not sources
         }
-        return [s for s in timeline.of_kind("cold start") if s.worker not in rooted]
+        return [s for s in timeline.of_kind("cold start") if s.worker not in with_roots]
 
     def _trigger(
         self, start: Span, timeline: Timeline, idle: float, request: float
@@ -162,8 +162,8 @@ class PreWarmOptimization:
 class TaskDupOptimization:
     """Let a worker that waits for a short task's output run that task itself.
 
-    Every task within the limits may be duplicated; the worker that waits decides at run time,
-    when that saves at least `gain` seconds.
+    Every task within the limits may be duplicated. The waiting worker decides at run time, and
+    duplicates the task if that saves at least `gain` seconds.
     """
 
     seconds: float = 2.0
@@ -179,11 +179,11 @@ class TaskDupOptimization:
     def force(
         self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
     ) -> Plan:
-        """Let these tasks be duplicated whatever they cost."""
+        """Allow these tasks to be duplicated whatever they cost."""
         return self._duplicable(plan, tasks, conditions.simulate(plan, costs), costs)
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
-        """The plan with the tasks that may be duplicated."""
+        """Return the plan with the tasks marked that may be duplicated."""
         estimates = Estimates(plan.workflow, costs)
         homes = plan.placements
         fed = {
@@ -224,8 +224,8 @@ class TaskDupOptimization:
         return replace(changed, expected=expected, duplication_gain=self.gain)
 
 
-def _with(known: Sequence[Prewarm], wanted: Sequence[Prewarm]) -> tuple[Prewarm, ...]:
-    """Warm-ups with some more; of those for the same thing at the same time the largest."""
+def _merged(known: Sequence[Prewarm], wanted: Sequence[Prewarm]) -> tuple[Prewarm, ...]:
+    """Merge pre-warms; those for the same resources and time become one with the larger count."""
     counts: dict[tuple[Resources, float], int] = {}
     for prewarm in (*known, *wanted):
         key = (prewarm.resources, prewarm.delay)
@@ -243,9 +243,9 @@ def optimized(
     costs: Costs,
     optimizations: Sequence[Optimization | type[Optimization]],
 ) -> Plan:
-    """The plan refined by optimizations, and with what its tasks insist on.
+    """Apply a planner's optimizations and the forced ones of tasks.
 
-    Those that need to know workers beforehand are left out of a flexible plan, which says so.
+    A flexible plan skips optimizations that need to know workers in advance, and adds a note.
     """
     for given in optimizations:
         optimization = optimization_of(given)
@@ -257,18 +257,18 @@ def optimized(
 
 
 def optimization_of(given: object, where: str = "optimizations=[…] of a planner") -> Optimization:
-    """An optimization that was given as an object or as its class."""
+    """Return an optimization that was given as an object or as its class."""
     if not callable(getattr(given, "apply", None)):
         raise UsageError(
-            f"{where}: {given!r} isn't an optimization. One has a method "
-            "`apply(plan, conditions, costs)` that returns a plan, as PreLoadOptimization, "
-            "PreWarmOptimization and TaskDupOptimization do."
+            f"{where}: {given!r} is not an optimization. It must have a method "
+            "`apply(plan, conditions, costs)` that returns a plan, like PreLoadOptimization, "
+            "PreWarmOptimization and TaskDupOptimization."
         )
     return cast(Optimization, given() if isinstance(given, type) else given)
 
 
 def applied(optimization: Optimization, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
-    """The plan that an optimization makes of another."""
+    """Apply one optimization to a plan."""
     return _made_by(optimization, optimization.apply(plan, conditions, costs))
 
 
@@ -282,7 +282,7 @@ def _made_by(optimization: Optimization, plan: object) -> Plan:
 
 
 def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
-    """The plan with the optimizations that its tasks insist on.
+    """Apply the optimizations that tasks request with `forced_optimizations`.
 
     An optimization without a method `force` is applied to the whole plan.
     """
@@ -307,16 +307,16 @@ def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
 
 
 _FOR_PLACED = (PreLoadOptimization, PreWarmOptimization, TaskDupOptimization)
-"""What is decided for workers that are known beforehand."""
+"""The optimizations that need to know workers in advance."""
 
 
 def _without(plan: Plan, optimization: Optimization) -> Plan:
-    note = f"{type(optimization).__name__} is left out: no worker is known beforehand."
+    note = f"{type(optimization).__name__} is skipped: workers are not known in advance."
     return plan if note in plan.notes else replace(plan, notes=(*plan.notes, note))
 
 
 def _elsewhere(plan: Plan) -> dict[TaskId, int]:
-    """The tasks that take outputs of other workers, and of how many tasks."""
+    """Count, for each task with inputs from other workers, how many tasks these come from."""
     away = {}
     for task, sources in plan.workflow.upstream.items():
         here = plan.placements[task].worker
@@ -327,7 +327,7 @@ def _elsewhere(plan: Plan) -> dict[TaskId, int]:
 
 
 def _changed(plan: Plan, changes: dict[TaskId, dict[str, object]]) -> Plan:
-    """The plan with other fields in some placements."""
+    """Return the plan with some fields of placements changed."""
     if not changes:
         return plan
     placements: dict[TaskId, Placement] = dict(plan.placements)

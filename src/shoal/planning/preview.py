@@ -1,10 +1,10 @@
-"""`Preview`: a plan, and what it is predicted to do. Nothing runs.
+"""Define `Preview`, which predicts what a plan takes and costs, without running it.
 
 1. The makespan at a service level is that percentile of the makespans of simulations whose costs
-   are drawn from what was recorded. The makespan of a run in which everything takes its percentile
-   is shown beside it: it is far too careful, for not everything is late at once.
-2. Everything is computed when somebody first looks, and once; what that needs is loaded then, for
-   most runs are never looked at.
+   are drawn from history. The makespan of a run in which every cost is at its percentile is shown
+   next to it. It is far too pessimistic, because not everything is late at once.
+2. Everything is computed once, on first use, and imports what it needs only then, because most
+   previews are never looked at.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
 from shoal.execution.costs import Costs
+from shoal.execution.formatting import counted, figure, listed, nbytes_text, percent, seconds_text
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
-from shoal.execution.wording import counted, figure, listed, nbytes_text, percent, seconds_text
 from shoal.planning.base import Conditions, simulating_seconds
 from shoal.types import SLA, Percentile, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 DEFAULT_PRICES = "aws-lambda"
 DRAWS = 40
-"""Simulations that a makespan's distribution is made of."""
+"""How many simulations make up the distribution of a makespan."""
 DRAWING_SECONDS = 2.0
-"""After which no more simulations are begun; there are always a few."""
+"""How long to go on simulating; a few simulations always run."""
 _FEW = 5
 
 
 class Preview:
-    """What a plan is predicted to do."""
+    """The prediction of what a plan takes and costs."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Preview:
         self.sla = sla
         self._prices = prices
         self.planning = planning
-        """Seconds that the planner took; 0 if the plan was there already."""
+        """How many seconds planning took; 0 if the plan came from the cache."""
         self._known: dict[int, float] = {}
-        """Predicted makespans by the number of warm sandboxes, for later runs too."""
+        """Predicted makespans by the number of warm sandboxes, shared with later runs."""
 
     def again(
         self,
@@ -63,7 +63,7 @@ class Preview:
         constants: Mapping[TaskId, Mapping[TaskId, int]],
         pool: Callable[[], WarmPool[Resources]],
     ) -> Preview:
-        """The same plan for a workflow of the same shape, run later."""
+        """Return the same plan for a later run of a workflow of the same shape."""
         plan = self.plan.of(workflow)
         conditions = replace(self.conditions, pool=pool)
         preview = Preview(plan, conditions, self.sla, prices=self._prices)
@@ -72,22 +72,22 @@ class Preview:
         return preview
 
     def informed(self, conditions: Conditions) -> Preview:
-        """The same plan, from what is known by now."""
+        """Return the same plan with newer predictions."""
         return Preview(self.plan, conditions, self.sla, prices=self._prices)
 
     @property
     def basis(self) -> str:
-        """What the predictions rest on."""
+        """What the predictions are based on, such as `2 runs`."""
         return self.conditions.predictions.basis
 
     @property
     def learnt(self) -> bool:
-        """Whether the predictions rest on earlier runs."""
+        """Whether the predictions are based on earlier runs."""
         return self.basis != "no history"
 
     @cached_property
     def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
-        """The large constants of tasks, and their sizes."""
+        """The sizes of each task's large constants."""
         return self._costs.constants
 
     @cached_property
@@ -96,16 +96,16 @@ class Preview:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """The run in which every cost is that of the service level."""
+        """The simulated run in which every cost is at the service level."""
         return self.conditions.simulate(self.plan, self._costs)
 
     @cached_property
     def workers(self) -> Mapping[WorkerId, Resources]:
-        """Every worker and what it has; of a flexible plan, those that it is predicted to have."""
+        """The workers and their resources; for a flexible plan, those that it probably has."""
         return self.plan.workers or self.plan.workers_of(self.timeline.workers)
 
     def longest(self, task: TaskId) -> float:
-        """Seconds that a task hardly ever takes longer than."""
+        """Return the number of seconds that a task rarely exceeds."""
         costs = self.conditions.predictions.at(Percentile(95))
         spans = {span.task: span for span in self.timeline.of_kind("execute")}
         resources = self.plan.placements[task].resources
@@ -115,7 +115,7 @@ class Preview:
 
     @cached_property
     def makespans(self) -> list[float]:
-        """The makespans of runs with drawn costs, the shortest first."""
+        """The makespans of simulated runs with drawn costs, shortest first."""
         return self._drawn(DRAWING_SECONDS)
 
     def _drawn(self, seconds: float) -> list[float]:
@@ -130,7 +130,7 @@ class Preview:
 
     @cached_property
     def makespan(self) -> float:
-        """The makespan predicted at the service level."""
+        """The predicted makespan at the service level."""
         return self._at_level(self.makespans)
 
     def _at_level(self, makespans: list[float]) -> float:
@@ -138,10 +138,10 @@ class Preview:
         return level_of(makespans, p)
 
     def predicted(self, seconds: float) -> float:
-        """The makespan predicted at the service level, computed in about so many seconds.
+        """Return the predicted makespan at the service level, computed in about `seconds`.
 
-        If that is too short for a few simulations, there is one, in which every cost is that of the
-        level.
+        If that is too short for a few simulations, one is used, in which every cost is at the
+        service level.
         """
         warm = self.conditions.pool().idle
         if warm not in self._known:
@@ -149,32 +149,32 @@ class Preview:
                 found = self._at_level(self._drawn(seconds))
             else:
                 found = self.timeline.makespan
-            self._known.setdefault(warm, found)  # whoever asks at the same time gets the same
+            self._known.setdefault(warm, found)  # concurrent callers get the same figure
         return self._known[warm]
 
     @cached_property
     def prices(self) -> Prices:
-        """What the platform charges."""
+        """The platform's prices."""
         from shoal.planning.prices import prices_of
 
         return prices_of(self._prices)
 
     @cached_property
     def cost(self) -> Cost:
-        """What the run takes of the platform."""
+        """The predicted cost of the run."""
         from shoal.planning.prices import cost_of
 
         return cost_of(self.plan, self.timeline, self.prices)
 
     @cached_property
     def critical_path(self) -> tuple[TaskId, ...]:
-        """The tasks that the makespan hangs on."""
-        from shoal.planning.critical import critical_path
+        """The tasks that determine the makespan."""
+        from shoal.planning.critical_path import critical_path
 
         return critical_path(self.plan.workflow, self.timeline)
 
     def show(self, width: int = 100, color: bool = False) -> str:
-        """The prediction as text, with a Gantt chart."""
+        """Return the prediction as text, with a Gantt chart."""
         from shoal.execution.gantt import gantt_text
 
         return f"{self}\n\n{gantt_text(self.timeline, width=width, color=color)}"
@@ -196,7 +196,7 @@ class Preview:
             f"plan of {counted(len(plan.workflow), 'task')} by {plan.planner or 'its planner'}, "
             f"from {self.basis}{made}",
             f"makespan   {seconds_text(self.makespan)} at {level} "
-            f"({seconds_text(self.timeline.makespan)} if every cost were that of {level})",
+            f"({seconds_text(self.timeline.makespan)} if every cost were at {level})",
             f"workers    {len(self.workers):,}: {workers}; "
             f"{counted(cost.cold_starts, 'cold start')}",
             f"cost       {figure(cost.gb_seconds)} GB-seconds, "
@@ -208,14 +208,14 @@ class Preview:
             lines.append(f"tasks      {', '.join(notes)}")
         if plan.flexible:
             lines.append(
-                "placement  none: whoever readies a task runs it, or has a new worker do; at most "
-                f"{self.conditions.workers:,} at work at once"
+                "placement  dynamic: the worker that completes a task's inputs runs it or invokes "
+                f"a new worker; at most {self.conditions.workers:,} run concurrently"
             )
         lines += [f"note       {note}" for note in plan.notes]
         return "\n".join(lines)
 
     def compare(self, other: Preview) -> str:
-        """This plan and another one, side by side."""
+        """Return a table that compares this plan with another one."""
         rows = [("", _title(self), _title(other), "")]
         for what, mine, its, shown in (
             ("makespan", self.makespan, other.makespan, seconds_text),
@@ -240,23 +240,23 @@ class Preview:
     def _moved(self, other: Preview) -> str:
         flexible = [p.plan.planner or "it" for p in (self, other) if p.plan.flexible]
         if flexible:
-            return f"{' and '.join(flexible)}: whoever readies a task runs it"
+            return f"{' and '.join(flexible)}: tasks are placed at run time"
         moved = sum(
             placement.worker != other.plan.placements[task].worker
             for task, placement in self.plan.placements.items()
             if task in other.plan.placements
         )
-        return f"{moved:,} of {len(self.plan.placements):,} tasks run on another worker"
+        return f"{moved:,} of {len(self.plan.placements):,} tasks run on a different worker"
 
     def explain(self, task: str) -> str:
-        """Why a task is where it is, in a sentence or two."""
+        """Explain in a sentence or two why a task runs where it does."""
         name = TaskId(task)
         if name not in self.plan.placements:
-            raise UsageError(f"The workflow has no task {task!r}; {self._meant(task)}")
+            raise UsageError(f"The workflow has no task {task!r}; {self._suggestion(task)}")
         return _Explanation(self, name).text()
 
-    def _meant(self, task: str) -> str:
-        """What a task that there isn't may have been meant to be."""
+    def _suggestion(self, task: str) -> str:
+        """Return a hint that names the task closest to an unknown one."""
         from difflib import get_close_matches
 
         tasks = list(self.plan.placements)
@@ -270,9 +270,9 @@ class Preview:
 
 
 def level_of(makespans: list[float], p: float) -> float:
-    """The makespan that one more draw stays within with a probability of `p` per cent.
+    """Return the makespan that one more draw stays within with a probability of `p` percent.
 
-    As n draws in order leave n + 1 gaps for it, that isn't quite the percentile of the n.
+    Since n sorted draws leave n + 1 gaps for it, that is not quite the percentile of the n.
     """
     position = min(max((len(makespans) + 1) * p / 100 - 1, 0.0), len(makespans) - 1.0)
     below = int(position)
@@ -294,12 +294,12 @@ class _Explanation:
     def text(self) -> str:
         worker = self.placement.worker
         if worker is None:
-            return f"{self._whoever()} {self._when()}"
+            return f"{self._dynamic_placement()} {self._when()}"
         where = f"{self.task} runs on {worker} ({self.placement.resources})"
         return f"{where} {self._reason()}. {self._when()}{self._extras()}"
 
-    def _whoever(self) -> str:
-        """How a task of a flexible plan gets its worker."""
+    def _dynamic_placement(self) -> str:
+        """Explain how a task of a flexible plan gets its worker."""
         sources = self.plan.workflow.upstream[self.task]
         worker = self.preview.timeline.placements[self.task]
         own = worker == WorkerId(self.task)
@@ -308,10 +308,12 @@ class _Explanation:
             how = f"it is ready after {sources[0]}, whose worker runs it"
             how += " if it has a free slot, or invokes one" if own else " too"
         elif sources:
-            how = f"whoever is the last to finish one of its {len(sources):,} upstream tasks has it"
+            how = (
+                f"the worker that finishes the last of its {len(sources):,} upstream tasks runs it"
+            )
         predicted = "a worker of its own" if own else f"worker {worker}"
         return (
-            f"{self.task} runs on whichever worker readies it ({self.placement.resources}): {how}. "
+            f"{self.task} is placed at run time ({self.placement.resources}): {how}. "
             f"It is predicted to run on {predicted}."
         )
 
@@ -320,13 +322,14 @@ class _Explanation:
         worker = self.placement.worker
         asked = workflow.resources(self.task)
         if asked is not None:
-            return "because it asks for these resources"
+            return "because it requests these resources"
         if len(self.plan.workers) == 1:
-            return "because the plan keeps everything together on one worker"
+            return "because the plan has only one worker"
         sources = workflow.upstream[self.task]
         if not sources:
             beside = sum(p.worker == worker for p in homes.values()) - 1
-            return f"to share the first tasks out; {counted(beside, 'other task')} there"
+            others = counted(beside, "other task")
+            return f"to spread the first tasks evenly; it shares the worker with {others}"
         nbytes: dict[WorkerId | None, int] = {}
         for source in sources:
             home = homes[source].worker
@@ -335,13 +338,13 @@ class _Explanation:
         if len(nbytes) == 1 and worker in nbytes:
             return f"because its whole input ({nbytes_text(total)}) is made there"
         if here and here == max(nbytes.values()):
-            share = "most" if 2 * here > total else "no less"
-            where = "there" if 2 * here > total else "there than elsewhere"
+            where = "there" if 2 * here > total else "there as on any other worker"
+            share = "most" if 2 * here > total else "as much"
             shares = f"{nbytes_text(here)} of {nbytes_text(total)}"
             return f"because {share} of its input is made {where} ({shares})"
         if here:
             return f"where {nbytes_text(here)} of its {nbytes_text(total)} of input are made"
-        return f"to run beside others, though its input ({nbytes_text(total)}) is made elsewhere"
+        return f"to run in parallel, although its input ({nbytes_text(total)}) is made elsewhere"
 
     def _when(self) -> str:
         span = next(s for s in self.preview.timeline.of_kind("execute") if s.task == self.task)
@@ -350,8 +353,8 @@ class _Explanation:
         if self.task in path:
             at = path.index(self.task)
             text += f", after {path[at - 1]}," if at else ""
-            return f"{text} and take {seconds_text(span.seconds)}; the makespan hangs on it."
-        return f"{text} and take {seconds_text(span.seconds)}; the makespan doesn't hang on it."
+            return f"{text} and take {seconds_text(span.seconds)}; it is on the critical path."
+        return f"{text} and take {seconds_text(span.seconds)}; it is not on the critical path."
 
     def _extras(self) -> str:
         placement = self.placement
@@ -360,7 +363,7 @@ class _Explanation:
             notes.append("its inputs are fetched as they are saved")
         if placement.prewarm:
             count = sum(prewarm.count for prewarm in placement.prewarm)
-            notes.append(f"it warms {counted(count, 'sandbox', 'es')} for others")
+            notes.append(f"it pre-warms {counted(count, 'sandbox', 'es')} for other tasks")
         if placement.duplicable:
             notes.append("workers that wait for it may run it too")
         return f" {'; '.join(notes).capitalize()}." if notes else ""

@@ -1,10 +1,10 @@
-"""What platforms charge: memory held for a time, and invocations."""
+"""Compute what a run costs from a platform's prices for GB-seconds and invocations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.errors import UsageError
+from shoal.errors import UsageError, suggestion
 from shoal.execution.plan import Plan
 from shoal.execution.timeline import STARTS, Timeline
 
@@ -23,33 +23,33 @@ PRICES = {
     "aws-lambda-arm": Prices("AWS Lambda, Arm, us-east-1", 0.0000133334, 0.0000002),
     "none": Prices("no charge", 0.0, 0.0),
 }
-"""AWS's are those that it publishes for its first tier; other platforms are added here."""
+"""The prices of known platforms; AWS's are its published first-tier prices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run takes of a platform."""
+    """The resources that a run uses, and their price."""
 
     gb_seconds: float
     invocations: int
     cold_starts: int
     nbytes: int
-    """Saved and fetched."""
+    """The bytes saved and fetched."""
     price: float
-    """In US dollars."""
+    """The price in US dollars."""
 
 
 def prices_of(name: str | Prices) -> Prices:
-    """The prices of a platform by its name, or those given."""
+    """Return the prices of a platform by its name; `Prices` are returned as they are."""
     if isinstance(name, Prices):
         return name
     if name not in PRICES:
-        raise UsageError(f"There are no prices for {name!r}; there are {', '.join(PRICES)}.")
+        raise UsageError(f"There are no prices for {name!r}; {suggestion(name, list(PRICES))}")
     return PRICES[name]
 
 
 def gb_seconds(plan: Plan, timeline: Timeline) -> float:
-    """Memory held for a time, from each invocation of a worker until it left."""
+    """Return the GB-seconds used, from each invocation of a worker until its exit."""
     return sum(
         resources.memory_mb / 1024 * (end - begin)
         for worker, lives in timeline.lives.items()
@@ -59,7 +59,7 @@ def gb_seconds(plan: Plan, timeline: Timeline) -> float:
 
 
 def cost_of(plan: Plan, timeline: Timeline, prices: Prices) -> Cost:
-    """What a timeline costs."""
+    """Return what a run with this timeline costs."""
     held = gb_seconds(plan, timeline)
     invocations = len(timeline.of_kind(*STARTS))
     return Cost(

@@ -1,13 +1,13 @@
-"""`report`: plan and reality side by side, after a run."""
+"""Compare a run with its plan in a report."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from statistics import median
 
+from shoal.execution.formatting import counted, figure, percent, seconds_text
 from shoal.execution.gantt import gantt_text
 from shoal.execution.timeline import Span, Timeline
-from shoal.execution.wording import counted, figure, percent, seconds_text
 from shoal.planning.preview import Preview
 from shoal.planning.prices import cost_of
 from shoal.types import WorkerId
@@ -21,14 +21,14 @@ def report(
     width: int = 100,
     color: bool = False,
 ) -> str:
-    """What was predicted and what happened: figures, then one chart with both.
+    """Return a report with predicted and recorded figures, and one chart with both timelines.
 
     Args:
-        preview: What was predicted.
-        recorded: What happened.
-        makespan: The predicted makespan that is recorded with the run; default: the preview's.
-        width: How many characters a row of the chart has at most.
-        color: Whether the chart has colours.
+        preview: The prediction.
+        recorded: The recorded timeline.
+        makespan: The predicted makespan that was recorded with the run; default: the preview's.
+        width: The maximum width of the chart, in characters.
+        color: Whether to colour the chart.
     """
     predicted = preview.timeline
     makespan = preview.makespan if makespan is None else makespan
@@ -55,18 +55,18 @@ def report(
     lines += recorded.shard_use
     errors = _errors(predicted, recorded)
     if errors:
-        lines.append(f"a task's time was off by {_off_by(median(errors))} at the median")
+        lines.append(f"the median error of task times was {_off_by(median(errors))}")
     moved = [
         task
         for task, worker in recorded.placements.items()
         if preview.plan.placements[task].worker not in (worker, None)
     ]
     if moved:
-        were = "was" if len(moved) == 1 else "were"
-        tasks = f"{counted(len(moved), 'task')} {were}"
-        lines.append(f"{tasks} run by another worker too, {moved[0]} among them")
+        lines.append(
+            f"{counted(len(moved), 'task')} ran on another worker than planned, such as {moved[0]}"
+        )
     if not preview.learnt:
-        lines.append("There was no history: the prediction is a guess that the next run improves.")
+        lines.append("There was no history, so the prediction is a guess; the next one is better.")
     return "\n".join([*lines, "", _chart(predicted, recorded, width, color)])
 
 
@@ -93,7 +93,7 @@ def _errors(predicted: Timeline, recorded: Timeline) -> list[float]:
 
 
 def _chart(predicted: Timeline, recorded: Timeline, width: int, color: bool) -> str:
-    """One chart in which each worker has a row as planned above the row that was recorded."""
+    """Draw one chart in which each worker has a planned row above its recorded row."""
     spans: list[Span] = []
     for timeline, suffix in ((predicted, "plan"), (recorded, "run")):
         spans += [replace(span, worker=_row_of(span.worker, suffix)) for span in timeline.spans]

@@ -1,14 +1,14 @@
-"""The search of `AutoPlanner`: proposals, improvement, refinement, all scored by the simulator.
+"""Search for the best plan for `AutoPlanner`, scoring candidates with the simulator.
 
-1. Proposals: everything on one worker; tasks spread evenly; the papers' planners; list schedules
-   of several styles; each for several numbers of workers and configurations.
-2. Improvement while there is time: list schedules with disturbed ranks, and the best plan so far
-   with tasks of its critical path moved; then the optimizations, and weaker workers where nothing
-   hangs on them.
-3. Never is a plan returned that is slower, in simulation, than the papers' planners' under the same
-   conditions, if there was time to simulate them.
-4. If there isn't time to simulate anything, tasks that are worth less than a worker's start stay
-   together, and others are spread.
+1. Candidates are: everything on one worker, tasks spread evenly, the papers' planners, and list
+   schedules in several styles, each for several numbers of workers and configurations.
+2. While there is time, they are improved: list schedules with perturbed ranks, and the best plan so
+   far with tasks of its critical path moved. Then come the optimizations, and weaker workers off
+   the critical path.
+3. The plan returned is never slower, in simulation, than those of the papers' planners under the
+   same conditions, if there was time to simulate them.
+4. If there is no time to simulate anything, a workflow with less work than a worker takes to start
+   runs on one worker, and any other is spread evenly.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from random import Random
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.timeline import Timeline
 from shoal.planning.base import Conditions, Optimization, Stopwatch, simulating_seconds
-from shoal.planning.critical import critical_path
+from shoal.planning.critical_path import critical_path
 from shoal.planning.estimates import Estimates
-from shoal.planning.listing import Lister, Style
+from shoal.planning.list_scheduling import Lister, Style
 from shoal.planning.nonuniform import NonUniformPlanner, downgraded, strongest_first
 from shoal.planning.optimizations import (
     PreLoadOptimization,
@@ -42,21 +42,21 @@ from shoal.types import SLA, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 _SHARE = 0.05
-"""Of the predicted makespan, what planning may take by default."""
+"""The share of the predicted makespan that planning may take by default."""
 _LEAST_SECONDS = 0.05
-"""That planning may always take."""
+"""The seconds that planning may always take."""
 _CHECKING_SECONDS = 0.2
-"""That it takes to see whether a plan meets a deadline."""
+"""The seconds spent on checking whether a plan meets a deadline."""
 _MOST_SECONDS = 10.0
-"""That planning takes unless it is told otherwise."""
+"""The most seconds that planning takes by default."""
 _ROUNDS = 20_000
-"""Of improvement, if nothing else ends it."""
+"""The most rounds of improvement."""
 _FRUITLESS = 400
-"""Rounds in a row without improvement that end it."""
+"""The number of rounds in a row without improvement after which to stop."""
 _MOST_INSERTED = 2000
-"""Tasks: with more, looking for gaps takes too long."""
+"""The most tasks for which a list schedule looks for gaps."""
 _LISTED_A_SECOND = 500_000
-"""Pairs of a task and a worker that a list schedule looks at in a second, or about that."""
+"""Roughly how many pairs of task and worker a list schedule examines per second."""
 _STYLES = (
     Style(),
     Style(insertion=True),
@@ -70,12 +70,12 @@ _STYLES = (
 
 
 OPTIMIZATIONS: Sequence[type[Optimization]] = (PreLoadOptimization, PreWarmOptimization)
-"""That are tried unless others are asked for."""
+"""The optimizations tried by default."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a plan is searched for; see `AutoPlanner`."""
+    """The goal of a search; see `AutoPlanner`."""
 
     resources: tuple[Resources, ...] | None
     deadline: float | None
@@ -97,7 +97,7 @@ class _Scored:
 
 
 class Search:
-    """One search."""
+    """One search for a plan."""
 
     def __init__(self, goal: Goal, workflow: Workflow, conditions: Conditions) -> None:
         begin = time.monotonic()
@@ -109,29 +109,29 @@ class Search:
         )
         self.costs = conditions.predictions.at(goal.sla)
         self.estimates = Estimates(workflow, self.costs)
-        about = self._about()
+        about = self._rough_makespan()
         self.patience = max(0.5, 2 * about)
-        """How long a worker waits that rather waits than parks."""
+        """How long a worker waits for work before it parks, if waiting is preferred."""
         limit = goal.seconds or conditions.seconds
         if limit is None:
             limit = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * about))
         self.limit = limit
         self.fixed = any(workflow.resources(task) for task in workflow.calls)
-        """Whether a task asks for resources of its own."""
+        """Whether any task requests resources."""
         looks = len(workflow) * conditions.workers
         self.lists = not self.fixed and looks < limit * _LISTED_A_SECOND / 4
-        """Whether list schedules are proposed: they take long for many tasks and workers."""
+        """Whether to try list schedules, which are slow for many tasks and workers."""
         self.begin = begin
         self.watch = Stopwatch(0.9 * limit - (time.monotonic() - begin))
         self.optimizations = [optimization_of(given) for given in goal.optimizations]
         self.conditions = replace(conditions, seconds=limit / 4)
         self.scored: list[_Scored] = []
         self.bound = float("inf")
-        """The makespan of the better of the papers' planners."""
+        """The best makespan of the papers' planners."""
         self._listers: dict[tuple[Resources, int], Lister] = {}
 
-    def _about(self) -> float:
-        """About the makespan: all the work, or the longest way through it."""
+    def _rough_makespan(self) -> float:
+        """Estimate the makespan from the total work and the longest path."""
         kind, workers = self.configurations[0], self.conditions.workers
         seconds = self.estimates.seconds(kind)
         ways: dict[TaskId, float] = {}
@@ -140,7 +140,7 @@ class Search:
         return max(max(ways.values()), sum(seconds.values()) / (workers * kind.slots))
 
     def best(self) -> Plan:
-        """The best plan that was found in time."""
+        """Return the best plan found in time."""
         if simulating_seconds(self.workflow) > self.limit:
             return self._finished(self._unsimulated())
         for propose in self._proposals():
@@ -152,7 +152,7 @@ class Search:
         return self._finished(self._refined(self._chosen()))
 
     def _unsimulated(self) -> Plan:
-        """What is sensible if there is no time to find out."""
+        """Return a sensible plan if there is no time to simulate."""
         kind = self.configurations[0]
         work = sum(self.estimates.seconds(kind).values())
         start = self.costs.startup(kind, warm=False) + self.costs.coordination()
@@ -160,7 +160,7 @@ class Search:
         return self._spread(workers, kind)
 
     def _proposals(self) -> Iterator[Callable[[], object]]:
-        """Each makes a plan and scores it; the most promising first."""
+        """Yield functions that make and score a plan, most promising first."""
         workers = self.conditions.workers
         kinds = self.configurations
         counts = sorted({1, 2, workers // 4, workers // 2, workers} - {0})
@@ -194,7 +194,7 @@ class Search:
         return self._score(self._listed(kind, workers, style))
 
     def _papers(self, planner: UniformPlanner | NonUniformPlanner) -> None:
-        """As it is, for no plan may be slower; and with workers that wait, if it is promising."""
+        """Score a plan of the papers, which is an upper bound, and try it with waiting workers."""
         scored = self._simulated(planner.plan(self.workflow, self.conditions))
         self.bound = min(self.bound, scored.makespan)
         if scored.makespan < 1.5 * self._fastest().makespan:
@@ -210,7 +210,7 @@ class Search:
         return lister.listed(style)
 
     def _score(self, plan: Plan) -> _Scored:
-        """Simulate a plan, with workers that wait rather than park."""
+        """Simulate a plan with workers that wait rather than park."""
         if len(plan.workers) > 1:
             plan = replace(plan, linger=self.patience)
         return self._simulated(plan)
@@ -226,9 +226,9 @@ class Search:
         return min(self.scored, key=lambda s: (s.makespan, s.gb_seconds))
 
     def _improve(self) -> None:
-        """Disturb and move, while there is time; some is left for what comes afterwards.
+        """Perturb list schedules and move tasks, leaving time for the refinement.
 
-        A move that makes the plan a little slower is kept for a while, less and less so.
+        As in simulated annealing, a slightly slower plan may be accepted, less and less so.
         """
         if self.fixed or self.conditions.workers == 1:
             return
@@ -250,7 +250,7 @@ class Search:
                 tried = self._try_list(kind, count, style)
             else:
                 tried = self._simulated(self._moved(here, rng))
-            self._forget(tried, best)
+            self._discard(tried, best)
             slack = 0.02 * rng.random() * max(0.0, 1 - idle / _FRUITLESS)
             if tried.makespan <= here.makespan * (1 + slack):
                 here = tried
@@ -260,14 +260,14 @@ class Search:
             elif idle % 40 == 0:
                 here = best
 
-    def _forget(self, tried: _Scored, best: _Scored) -> None:
-        """Don't keep what can't be chosen."""
+    def _discard(self, tried: _Scored, best: _Scored) -> None:
+        """Drop the last plan if it can't be chosen, to save memory."""
         limited = self.goal.deadline is not None or self.goal.budget is not None
         if not limited and tried.makespan > best.makespan * 1.1 and self.scored[-1] is tried:
             self.scored.pop()
 
     def _moved(self, scored: _Scored, rng: Random) -> Plan:
-        """The plan with some tasks elsewhere: of its critical path, or beside it."""
+        """Return the plan with some tasks moved: of its critical path, or next to it."""
         plan = scored.plan
         path = critical_path(self.workflow, scored.timeline)
         homes = dict(plan.placements)
@@ -298,7 +298,7 @@ class Search:
         known: dict[WorkerId, Placement],
         rng: Random,
     ) -> tuple[list[TaskId], Placement]:
-        """A task that shares a worker with the critical path, or one of the path, anywhere."""
+        """Pick a task on, or sharing a worker with, the critical path, and a worker for it."""
         task = rng.choice(path)
         beside = [t for t, p in homes.items() if p.worker == homes[task].worker and t not in path]
         moving = rng.choice(beside) if beside and rng.random() < 0.7 else task
@@ -317,7 +317,7 @@ class Search:
         known: dict[WorkerId, Placement],
         rng: Random,
     ) -> tuple[list[TaskId], Placement]:
-        """A task with what stands before or behind it on its worker, all elsewhere."""
+        """Pick a task with its upstream or downstream tasks on its worker, and a new worker."""
         workflow, worker = self.workflow, homes[task].worker
         moving, most = [task], rng.choice((2, 4, 8, 16))
         back = rng.random() < 0.5
@@ -329,7 +329,7 @@ class Search:
         return moving[:most], rng.choice(list(known.values()))
 
     def _chosen(self) -> _Scored:
-        """The best for the goal."""
+        """Return the best plan for the goal."""
         goal = self.goal
         if goal.deadline is not None:
             return self._in_time(goal.deadline)
@@ -340,7 +340,7 @@ class Search:
             cheapest = min(self.scored, key=lambda s: (s.price, s.makespan))
             note = (
                 f"no plan was found within the budget of ${goal.budget:g}: this one is the "
-                f"cheapest, ${cheapest.price:.3g}"
+                f"cheapest, at ${cheapest.price:.3g}"
             )
             return replace(cheapest, plan=replace(cheapest.plan, notes=(note,), unmet=note))
         fastest = self._fastest()
@@ -349,10 +349,10 @@ class Search:
         return min(good, key=lambda s: (s.gb_seconds, s.makespan))
 
     def _in_time(self, deadline: float) -> _Scored:
-        """The cheapest plan whose makespan, at the service level, is within the deadline.
+        """Return the cheapest plan whose makespan at the service level meets the deadline.
 
-        Of plans that cost more only those count that are faster; so the first that is in time is
-        found by halving.
+        Only plans that are faster than all cheaper ones matter, so the first that meets the
+        deadline is found by bisection.
         """
         front: list[_Scored] = []
         for scored in sorted(self.scored, key=lambda s: (s.price, s.makespan)):
@@ -364,7 +364,7 @@ class Search:
         fastest = self._fastest()
         note = (
             f"no plan was found that meets the deadline of {deadline:g} s: this one is the "
-            f"fastest, {self._promised(fastest):.3g} s"
+            f"fastest, at {self._promised(fastest):.3g} s"
         )
         return replace(fastest, plan=replace(fastest.plan, notes=(note,), unmet=note))
 
@@ -372,11 +372,11 @@ class Search:
         return self._promised(scored) <= deadline
 
     def _promised(self, scored: _Scored) -> float:
-        """The makespan at the service level."""
+        """Return the predicted makespan at the service level."""
         return Preview(scored.plan, self.conditions, self.goal.sla).predicted(_CHECKING_SECONDS)
 
     def _refined(self, scored: _Scored) -> Plan:
-        """The plan with the optimizations that shorten it, and without needless strength."""
+        """Apply the optimizations that shorten the plan, and downgrade workers."""
         plan, makespan = scored.plan, scored.makespan
         if plan.linger == self.patience and not self.watch.over:
             parking = self._simulated(replace(plan, linger=0.5))

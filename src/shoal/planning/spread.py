@@ -1,13 +1,14 @@
-"""`SpreadPlanner`: without predictions, spread connected groups of tasks evenly over workers.
+"""Define `SpreadPlanner`, which needs no predictions: it spreads groups of tasks over workers.
 
-1. Tasks of one name are taken to cost the same: each worker gets an equal share of them.
-2. Tasks without upstream tasks are dealt out in blocks of neighbours, so that trees stay whole;
-   names with fewer such tasks than there are workers are dealt out together.
-3. Every other task goes where most of its inputs are, as long as that worker's share isn't full;
-   then they too are dealt out in blocks of neighbours.
-4. A task that alone takes the output of a single task follows it: chains are never cut.
-5. A task that asks for resources, or has turned out to need memory, gets a worker that has them
-   (see `homes`).
+1. Tasks of one name are assumed to cost the same: each worker gets an equal share of them.
+2. Tasks without upstream tasks are assigned in blocks of neighbours, so that trees stay whole.
+   Names with fewer such tasks than there are workers are assigned together.
+3. Every other task runs where most of its inputs are, until that worker's share is full. Then they
+   too are assigned in blocks of neighbours.
+4. A task that is the only consumer of a single task runs on that task's worker, so chains are never
+   split.
+5. A task that requests resources, or turned out to need more memory, gets a worker that has them
+   (see `grouping`).
 """
 
 from collections import Counter
@@ -16,24 +17,24 @@ from heapq import heapreplace
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.arguments import check_sla
 from shoal.planning.base import Conditions
-from shoal.planning.homes import placed
+from shoal.planning.grouping import placed
 from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
 
 Kind = tuple[str, Resources]
-"""A task's name and what its worker needs."""
+"""A task's name and the resources of its worker."""
 
 
 class SpreadPlanner:
-    """Spreads connected groups of tasks over as many workers as may be used."""
+    """Spreads connected groups of tasks over all available workers."""
 
     def __init__(self, *, sla: SLA = "median") -> None:
-        """Set it up; `sla` is the level at which its plans' makespans are predicted."""
+        """Create the planner; `sla` is the level at which makespans are predicted."""
         check_sla(sla, f"SpreadPlanner(sla={sla!r})")
         self.sla = sla
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """A plan for a workflow, in time linear in its tasks and edges."""
+        """Plan a workflow in time linear in its tasks and edges."""
         plan = spread(workflow, conditions.workers, conditions.resources)
         if not any(call.task.forced_optimizations for call in workflow.calls.values()):
             return plan
@@ -43,7 +44,7 @@ class SpreadPlanner:
 
 
 def spread(workflow: Workflow, workers: int, resources: Resources) -> Plan:
-    """A plan without any optimization."""
+    """Return a plan without any optimization."""
     return Plan(workflow, _Spread(workflow, workers, resources).placements(), planner="spread")
 
 
@@ -57,19 +58,19 @@ class _Spread:
         self.kinds = Counter(self._kind(task) for task in workflow.calls)
         roots = Counter(self._kind(task) for task in workflow.calls if not upstream[task])
         self.pile = {kind: kind if n >= workers else ("", kind[1]) for kind, n in roots.items()}
-        """With which tasks those without upstream tasks are dealt out."""
+        """Which tasks without upstream tasks are assigned together."""
         self.piled: Counter[Kind] = Counter()
         for kind, count in roots.items():
             self.piled[self.pile[kind]] += count
         self.dealt: Counter[Kind] = Counter()
-        """How many tasks of each pile have a place."""
+        """How many tasks of each pile are assigned."""
         self.seen: Counter[Kind] = Counter()
-        """How many tasks of each kind have a place."""
+        """How many tasks of each kind are assigned."""
         self.share: Counter[tuple[str, Resources, int]] = Counter()
         """How many tasks of each kind each worker has."""
         self.load = [0] * workers
         self.heaps: dict[Kind, list[tuple[int, int, int]]] = {}
-        """For each kind: how many tasks of it and of all each worker had when last looked at."""
+        """For each kind: how many tasks of it, and in total, each worker had at the last check."""
         self.home: dict[TaskId, int] = {}
 
     def placements(self) -> dict[TaskId, Placement]:
@@ -106,9 +107,9 @@ class _Spread:
         return self._least(kind)
 
     def _least(self, kind: Kind) -> int:
-        """The worker with the fewest tasks of a kind, of those the one with the fewest of all.
+        """Return the worker with the fewest tasks of a kind; ties go to the fewest in total.
 
-        Both only grow, so what the heap says of a worker is never too much.
+        Both counts only grow, so the heap never overestimates them.
         """
         if kind not in self.heaps:
             self.heaps[kind] = [(0, 0, home) for home in range(self.workers)]

@@ -1,4 +1,4 @@
-"""`UniformPlanner`: the papers' clustering, one configuration for all workers."""
+"""Define `UniformPlanner`: the papers' clustering, with one configuration for all workers."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class UniformPlanner:
         optimizations: Sequence[Optimization | type[Optimization]] = (),
         max_clustering: int = MAX_CLUSTERING,
     ) -> None:
-        """Set it up.
+        """Create the planner.
 
         Args:
-            resources: What each worker has; default: what the settings say.
-            sla: How careful the predictions are that it plans with.
-            optimizations: What refines its plans, in this order; classes or objects.
-            max_clustering: How many short tasks keep together.
+            resources: The resources of each worker; default: those of the settings.
+            sla: How conservative predictions are.
+            optimizations: The optimizations to apply, in this order; classes or objects.
+            max_clustering: How many short tasks to place together.
         """
         check_resources(resources, "UniformPlanner")
         check_sla(sla, f"UniformPlanner(sla={sla!r})")
         where = f"UniformPlanner(max_clustering={max_clustering!r})"
-        check(is_whole(max_clustering, 1), where, "a whole number from 1")
+        check(is_whole(max_clustering, 1), where, "an integer of at least 1")
         self.resources = resources
         self.sla = sla
         self.optimizations = optimizations_of(optimizations, "UniformPlanner")
         self.max_clustering = max_clustering
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """A plan for a workflow under these conditions."""
+        """Plan a workflow under these conditions."""
         costs = conditions.predictions.at(self.sla)
         default = self.resources or conditions.resources
         placements = clustered(

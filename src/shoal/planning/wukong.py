@@ -1,4 +1,4 @@
-"""`WukongPlanner`: no placement at all, as in WUKONG: the workers decide where tasks run."""
+"""Define `WukongPlanner`, which lets workers decide at run time where tasks run, as in WUKONG."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from shoal.planning.arguments import (
 )
 from shoal.planning.base import Conditions, Optimization
 from shoal.planning.estimates import Estimates
-from shoal.planning.homes import covering
+from shoal.planning.grouping import covering
 from shoal.planning.optimizations import optimized
 from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
 
 Decide = Literal["threshold", "predicted"]
-"""By what flexible workers decide: by the size of an output, or by what history predicts."""
+"""What flexible workers base decisions on: the size of an output, or predictions from history."""
 _SIZES = (16 * 1024, 4 * 1024 * 1024)
-"""Two transfers of these sizes say what any costs."""
+"""The sizes of two transfers from which the cost of any other is interpolated."""
 
 
 class WukongPlanner:
     """Leaves placement to flexible workers (see `execution/flexible.py`), all of one configuration.
 
-    At a fan-out a worker becomes one branch and invokes others for the rest; at a fan-in the worker
-    whose output was the last goes on. Those beyond the setting `workers` wait until another one is
-    done. Clustering and delayed I/O keep big outputs where they are; each can be switched off by
-    itself.
+    At a fan-out a worker runs one branch and invokes others for the rest; at a fan-in the worker
+    that finishes last continues. Workers beyond the setting `workers` wait until another one is
+    done. Clustering and delayed I/O keep large outputs where they are; each can be disabled
+    separately.
     """
 
     def __init__(
@@ -58,35 +58,35 @@ class WukongPlanner:
         sla: SLA = "median",
         optimizations: Sequence[Optimization | type[Optimization]] = (),
     ) -> None:
-        """Set it up.
+        """Create the planner.
 
         Args:
-            resources: What each worker has; default: what the settings say. If a task asks for
-                more, all workers have more.
+            resources: The resources of each worker; default: those of the settings. If a task
+                requests more, all workers have more.
             fan_out_clustering: Whether a worker runs all branches that take a big output itself,
-                one after the other, rather than write it for others.
-            fan_in_clustering: Whether a worker that is busy keeps a fan-in for which it has a big
-                output, rather than invoke a worker that would have to fetch it.
-            delayed_io: Whether a worker holds a big output that a fan-in isn't ready for while it
-                has something else to do, rather than write it at once.
-            big_output_nbytes: From which size on an output is big.
-            large_fan_out: How many workers to be invoked at once are the fan-out invoker's to
-                invoke; None: workers always invoke others themselves.
-            decide: `predicted`: with history, the same decisions are taken by what is predicted to
-                be sooner, whatever the size of an output, unless the simulated run is longer then.
-            sla: How careful the predictions of its plans are.
-            optimizations: What refines its plans, in this order; classes or objects. Those that
-                need to know workers beforehand are left out, and the plan's notes say so.
+                one after the other, rather than save it for others.
+            fan_in_clustering: Whether a busy worker keeps a fan-in for which it has a big output,
+                rather than invoke a worker that would have to fetch it.
+            delayed_io: Whether a worker holds a big output for a fan-in that isn't ready, as long
+                as it has other work, rather than save it at once.
+            big_output_nbytes: The size from which an output is big.
+            large_fan_out: The number of workers from which the fan-out invoker starts them; None
+                if workers always invoke others themselves.
+            decide: `threshold` decides by the size of outputs. `predicted` decides by what history
+                predicts to be sooner, unless the simulated run is longer then.
+            sla: How conservative predictions are.
+            optimizations: The optimizations to apply, in this order; classes or objects. Those
+                that need to know workers in advance are skipped, and the plan's notes say so.
         """
         check_resources(resources, "WukongPlanner")
         check_sla(sla, f"WukongPlanner(sla={sla!r})")
         where = f"WukongPlanner(decide={decide!r})"
         check(decide in get_args(Decide), where, "'threshold' or 'predicted'")
         where = f"WukongPlanner(big_output_nbytes={big_output_nbytes!r})"
-        check(is_whole(big_output_nbytes, 0), where, "a whole number of bytes from 0")
+        check(is_whole(big_output_nbytes, 0), where, "an integer of at least 0")
         where = f"WukongPlanner(large_fan_out={large_fan_out!r})"
         fits = large_fan_out is None or is_whole(large_fan_out, 1)
-        check(fits, where, "a whole number from 1, or None for never")
+        check(fits, where, "an integer of at least 1, or None for never")
         self.resources = resources
         self.policies = Policies(
             fan_out_clustering, fan_in_clustering, delayed_io, big_output_nbytes, large_fan_out
@@ -96,12 +96,16 @@ class WukongPlanner:
         self.optimizations = optimizations_of(optimizations, "WukongPlanner")
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
-        """A plan for a workflow under these conditions."""
+        """Plan a workflow under these conditions."""
         default = self.resources or conditions.resources
         asked = [workflow.resources(task) for task in workflow.calls]
         resources = covering([default, *(each for each in asked if each is not None)])
         placements = dict.fromkeys(workflow.calls, Placement(None, resources))
-        notes = () if resources == default else (f"All workers have {resources}: a task asks so.",)
+        notes = (
+            ()
+            if resources == default
+            else (f"All workers have {resources}, because a task requests it.",)
+        )
         costs = conditions.predictions.at(self.sla)
         policies = replace(
             self.policies,
@@ -111,17 +115,17 @@ class WukongPlanner:
         )
         plan = Plan(workflow, placements, planner="wukong", policies=policies, notes=notes)
         if self.decide == "predicted":
-            plan = _foreseeing(plan, conditions, costs, resources)
+            plan = _with_forecast(plan, conditions, costs, resources)
         return optimized(plan, conditions, costs, self.optimizations)
 
 
-def _foreseeing(plan: Plan, conditions: Conditions, costs: Costs, resources: Resources) -> Plan:
-    """The plan with what history predicts of it, if it is no slower; else it says that it isn't.
+def _with_forecast(plan: Plan, conditions: Conditions, costs: Costs, resources: Resources) -> Plan:
+    """Add a forecast to the plan if that makes it no slower, else a note that it doesn't.
 
-    A worker sees what is sooner for one task, not what that task keeps waiting.
+    A worker sees what is faster for one task, not how that delays others.
     """
     if conditions.predictions.basis == "no history":
-        note = "Workers decide by the size of outputs: there is no history to predict from yet."
+        note = "Workers decide by the size of outputs, because there is no history yet."
         return replace(plan, notes=(*plan.notes, note))
     timeline = conditions.simulate(plan, costs)
     starts = [
@@ -136,15 +140,15 @@ def _foreseeing(plan: Plan, conditions: Conditions, costs: Costs, resources: Res
         + (median(starts) if starts else costs.startup(resources, warm=False)),
         message=costs.coordination(),
     )
-    foreseeing = replace(plan, policies=replace(plan.policies, forecast=forecast))
-    if conditions.makespan(foreseeing, costs) <= timeline.makespan:
-        return foreseeing
-    note = "Workers decide by the size of outputs: by predictions the run would take longer."
+    forecasting = replace(plan, policies=replace(plan.policies, forecast=forecast))
+    if conditions.makespan(forecasting, costs) <= timeline.makespan:
+        return forecasting
+    note = "Workers decide by the size of outputs, because predictions would lengthen the run."
     return replace(plan, notes=(*plan.notes, note))
 
 
 def _pace(direction: Direction, costs: Costs, resources: Resources) -> Pace:
-    """What transfers cost, as a straight line through two of them."""
+    """Return the cost of transfers as a linear function of their size."""
     few, many = _SIZES
     least, most = (costs.transfer(direction, nbytes, resources) for nbytes in _SIZES)
     per_byte = max(0.0, most - least) / (many - few)

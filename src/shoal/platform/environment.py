@@ -1,64 +1,184 @@
-"""`SandboxEnvironment`: a sandbox's `os.environ`, which explains what is missing.
+"""The Python environment of a process: its versions, how they must agree, and its name.
 
-1. A task that asks for a variable that its sandbox wasn't given is told so, and what to do.
-2. What a module does to the environment while it is imported belongs to the module, and both stay.
-   Any other change is a task's, and must not reach the next run.
+1. Python must agree in major and minor version, because code that travels by value is bytecode.
+   Shoal must be the same version, because what client and workers exchange may change with each.
+2. An installed package that the functions use must agree in major and minor version. A difference
+   beyond that is a warning in the run's log.
+3. The machine matters only to compiled modules of the user that travel. All else is portable, so a
+   client on a Mac may use workers on Linux.
+4. A worker compares before it unpickles anything, once for each environment that it is sent.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from typing import cast
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shoal.errors import EnvironmentMismatch
+from shoal.platform.invocation import PythonEnvironment
+
+_SIGNIFICANT = 2
+"""The components of a version that must agree: major and minor."""
 
 
-class SandboxEnvironment(os._Environ[str]):
-    """The environment, which knows what it would be if only imports had changed it."""
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that client and workers have in different versions."""
 
-    _data: dict[bytes, bytes]
-    expected: dict[bytes, bytes]
-
-    @classmethod
-    def install(cls) -> SandboxEnvironment:
-        """Make this process's environment one."""
-        os.environ.__class__ = cls
-        environment = cast(SandboxEnvironment, os.environ)
-        environment.expected = dict(environment._data)
-        return environment
-
-    def __getitem__(self, name: str) -> str:
-        try:
-            return super().__getitem__(name)
-        except KeyError as error:
-            error.add_note(
-                f"This sandbox was not given the environment variable {name!r}: tasks get only a "
-                f"few harmless ones. If it is set outside, pass it on with "
-                f"pass_variables={name!r}; a pattern such as 'MY_*' names several."
-            )
-            raise
-
-    def __setitem__(self, name: str, value: str) -> None:
-        super().__setitem__(name, value)
-        if _importing():
-            key = os.fsencode(name)
-            self.expected[key] = self._data[key]
-
-    def __delitem__(self, name: str) -> None:
-        super().__delitem__(name)
-        if _importing():
-            self.expected.pop(os.fsencode(name), None)
+    what: str
+    wanted: str
+    """The client's version."""
+    found: str
+    """The workers' version; empty: they have none."""
 
     @property
-    def changed(self) -> bool:
-        """Whether anything but an import has changed it, or put another in its place."""
-        return os.environ is not self or self._data != self.expected
-
-
-def _importing() -> bool:
-    """Whether whoever calls does so while a module is imported."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+    def severe(self) -> bool:
+        """Whether the workers can't be expected to run the client's code."""
+        if self.what in _SETTLED or not self.found:
             return True
-    return False
+        return _significant(self.wanted) != _significant(self.found)
+
+    def __str__(self) -> str:
+        if not self.found:
+            return f"no {self.what} instead of {self.wanted}"
+        return f"{self.what} {self.found} instead of {self.wanted}"
+
+
+_PYTHON, _SHOAL, _MACHINE = "Python", "Shoal", "CPU and C library"
+_SETTLED = (_PYTHON, _SHOAL, _MACHINE)
+"""What must be equal."""
+
+
+def _significant(version: str) -> list[str]:
+    return version.partition("+")[0].split(".")[:_SIGNIFICANT]
+
+
+def this_environment(packages: Iterable[str] = (), *, compiled: bool = False) -> PythonEnvironment:
+    """The environment of this process.
+
+    Args:
+        packages: The installed packages whose versions matter; missing ones are left out.
+        compiled: Whether compiled modules are to run elsewhere.
+    """
+    found = {name: version for name in packages if (version := version_of(name))}
+    return PythonEnvironment(
+        python="{}.{}".format(*sys.version_info),
+        shoal=sys.modules["shoal"].__version__,  # an import would point up
+        machine=this_machine() if compiled else "",
+        packages=found,
+    )
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package, by the name that pip knows; empty: it is missing."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package) or ""
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def this_machine() -> str:
+    """The CPU architecture and C library of this process, such as `x86_64-linux-gnu`."""
+    system = getattr(sys.implementation, "_multiarch", sys.platform)
+    return system if "-" in system else f"{os.uname().machine}-{system}"
+
+
+def differences(wanted: PythonEnvironment, found: PythonEnvironment) -> list[Difference]:
+    """What differs between the client's environment and that of workers."""
+    compared = [(_PYTHON, wanted.python, found.python), (_SHOAL, wanted.shoal, found.shoal)]
+    if wanted.machine:
+        compared.append((_MACHINE, wanted.machine, found.machine))
+    for name, version in sorted(wanted.packages.items()):
+        compared.append((name, version, found.packages.get(name, "")))
+    return [Difference(what, here, there) for what, here, there in compared if here != there]
+
+
+def mismatch(
+    wanted: PythonEnvironment, found: PythonEnvironment, where: str
+) -> EnvironmentMismatch | None:
+    """The error that says what differs and how to fix it; None if nothing severe does.
+
+    Args:
+        wanted: The client's environment.
+        found: That of the workers.
+        where: Where the workers are.
+    """
+    severe = [each for each in differences(wanted, found) if each.severe]
+    if not severe:
+        return None
+    listed = ", ".join(map(str, severe))
+    return EnvironmentMismatch(
+        f"The workers {where} can't run this client's code: they have {listed}. "
+        + " ".join(_cures(severe, wanted.renewal))
+    )
+
+
+def _cures(severe: list[Difference], renewal: str) -> list[str]:
+    if renewal:
+        return [f"Run `{renewal}`."]
+    cures = []
+    by_name = {each.what: each for each in severe}
+    python, shoal, machine = (by_name.pop(name, None) for name in _SETTLED)
+    if python is not None:
+        cures.append(
+            f"Start them with Python {python.wanted}, or run the client with Python {python.found}."
+        )
+    pinned = [f"{name}=={each.wanted}" for name, each in by_name.items()]
+    if shoal is not None:
+        pinned.insert(0, f"shoal=={shoal.wanted}")
+    if pinned:
+        cures.append(
+            f"In their environment run `pip install {' '.join(pinned)}`, and restart their gateway."
+        )
+    if shoal is not None and shoal.found:
+        cures.append(f"Or run `pip install shoal=={shoal.found}` in the client's environment.")
+    if machine is not None:
+        cures.append(
+            "Your project has compiled modules: build and install them where the workers are."
+        )
+    return cures
+
+
+_compared: PythonEnvironment | None = None
+"""What this process has already been compared with."""
+
+
+def check_environment(wanted: PythonEnvironment) -> None:
+    """Raise `EnvironmentMismatch` if this worker can't run its client's code."""
+    global _compared
+    if wanted == _compared:
+        return
+    found = this_environment(wanted.packages, compiled=bool(wanted.machine))
+    where = f"on {os.uname().nodename}"
+    problem = mismatch(wanted, found, where)
+    if problem is not None:
+        raise problem
+    slight = ", ".join(map(str, differences(wanted, found)))
+    if slight:
+        sys.stderr.write(f"shoal: the worker {where} has {slight}\n")
+    _compared = wanted
+
+
+def locked_environment() -> list[str]:
+    """All that is installed for this process, a line each: Python, the machine, the packages."""
+    from importlib import metadata
+
+    named: dict[str, str] = {}
+    for found in metadata.distributions():  # of two, Python imports the first
+        name = re.sub(r"[-_.]+", "-", found.metadata["Name"] or "").lower()
+        named.setdefault(name, found.version)
+    named.pop("", None)
+    packages = [f"{name}=={version}" for name, version in sorted(named.items())]
+    return [f"python=={'{}.{}'.format(*sys.version_info)}", f"machine=={this_machine()}", *packages]
+
+
+def environment_name(lines: Iterable[str]) -> str:
+    """The name of an environment, which only environments with the same lines have."""
+    from hashlib import sha256
+
+    return sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]

@@ -1,46 +1,64 @@
-"""`HttpPlatform`: a gateway somewhere else, spoken to over HTTP or HTTPS.
+"""`HttpPlatform`: a remote gateway, over HTTP or HTTPS.
 
-A gateway that has too much to do is asked again, for a while; so is one that was started again and
-has a new token, once that has been read.
+It retries while the gateway is busy, up to a limit, and once after reading the new token of a
+gateway that was restarted.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import select
-import socket
 import ssl
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
+
+from msgspec import Struct
 
 from shoal.errors import (
     GatewayBusy,
     GatewayRefused,
     GatewayUnavailable,
-    SettingsError,
     TokenRefused,
 )
 from shoal.execution.pool import WarmPool
-from shoal.platform.base import INLINE_NBYTES, Invocation, LogLine
-from shoal.platform.tokens import Token, address_of
-from shoal.types import Resources, RunId, WorkerId
+from shoal.platform.base import LogLine
+from shoal.platform.http_client import (
+    checked_token,
+    closed,
+    connected,
+    retry_after,
+    trusting,
+    untrusted,
+)
+from shoal.platform.invocation import (
+    INLINE_INPUTS,
+    PythonEnvironment,
+    RunContext,
+    Start,
+    StartRequest,
+    WarmUpRequest,
+    to_json,
+)
+from shoal.platform.tokens import Token, address_of, run_token
+from shoal.types import Resources, RunId
 
-_CONNECT_SECONDS = 5.0
 _REPLY_SECONDS = 30.0
 _BUSY = 429
 _BUSY_SECONDS = 30.0
-"""How long a gateway that has too much to do is asked again."""
-_RETRY_SECONDS = 1.0
+"""How long to retry while the gateway is busy."""
+_BATCH_NBYTES = 32 * 1024 * 1024
+"""The most bytes of parts and inputs in one request; as base64, a gateway accepts them."""
 
 
 class HttpPlatform:
-    """A gateway somewhere else, through its URL and token."""
+    """A remote gateway, through its URL and token."""
 
-    inline_nbytes: int | None = INLINE_NBYTES
+    inline_nbytes: int | None = INLINE_INPUTS
+    queue_seconds = 0.0
+    function_seconds: float | None = None
 
     def __init__(
         self,
@@ -48,60 +66,98 @@ class HttpPlatform:
         token: str | Token,
         latency: float = 0.0,
         ca_file: str | None = None,
-        invoker: str | None = None,
     ) -> None:
-        """Speak to a gateway.
+        """Connect to a gateway with the first request.
 
         Args:
-            url: Where it is; `https://` for TLS.
+            url: Its address; `https://` for TLS.
             token: Its token, or that of a run.
             latency: Seconds added to each round trip, for experiments.
-            ca_file: Who its certificate may come from; default: whom the system trusts.
-            invoker: The URL of a fan-out invoker beside it; default: its own.
+            ca_file: Certificate authorities to trust; default: the system's.
         """
         self.url = url
         self._token = token if isinstance(token, Token) else Token(token)
-        self._invoker = HttpPlatform(invoker, self._token, latency, ca_file) if invoker else self
         scheme, host, port = address_of(url)
-        self._where = (host, port)
-        self._tls = _trusting(ca_file) if scheme == "https" else None
-        if not self._token.text.isascii() or not self._token.text.isprintable():
-            raise SettingsError("A gateway's token has printable ASCII characters only.")
+        self._address = (host, port)
+        self._tls = trusting(ca_file) if scheme == "https" else None
+        checked_token(self._token.text)
         self._latency = latency
         self._lock = threading.Lock()
         self._connection: http.client.HTTPConnection | None = None
-        self._host: str | None = None
+        self._served: set[str] = set()
+        """Sessions that may have warm sandboxes."""
+
+    def token_of(self, run: str, session: str) -> str:
+        """The token that gives access to one run of a session."""
+        return run_token(self._token.text, run, session)
+
+    @cached_property
+    def _offered(self) -> dict[str, Any]:
+        """The gateway's status at the first request; what it offers doesn't change."""
+        return self.status()
 
     @property
-    def host(self) -> str:
-        """The machine that the gateway is on."""
-        if self._host is None:
-            self._host = str(self.status().get("host", ""))
-        return self._host
-
-    @cached_property
     def memory_mb(self) -> int | None:
-        """The most that a worker of the gateway can have."""
-        found = self.status().get("memory_mb")
-        return None if found is None else int(found)
+        """The most memory that a worker can have."""
+        found: int | None = self._offered.get("memory_mb")
+        return found
 
-    @cached_property
+    @property
     def cpus(self) -> float | None:
-        """What the gateway's machine has."""
-        found = self.status().get("cpus")
-        return None if found is None else float(found)
+        """The CPUs of the gateway's machine."""
+        found: float | None = self._offered.get("cpus")
+        return found
 
-    def invoke(self, invocations: Sequence[Invocation]) -> None:
-        """Start workers."""
-        self._request("POST", "/job", [invocation.to_dict() for invocation in invocations])
+    @property
+    def default_workers(self) -> int | None:
+        """One for each core of the gateway's machine."""
+        return None if self.cpus is None else max(1, int(self.cpus))
 
-    def fan_out(self, like: Invocation, workers: Sequence[WorkerId]) -> None:
-        """Have the fan-out invoker start workers."""
-        self._invoker._request("POST", "/fanout", [like.to_dict(), list(workers)])
+    @property
+    def capacity(self) -> int | None:
+        """How many sandboxes the gateway may have at once."""
+        found: int | None = self._offered.get("capacity")
+        return found
 
-    def prewarm(self, invocation: Invocation, count: int) -> None:
-        """Have sandboxes ready."""
-        self._request("POST", "/warmup", [count, invocation.to_dict()])
+    @property
+    def idle_seconds(self) -> float | None:
+        """How long the gateway keeps an idle sandbox."""
+        found: float | None = self._offered.get("idle_seconds")
+        return found
+
+    def probed(self, nonce: str) -> str | None:
+        """Where the gateway sees the probe in this client's shared memory."""
+        found: str | None = self._request("GET", f"/memory/{nonce}").get("path")
+        return found
+
+    def check_environment(self) -> None:
+        """Raise `EnvironmentMismatch` if the gateway has another version of Python or Shoal."""
+        from shoal.platform.environment import mismatch, this_environment
+
+        told, here = self.status().get("environment", {}), this_environment()
+        there = PythonEnvironment(
+            python=told.get("python", here.python), shoal=told.get("shoal", here.shoal)
+        )
+        problem = mismatch(here, there, f"of the gateway at {self.url}")
+        if problem is not None:
+            raise problem
+
+    def invoke(self, context: RunContext, starts: Sequence[Start]) -> None:
+        """Start workers of a run."""
+        self._served.add(context.code.session)
+        for some in _batches(starts):
+            self._request("POST", "/job", StartRequest(context=context, starts=some))
+
+    def fan_out(self, context: RunContext, starts: Sequence[Start]) -> None:
+        """Have the gateway start many workers of a run in the background."""
+        self._request("POST", "/fanout", StartRequest(context=context, starts=tuple(starts)))
+
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
+        """Have the gateway prepare sandboxes."""
+        self._served.add(context.code.session)
+        memory_mb, cpus = resources.memory_mb, resources.cpu_share
+        request = WarmUpRequest(context=context, memory_mb=memory_mb, cpus=cpus, count=count)
+        self._request("POST", "/warmup", request)
 
     def cancel(self, run: RunId) -> None:
         """Stop the run's workers."""
@@ -113,12 +169,17 @@ class HttpPlatform:
         return found
 
     def active(self, run: RunId) -> bool:
-        """Whether a worker of the run is at work or waits to be."""
+        """Whether a worker of the run is running or waits for a sandbox."""
         return bool(self._request("GET", f"/runs/{run}").get("active"))
 
-    def pool(self, session: str) -> WarmPool[Resources]:
-        """A pool of the gateway's size, none of whose sandboxes is known to be warm."""
-        return WarmPool(int(self.status()["capacity"]))
+    def pool(self, session: str) -> WarmPool[Resources] | None:
+        """An empty pool for a session without workers so far; None afterwards: unknown.
+
+        The gateway could tell, but a question for each run would take longer than it is worth.
+        """
+        if session in self._served or self.capacity is None or self.idle_seconds is None:
+            return None
+        return WarmPool(self.capacity, self.idle_seconds)
 
     def logs(self, run: RunId) -> Sequence[LogLine]:
         """What the run's user code has printed."""
@@ -130,33 +191,31 @@ class HttpPlatform:
         return found
 
     def close(self) -> None:
-        """Give up the connections."""
-        if self._invoker is not self:
-            self._invoker.close()
+        """Close the connection."""
         with self._lock:
-            self._forget()
+            self._disconnect()
 
-    def _request(self, method: str, path: str, body: Any = None) -> Any:
+    def _request(self, method: str, path: str, body: Struct | None = None) -> Any:
         if self._latency:
             threading.Event().wait(self._latency)
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        status, answer = self._patient_exchange(method, path, data)
+        data = None if body is None else to_json(body)
+        status, answer = self._retrying_exchange(method, path, data)
         if status == 401:
             raise TokenRefused(self.url, fixed=self._token.fixed)
         try:
             found = json.loads(answer or b"{}")
             if status >= 300:
-                kind = GatewayBusy if status == _BUSY else GatewayRefused
-                raise kind(f"The gateway at {self.url} refuses: {found['error']}")
+                refusal = GatewayBusy if status == _BUSY else GatewayRefused
+                raise refusal(f"The gateway at {self.url} refused the request: {found['error']}")
         except (ValueError, LookupError, TypeError) as error:
             raise GatewayUnavailable(
-                f"What answers at {self.url} with status {status} isn't a gateway. Is the address "
-                "right?"
+                f"The server at {self.url} answered with status {status} and isn't a gateway. Is "
+                "the address right?"
             ) from error
         return found
 
-    def _patient_exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
-        """One request; again after a while if the gateway has too much to do, or a new token."""
+    def _retrying_exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, bytes]:
+        """Send a request; retry if the gateway is busy or has a new token."""
         deadline = time.monotonic() + _BUSY_SECONDS
         while True:
             token = self._token.text
@@ -171,73 +230,58 @@ class HttpPlatform:
     def _exchange(
         self, method: str, path: str, data: bytes | None, token: str
     ) -> tuple[int, bytes, float]:
-        """A status, a body, and after how long to ask again.
+        """Send a request; the status, the body, and the seconds after which to retry.
 
-        Once more on a new connection if the kept one was closed meanwhile.
+        Sent again on a new connection if the gateway had closed the existing one.
         """
         for fresh in (False, True):
             connection = self._connection
-            if connection is None or fresh or _closed(connection):
-                self._forget()
+            if connection is None or fresh or closed(connection):
+                self._disconnect()
                 connection = self._connect()
             try:
                 headers = {"Authorization": f"Bearer {token}"}
                 connection.request(method, path, data, headers)
                 response = connection.getresponse()
-                wait = response.headers.get("Retry-After", "")
-                seconds = float(wait) if wait.isdecimal() else _RETRY_SECONDS
-                return response.status, response.read(), seconds
+                return response.status, response.read(), retry_after(response)
             except (OSError, http.client.HTTPException) as error:
-                self._forget()
+                self._disconnect()
                 if fresh or isinstance(error, TimeoutError):
                     raise self._unreachable(error) from error
         raise AssertionError
 
-    def _forget(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _connect(self) -> http.client.HTTPConnection:
-        if self._tls is None:
-            connection = http.client.HTTPConnection(*self._where, timeout=_CONNECT_SECONDS)
-        else:
-            connection = http.client.HTTPSConnection(
-                *self._where, timeout=_CONNECT_SECONDS, context=self._tls
-            )
         try:
-            connection.connect()
+            connection = connected(*self._address, self._tls, _REPLY_SECONDS)
         except OSError as error:
             raise self._unreachable(error) from error
-        connection.sock.settimeout(_REPLY_SECONDS)
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = connection
         return connection
 
     def _unreachable(self, error: Exception) -> GatewayUnavailable:
         if isinstance(error, ssl.SSLCertVerificationError):
-            return GatewayUnavailable(
-                f"The certificate of the gateway at {self.url} isn't trusted: "
-                f"{error.verify_message}. Set ca_file to the file of who signed it, and use the "
-                "name that the certificate has."
-            )
+            return GatewayUnavailable(untrusted(self.url, "gateway", error))
         return GatewayUnavailable(
             f"The gateway at {self.url} can't be reached: {error}. Is `shoal gateway` running "
             "there, and is the address right?"
         )
 
 
-def _trusting(ca_file: str | None) -> ssl.SSLContext:
-    """TLS that checks who the gateway is."""
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ValueError) as error:
-        raise SettingsError(
-            f"ca_file={ca_file!r} can't be used: {error}. It is a file of certificates in PEM "
-            "format."
-        ) from error
-
-
-def _closed(connection: http.client.HTTPConnection) -> bool:
-    """Whether the other side has closed a kept connection."""
-    return connection.sock is None or bool(select.select([connection.sock], [], [], 0)[0])
+def _batches(starts: Sequence[Start]) -> Iterator[tuple[Start, ...]]:
+    """Split starts into requests that a gateway accepts."""
+    batch: list[Start] = []
+    nbytes = 0
+    for start in starts:
+        size = len(start.part or b"") + len(start.inputs or b"")
+        if batch and nbytes + size > _BATCH_NBYTES:
+            yield tuple(batch)
+            batch, nbytes = [], 0
+        batch.append(start)
+        nbytes += size
+    if batch:
+        yield tuple(batch)

@@ -1,16 +1,16 @@
-"""Keeping sandboxes apart: namespaces for each session and each sandbox, where permitted.
+"""Isolation of sandboxes: namespaces for each session and each sandbox, where permitted.
 
-1. A sandbox sees and signals no processes but its own, and sees nothing of the hidden folder (the
-   folders of other sandboxes, the gateway's token) but its own folder. All else of the machine it
-   sees as its user does.
-2. A zygote branches into a session's namespaces by way of a *mover*, which enters them and leaves.
-   The branch is the first process there: when it ends, however that comes about, the system kills
-   whatever is left.
-3. A branch forks a *guard* into namespaces below its own, and the guard forks the sandbox. The
-   guard is the first process there, so that a sandbox is an ordinary process; it says when the
-   sandbox is paused, reaps what it leaves behind, and ends with it. Killing it ends all of it.
-4. What has to enter namespaces keeps its capabilities, which also keeps sandboxes from tracing it;
-   a sandbox gives up what would let it undo all this.
+1. A sandbox sees and signals only its own processes. In the hidden folder (the folders of other
+   sandboxes, the gateway's token) it sees only its own folder. It sees the rest of the machine as
+   its user does.
+2. A zygote forks a branch into a session's namespaces through a *mover*, which enters them and
+   exits. The branch is their first process: when it ends, for whatever reason, the system kills all
+   other processes there.
+3. A branch forks a *guard* into namespaces below its own, and the guard forks the sandbox. Because
+   the guard is the first process there, the sandbox is an ordinary one. The guard reports when the
+   sandbox is paused, reaps its orphans, and ends with it. Killing the guard kills the sandbox.
+4. Processes that enter namespaces keep their capabilities, so that sandboxes can't trace them. A
+   sandbox drops the capabilities that would let it undo its isolation.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import NoReturn
 
 from shoal import system
 from shoal.platform import namespaces
-from shoal.platform.housing import home_of
 from shoal.platform.limits import group_mounts
+from shoal.platform.sandbox_env import home_of
 
 _NUMBER = struct.Struct("<i")
 
@@ -41,12 +41,12 @@ class Forked:
     """A sandbox, as its zygote knows it."""
 
     pid: int
-    """Of its guard, or its own where there is none; whoever kills that ends all of it."""
+    """Of its guard, or its own if there is none; killing this process kills the sandbox."""
     ending: mmap.mmap | None = None
-    """Where its guard leaves what it ended with."""
+    """Where its guard leaves the exit code."""
 
     def code(self, status: int) -> int:
-        """What it ended with; as of a process, negative if a signal ended it."""
+        """The sandbox's exit code; negative if a signal killed it."""
         code = os.waitstatus_to_exitcode(status)
         if code or self.ending is None:
             return code
@@ -55,26 +55,29 @@ class Forked:
 
 
 class Isolation:
-    """Whether a zygote's sandboxes are kept apart, and how they are forked."""
+    """Forks branches and sandboxes, isolated if possible."""
 
     def __init__(self, hidden: str, wanted: bool) -> None:
         """Find out what is possible.
 
         Args:
-            hidden: The folder of which a sandbox sees only its own.
-            wanted: Whether sandboxes are to be kept apart at all.
+            hidden: The folder in which a sandbox sees only its own.
+            wanted: Whether to isolate sandboxes at all.
         """
         self.hidden = hidden
-        self.reason = problem(hidden) if wanted else "it is switched off"
-        """Why sandboxes aren't kept apart; empty if they are."""
+        self.reason = problem(hidden) if wanted else "switched off"
+        """Why sandboxes aren't isolated; empty if they are."""
         self._groups = [] if self.reason else [point for _, point, _ in group_mounts()]
-        """Where control groups are mounted, which a sandbox must not leave."""
+        """Mounts of control groups, which a sandbox must not leave."""
         self._processes = -1
-        """In a branch: the namespace of its processes, as a file."""
+        """In a branch: its process namespace, as a file."""
         system.adopt_orphans()
 
     def branch(self) -> tuple[bool, int]:
-        """Fork a branch, which ends with this process; whether this is it, and its number."""
+        """Fork a branch, which ends with this process.
+
+        Returns whether this is the branch, and the branch's process id outside of its namespace.
+        """
         zygote, inside = socket.socketpair()
         with zygote, inside:
             child = os.fork()
@@ -106,8 +109,8 @@ class Isolation:
 
         Args:
             home: Its folder.
-            files: What only the sandbox is to hold open.
-            paused: Told whenever its process is stopped or goes on, if a guard has to tell that.
+            files: Files that only the sandbox may hold open.
+            paused: Called by the guard whenever the sandbox is stopped or continues.
         """
         if self.reason:
             pid = os.fork()
@@ -131,7 +134,7 @@ class Isolation:
         return None
 
     def _begin(self, home: Path) -> int:
-        """As a guard: arrange the sandbox's view, and fork it; its number, or 0 in the sandbox."""
+        """As a guard: set up the sandbox's mounts and fork it; its pid, or 0 in the sandbox."""
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -145,7 +148,7 @@ class Isolation:
             os._exit(1)
 
     def confine(self) -> None:
-        """In a sandbox: give up what would let it undo the isolation, or leave its groups."""
+        """In a sandbox: give up the means to undo the isolation or to leave its groups."""
         if self.reason:
             return
         for point in self._groups:
@@ -155,7 +158,7 @@ class Isolation:
 
 
 def _guard(sandbox: int, ending: mmap.mmap, paused: Callable[[bool], None]) -> NoReturn:
-    """Wait for the sandbox's end, and then end with all that is left of it."""
+    """Wait until the sandbox ends, then exit, which kills all that it left."""
     while True:
         pid, status = os.waitpid(-1, os.WUNTRACED | os.WCONTINUED)
         if pid != sandbox:
@@ -168,7 +171,7 @@ def _guard(sandbox: int, ending: mmap.mmap, paused: Callable[[bool], None]) -> N
 
 
 def _release(branch: socket.socket) -> int:
-    """Let a branch go on, now that nobody is between it and this process; its number, or 0."""
+    """Let a branch continue as a child of this process; its pid, or 0 if it has ended."""
     with contextlib.suppress(OSError):
         branch.send(b"!")
         number = branch.recv(_NUMBER.size)
@@ -180,7 +183,7 @@ def _release(branch: socket.socket) -> int:
 
 
 def _move() -> None:
-    """Go on as the first process in new namespaces."""
+    """Continue as the first process of new namespaces."""
     try:
         namespaces.enter()
         if not os.fork():
@@ -191,9 +194,9 @@ def _move() -> None:
 
 
 def _adopt(zygote: socket.socket, number: int) -> None:
-    """Wait until the zygote is the parent, with no mover in between, and then end with it."""
+    """Wait until the mover has ended and the zygote is the parent; from then on, end with it."""
     if zygote.recv(1):
-        if system.LINUX:  # elsewhere a zygote looks for itself
+        if system.LINUX:  # elsewhere, a zygote polls its parent
             system.end_with_parent(os.getppid())
         zygote.send(_NUMBER.pack(number))
         if zygote.recv(1):
@@ -202,7 +205,7 @@ def _adopt(zygote: socket.socket, number: int) -> None:
 
 
 def problem(hidden: str) -> str:
-    """Why sandboxes can't be kept apart here; empty if they can."""
+    """Why sandboxes can't be isolated here; empty if they can."""
     if not system.LINUX:
         return "only Linux has them"
     reading, writing = os.pipe()
@@ -221,8 +224,8 @@ def problem(hidden: str) -> str:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _try(hidden: str, number: int, told: int) -> NoReturn:
-    """Do in a process of its own what a branch and a guard will do, and tell what went wrong."""
+def _try(hidden: str, number: int, report: int) -> NoReturn:
+    """Do in a separate process what a branch and a guard do, and report what fails."""
     try:
         namespaces.enter()
         if not _first():
@@ -237,13 +240,13 @@ def _try(hidden: str, number: int, told: int) -> NoReturn:
                 own.mkdir(mode=0o700)
                 namespaces.own_mounts()
                 namespaces.show_only(own, str(home), number)
-    except BaseException as error:  # noqa: BLE001 - the outermost edge: it is the answer
-        os.write(told, str(error).encode())
+    except BaseException as error:  # noqa: BLE001 - the outermost edge: the error is the answer
+        os.write(report, str(error).encode())
     os._exit(0)
 
 
 def _first() -> int:
-    """Fork, and wait for the child's end; 0 in the child."""
+    """Fork and wait until the child ends; 0 in the child."""
     child = os.fork()
     if child:
         os.waitpid(child, 0)

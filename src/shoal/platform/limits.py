@@ -1,8 +1,9 @@
 """CPU and memory limits of a sandbox: control groups where permitted, else resource limits.
 
-Groups are made below the process's own, v1 or v2, whichever has the controllers. Where the system
-has no groups and ignores resource limits, a sandbox watches its own memory, and ends when it has
-had more than it may.
+Groups are created below the process's own, v1 or v2, whichever has the controllers. Resource limits
+make a task raise `MemoryError`; its sandbox then leaves a note and ends itself, so that its worker
+gets more memory as with groups. On a system without groups that ignores resource limits, a sandbox
+watches its own memory, and ends itself when it exceeds its limit.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from shoal.types import Resources
 _PERIOD = 100_000
 _LOOK_SECONDS = 0.05
 _TRUSTED_MB = 2048
-"""What a worker has by default may be more than a small machine has."""
+"""Offered even if a small machine has less: it is the default of a worker."""
 
 _OTHER_FILES = 256
-"""What a process has open besides."""
+"""Files that a process has open besides."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """How this machine limits sandboxes."""
 
     kind: str
     """`cgroup v1`, `cgroup v2`, `rlimit` or `watched`."""
     cpu: Path
-    """Where groups for CPU are made; with v2 the same as `memory`."""
+    """The folder of the CPU groups; with v2 the same as `memory`."""
     memory: Path
-    """With `watched`, where a sandbox leaves a note before it ends for its memory."""
+    """The folder of the memory groups; without groups, of the notes that sandboxes leave."""
     reason: str = ""
     """Why there are no groups."""
 
@@ -49,7 +50,7 @@ class Limits:
 
     @property
     def warning(self) -> str:
-        """What to tell users whose system could have groups, and has none; else empty."""
+        """A warning if the system supports groups but permits none; else empty."""
         if self.kind != "rlimit":
             return ""
         return (
@@ -68,6 +69,8 @@ class Limits:
         quota = max(1000, round(resources.cpu_share * _PERIOD))
         if self.kind == "rlimit":
             resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
+            global _note
+            _note = self.memory / name
             return
         if self.kind == "watched":
             watch = partial(_watch, nbytes, self.memory / name)
@@ -87,20 +90,24 @@ class Limits:
         for folder in self._folders(name):
             (folder / "cgroup.procs").write_text(str(os.getpid()))
 
+    def prepare(self) -> None:
+        """Note how often memory ran out before this process forked a sandbox."""
+        if self.kind == "rlimit":
+            _group_killed()
+
     def ran_out_of_memory(self, name: str) -> bool:
         """Whether a process of the group was killed for its memory."""
         if not self.grouped:
-            return self.kind == "watched" and (self.memory / name).exists()
+            return (self.memory / name).exists() or (self.kind == "rlimit" and _group_killed())
         file = "memory.events" if self.kind == "cgroup v2" else "memory.oom_control"
         try:
-            lines = (self.memory / name / file).read_text().splitlines()
+            return _oom_kills(self.memory / name / file) > 0
         except OSError:
             return False
-        return any(line.startswith("oom_kill ") and line.split()[1] != "0" for line in lines)
 
     def remove(self, name: str) -> None:
         """Kill what is left in the group and delete it."""
-        if self.kind == "watched":
+        if not self.grouped:
             (self.memory / name).unlink(missing_ok=True)
         for folder in self._folders(name):
             for _ in range(100):
@@ -117,8 +124,8 @@ class Limits:
                     break
 
     def sweep(self) -> None:
-        """Delete the empty groups, or the notes, of zygotes that were killed."""
-        for root in {self.cpu, self.memory} if self.kind != "rlimit" else ():
+        """Delete the empty groups or the notes that killed zygotes left."""
+        for root in {self.cpu, self.memory}:
             for folder in root.glob("shoal-*-*"):
                 pid = folder.name.split("-")[1]
                 if pid.isdigit() and not system.alive(int(pid)):
@@ -127,14 +134,14 @@ class Limits:
 
 
 def machine_memory_mb() -> int:
-    """The most memory that it makes sense to promise to a sandbox of this machine."""
+    """The most memory that a sandbox of this machine may be promised."""
     return max(_TRUSTED_MB, system.memory_nbytes() // 2**20)
 
 
 def openable(count: int, files: int) -> int:
-    """How many things of so many files each this process can have open, up to `count`.
+    """How many objects of `files` files each this process can have open, up to `count`.
 
-    It raises its own limit of open files as far as it may.
+    Raises the process's limit of open files as far as permitted.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = _OTHER_FILES + count * files
@@ -144,14 +151,14 @@ def openable(count: int, files: int) -> int:
     return count if soft == resource.RLIM_INFINITY else min(count, (soft - _OTHER_FILES) // files)
 
 
-def detect(notes: Path = Path()) -> Limits:
-    """What this process may do on this machine.
+def detect(notes: Path = Path()) -> SandboxLimits:
+    """How this process can limit sandboxes on this machine.
 
     Args:
-        notes: A folder for notes of sandboxes that end for their memory.
+        notes: The folder where sandboxes that exceed their memory leave a note.
     """
     if not system.LIMITS_DATA:
-        return Limits("watched", notes, notes, "only Linux has them")
+        return SandboxLimits("watched", notes, notes, "only Linux has them")
     reasons = []
     for found in (_version_1(), _version_2()):
         if isinstance(found, str):
@@ -161,19 +168,59 @@ def detect(notes: Path = Path()) -> Limits:
         if not problem:
             return found
         reasons.append(f"{found.kind}: {problem}")
-    return Limits("rlimit", Path(), Path(), "; ".join(reasons))
+    return SandboxLimits("rlimit", notes, notes, "; ".join(reasons))
 
 
-def _watch(nbytes: int, note: Path) -> None:
-    """End this process, and what it has started, once it has had more memory than it may."""
-    while system.peak_nbytes() <= nbytes:
-        time.sleep(_LOOK_SECONDS)
+_kills: int | None = None
+"""How many processes of this process's own group were killed for their memory, at the last look."""
+
+
+def _group_killed() -> bool:
+    """Whether another process of this one's group, such as a container, was killed for memory."""
+    global _kills
+    before, _kills = _kills, _count_kills()
+    return before is not None and _kills > before
+
+
+def _count_kills() -> int:
+    own, mounts = _own_groups(), _mounts()
+    for controller, file in (("memory", "memory.oom_control"), ("", "memory.events")):
+        point = mounts.get(controller)
+        for folder in (point / own.get(controller, ""), point) if point else ():
+            with contextlib.suppress(OSError):  # in a container, the group is at the mount
+                return _oom_kills(folder / file)
+    return 0
+
+
+def _oom_kills(file: Path) -> int:
+    found = [line.split() for line in file.read_text().splitlines()]
+    return sum(int(count) for name, count, *_ in found if name == "oom_kill")
+
+
+_note: Path | None = None
+"""Where this sandbox notes that a resource limit was in the way; None: it has none."""
+
+
+def end_out_of_memory() -> None:
+    """End this sandbox with a note if a task failed for its resource limit; else do nothing."""
+    if _note is not None:
+        _end_with(_note)
+
+
+def _end_with(note: Path) -> None:
     note.touch(mode=0o600)
     os.killpg(0, signal.SIGKILL)
 
 
-def _problem(limits: Limits) -> str:
-    """Why groups can't be made there; empty if they can."""
+def _watch(nbytes: int, note: Path) -> None:
+    """End this process and its children once it exceeds its memory; leave a note first."""
+    while system.peak_nbytes() <= nbytes:
+        time.sleep(_LOOK_SECONDS)
+    _end_with(note)
+
+
+def _problem(limits: SandboxLimits) -> str:
+    """Why groups can't be created there; empty if they can."""
     name = f"shoal-probe-{os.getpid()}"
     pid = os.fork()
     if pid == 0:
@@ -201,7 +248,7 @@ def _own_groups() -> dict[str, str]:
 
 
 def group_mounts() -> list[tuple[str, Path, str]]:
-    """Where control groups are mounted: as `cgroup` or `cgroup2`, the folder, the options."""
+    """Mounts of control groups: the type (`cgroup` or `cgroup2`), the folder, the options."""
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()
     except OSError:
@@ -215,7 +262,7 @@ def group_mounts() -> list[tuple[str, Path, str]]:
 
 
 def _mounts() -> dict[str, Path]:
-    """Where the controllers of v1 are mounted, and under an empty name v2."""
+    """The folders of v1's controllers by name, and of v2 under an empty name."""
     mounts: dict[str, Path] = {}
     for kind, point, options in group_mounts():
         if kind == "cgroup2":
@@ -226,14 +273,14 @@ def _mounts() -> dict[str, Path]:
     return mounts
 
 
-def _version_1() -> Limits | str:
+def _version_1() -> SandboxLimits | str:
     own, mounts = _own_groups(), _mounts()
     if not {"cpu", "memory"} <= own.keys() & mounts.keys():
         return "cgroup v1 has no cpu and memory controllers here"
-    return Limits("cgroup v1", mounts["cpu"] / own["cpu"], mounts["memory"] / own["memory"])
+    return SandboxLimits("cgroup v1", mounts["cpu"] / own["cpu"], mounts["memory"] / own["memory"])
 
 
-def _version_2() -> Limits | str:
+def _version_2() -> SandboxLimits | str:
     own, mounts = _own_groups(), _mounts()
     if "" not in mounts or "" not in own:
         return "cgroup v2 isn't mounted"
@@ -247,4 +294,4 @@ def _version_2() -> Limits | str:
             (folder / "cgroup.subtree_control").write_text("+cpu +memory")
     except OSError as error:
         return f"cgroup v2: {error.strerror}"
-    return Limits("cgroup v2", folder, folder)
+    return SandboxLimits("cgroup v2", folder, folder)

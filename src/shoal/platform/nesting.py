@@ -1,6 +1,6 @@
-"""Whether this process is a sandbox, in which no run can begin: there is no session for it.
+"""Whether this process is a sandbox, where no run can start because there is no session.
 
-Every way to begin a run makes a `Session`, which asks here first.
+Every way to start a run creates a `Session`, which checks here first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _sandboxed = False
 
 
 def become_sandbox() -> None:
-    """From now on, this process and those that it forks are a sandbox."""
+    """Mark this process, and those that it forks, as a sandbox."""
     global _sandboxed
     _sandboxed = True
 
@@ -25,27 +25,27 @@ def in_sandbox() -> bool:
 
 
 def refuse_in_sandbox() -> None:
-    """Raise the error that tells why no run can begin here, if none can."""
+    """Raise `UsageError` in a sandbox: no run can start there."""
     if not _sandboxed:
         return
     importing = _module_body(sys._getframe(1))
     if importing is None:
         raise UsageError(
-            "A task can't begin a run: compute(), submit(), plan(), sessions, farms and executors "
-            "don't work inside one yet. Pass outputs to the task as arguments and compute() the "
+            "A task can't start a run: compute(), submit(), plan(), sessions, farms and executors "
+            "don't work inside a task yet. Pass outputs to the task as arguments and compute() the "
             "whole workflow outside, or call the function of another task directly: "
             "other.function(…)."
         )
     code = importing.f_code
     raise UsageError(
-        f"Module {importing.f_globals.get('__name__')!r} begins a run when it is imported "
+        f"Module {importing.f_globals.get('__name__')!r} starts a run when it is imported "
         f"({code.co_filename}, line {importing.f_lineno}), and workers import it to find its "
         'functions. Put that line under `if __name__ == "__main__":`.'
     )
 
 
 def _module_body(frame: FrameType | None) -> FrameType | None:
-    """The innermost module that is being imported."""
+    """The frame of the innermost module that is being imported."""
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") != "__main__":
             return frame

@@ -1,165 +1,191 @@
-"""Inside a sandbox: take an invocation, run a worker, say that it is done, wait for the next.
+"""`Sandbox`: the gateway's side of a sandbox: how it is made, what it is sent and what it answers.
 
-The page is memory shared with the gateway. It holds the numbers of the tasks that are running, so
-that the gateway can say which task a sandbox died of, and how many jobs have begun, so that it
-knows of a sandbox that can't begin another.
+1. A sandbox runs users' code, so its answers are checked. One that sends anything but an answer to
+   its invocation is no longer used.
+2. The gateway never blocks on a sandbox: what a sandbox doesn't read at once is sent later.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import itertools
 import json
 import mmap
 import os
 import socket
-import struct
-import sys
-import traceback
-from collections.abc import Callable
-from typing import Any, TextIO
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from shoal.platform.condition import Condition
-from shoal.platform.nesting import become_sandbox
+from shoal.platform.invocation import Invocation
+from shoal.platform.logs import Logs
+from shoal.platform.sandbox_main import LENGTH, MAX_ANSWER, PAGE, RunningTasks
+from shoal.platform.sandbox_output import SandboxOutput
+from shoal.platform.zygotes import Key, Zygotes
+from shoal.system import kill_group, shared_page
+from shoal.types import Resources
 
-LENGTH = struct.Struct("<I")
-MOST_ANSWERED = 1024 * 1024
-"""Bytes of an answer."""
-_MOST_TOLD = 64 * 1024
-"""Characters of an error; of a longer one the end is told, which names it."""
-PAGE = mmap.PAGESIZE
-_SLOT = struct.Struct("<q")
-_SLOTS = PAGE // _SLOT.size - 1
-_BEGUN = _SLOTS * _SLOT.size
-"""Where the number of jobs is, behind the slots."""
+PoolKey = tuple[Resources, str]
+"""What sandboxes must have in common to be exchangeable: resources and session."""
 
-Entry = Callable[[dict[str, Any], "RunningTasks"], bool]
-"""Runs a worker for a job; whether the sandbox can be used again."""
+BEGIN_SECONDS = 5.0
+"""How long a warm sandbox may take to begin an invocation."""
+_READ = 1 << 16
 
 
-class RunningTasks:
-    """The tasks that run in a sandbox, as numbers in memory that outlives it."""
+@dataclass
+class Sandbox:
+    """A sandbox, as its gateway knows it."""
 
-    def __init__(self, page: mmap.mmap) -> None:
-        self._page = page
+    number: int
+    pool_key: PoolKey
+    control: socket.socket
+    """Never blocks."""
+    output: SandboxOutput
+    running: RunningTasks
+    zygote: Key
+    pid: int = 0
+    """Once the zygote has reported it; 0 in a namespace, where the system kills what is left."""
+    invocation: Invocation | None = None
+    """What it works on."""
+    given: int = 0
+    """How many invocations it has been given."""
+    began: float = 0.0
+    """When it was given the current one."""
+    ends: float = float("inf")
+    """When to kill it if it hasn't ended by itself."""
+    late: bool = False
+    """Its invocation took longer than a function may."""
+    paused: bool = False
+    """Its process has been stopped, and hasn't continued."""
+    fault: str = ""
+    """The protocol violation that it is killed for."""
+    doomed: bool = False
+    """It is being killed on purpose, which isn't reported."""
+    _received: bytearray = field(default_factory=bytearray)
+    _unsent: memoryview = field(default_factory=lambda: memoryview(b""))
 
-    def set(self, slot: int, number: int) -> None:
-        """Task `number` begins to run in a slot."""
-        _SLOT.pack_into(self._page, slot % _SLOTS * _SLOT.size, number + 1)
+    @classmethod
+    def create(
+        cls,
+        number: int,
+        pool_key: PoolKey,
+        preload: Sequence[str],
+        zygotes: Zygotes,
+        logs: Logs,
+    ) -> Sandbox:
+        """Have a zygote fork a sandbox; raises `OSError` if the system refuses."""
+        resources, session = pool_key
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            control, inside = socket.socketpair()
+            ours.callback(control.close)
+            theirs.callback(inside.close)
+            out, out_inside = _pipe(ours, theirs)
+            err, err_inside = _pipe(ours, theirs)
+            page = shared_page(PAGE)
+            theirs.callback(os.close, page)
+            running = RunningTasks(mmap.mmap(page, PAGE))
+            key = (min(resources.slots, os.cpu_count() or 1), session)
+            zygote = zygotes.get(key, preload)
+            zygote.fork(number, resources, (inside.fileno(), out_inside, err_inside, page))
+            ours.pop_all()
+        control.setblocking(False)
+        for descriptor in (out, err):
+            os.set_blocking(descriptor, False)
+        output = SandboxOutput({"stdout": out, "stderr": err}, logs)
+        return cls(number, pool_key, control, output, running, key)
 
-    def clear(self, slot: int) -> None:
-        """Nothing runs in a slot."""
-        _SLOT.pack_into(self._page, slot % _SLOTS * _SLOT.size, 0)
+    @property
+    def unbegun(self) -> bool:
+        """Whether it hasn't begun its current invocation, though it has run others before."""
+        return self.invocation is not None and self.given > 1 and self.running.begun() < self.given
 
-    def numbers(self) -> list[int]:
-        """What runs, in all slots."""
-        found = (_SLOT.unpack_from(self._page, i * _SLOT.size)[0] for i in range(_SLOTS))
-        return [number - 1 for number in found if number > 0]
+    def give(self, invocation: Invocation, message: bytes, now: float) -> bool:
+        """Send an invocation; whether all of it has been sent."""
+        self.invocation = invocation
+        self.output.assign(invocation.run, invocation.worker)
+        self.began, self.late = now, False
+        self.given += 1
+        return self.send(message)
 
-    def begin(self, job: int) -> None:
-        """The sandbox has got as far as beginning its first, second, … job."""
-        _SLOT.pack_into(self._page, _BEGUN, job)
-
-    def begun(self) -> int:
-        """How many jobs have begun."""
-        found: int = _SLOT.unpack_from(self._page, _BEGUN)[0]
-        return found
-
-
-def send_frame(sock: socket.socket, message: bytes) -> None:
-    """Write a message behind its length."""
-    sock.sendall(LENGTH.pack(len(message)) + message)
-
-
-def receive_frame(sock: socket.socket) -> bytes | None:
-    """The next message, or None when the other side is gone."""
-    head = _exactly(sock, LENGTH.size)
-    return None if head is None else _exactly(sock, LENGTH.unpack(head)[0])
-
-
-def _exactly(sock: socket.socket, count: int) -> bytes | None:
-    data = bytearray(count)
-    view = memoryview(data)
-    taken = 0
-    while taken < count:
-        try:
-            got = sock.recv_into(view[taken:])
-        except OSError:
-            return None
-        if not got:
-            return None
-        taken += got
-    return bytes(data)
-
-
-def serve(control: int, page: int, entry: Entry, home: str) -> int:
-    """Serve invocations, each beginning in the sandbox's folder, until the gateway hangs up."""
-    become_sandbox()
-    sock = socket.socket(fileno=control)
-    running = RunningTasks(mmap.mmap(page, PAGE))
-    os.close(page)
-    condition = Condition()
-    for job in itertools.count(1):
-        frame = receive_frame(sock)
-        if frame is None:
-            return 0
-        _open_streams()
-        os.chdir(home)
-        running.begin(job)
-        answer: dict[str, Any] = {"reusable": False}
-        try:
-            answer["reusable"] = entry(json.loads(frame), running)
-        except BaseException:  # noqa: BLE001 - the outermost edge: reported by the gateway
-            answer["error"] = traceback.format_exc()[-_MOST_TOLD:]
-        _flush_streams()
-        changed = condition.changed()
-        if changed:
-            answer |= {"reusable": False, "changed": ", ".join(changed)}
-        try:
-            send_frame(sock, json.dumps(answer).encode())
-        except OSError:
-            return 0
-    raise AssertionError
-
-
-class _Printing(io.FileIO):
-    """A pipe to the gateway.
-
-    A gateway that is killed takes its sandboxes with it, but a moment later. Were printing an error
-    then, a task would fail for good that is only to be started again.
-    """
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except BrokenPipeError:
-            return memoryview(data).nbytes
-
-
-_streams: list[TextIO] = []
-"""Standard output and error as the job before was given them."""
-
-
-def _open_streams() -> None:
-    """What a job prints goes to the gateway, whatever the one before did to the streams."""
-    with contextlib.suppress(ValueError):  # detached from what is below
-        if _streams == [sys.stdout, sys.stderr] and not any(s.closed for s in _streams):
-            return
-    _streams[:] = [
-        io.TextIOWrapper(
-            io.BufferedWriter(_Printing(number, "w", closefd=False)),
-            errors="replace",
-            line_buffering=True,
+    def due(self, limit: float | None) -> float:
+        """When to kill it if nothing changes; `limit` is how long an invocation may take."""
+        limit = float("inf") if self.invocation is None or limit is None else limit
+        return min(
+            self.ends,
+            self.began + limit,
+            self.began + BEGIN_SECONDS if self.unbegun else float("inf"),
         )
-        for number in (1, 2)
-    ]
-    sys.stdout, sys.stderr = _streams
+
+    def send(self, message: bytes) -> bool:
+        """Send a message; True if all of it has been sent, or the sandbox has ended."""
+        self._unsent = memoryview(LENGTH.pack(len(message)) + message)
+        return self.flush()
+
+    def flush(self) -> bool:
+        """Send the rest of a message; True if nothing is left to send."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self.control.send(self._unsent) :]
+        except BlockingIOError:
+            return False
+        except OSError:  # it has ended, which its zygote reports
+            self._unsent = memoryview(b"")
+        return True
+
+    def receive(self) -> dict[str, Any] | None:
+        """The sandbox's answer; None if it hasn't arrived yet.
+
+        An answer says whether the sandbox is `reusable`, and may describe an `error`. Raises
+        `EOFError` if the sandbox has hung up, `ValueError` if it sent something else.
+        """
+        try:
+            data = self.control.recv(_READ)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            raise EOFError
+        self._received += data
+        if self.invocation is None or self._unsent:
+            raise ValueError("it spoke to its gateway without being asked")
+        if len(self._received) < LENGTH.size:
+            return None
+        length = LENGTH.unpack_from(self._received)[0]
+        if not length <= MAX_ANSWER or len(self._received) > LENGTH.size + length:
+            raise ValueError("it sent its gateway more than an answer")
+        if len(self._received) < LENGTH.size + length:
+            return None
+        body = bytes(self._received[LENGTH.size :])
+        self._received.clear()
+        return _checked(body)
+
+    def kill_group(self) -> None:
+        """Kill the processes of a sandbox whose zygote has ended and can't."""
+        if self.pid:
+            kill_group(self.pid)
+
+    def close(self) -> None:
+        """Close the gateway's side."""
+        self.control.close()
+        self.output.close()
 
 
-def _flush_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(
-            AttributeError, ValueError, OSError
-        ):  # the user's code may close it
-            stream.flush()
+def _checked(body: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("its answer to its gateway isn't JSON") from error
+    if not isinstance(answer, dict) or not isinstance(answer.get("reusable"), bool):
+        raise ValueError("its answer to its gateway is incomplete")
+    if not all(isinstance(answer.get(name, ""), str) for name in ("error", "changed")):
+        raise ValueError("its answer to its gateway is ill-typed")
+    return answer
+
+
+def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose ends are closed with the two stacks."""
+    read, write = os.pipe()
+    ours.callback(os.close, read)
+    theirs.callback(os.close, write)
+    return read, write

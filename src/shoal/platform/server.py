@@ -1,7 +1,7 @@
-"""`GatewayServer`: the door to a gateway: accepts connections, each served by a thread.
+"""`GatewayServer`: accepts a gateway's HTTP connections, and serves each in a thread.
 
-It listens on loopback unless told otherwise. Connections beyond a number that grows with the
-gateway's capacity are turned away at once.
+It listens on loopback by default. It rejects connections beyond a limit that grows with the
+gateway's capacity.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ from typing import TYPE_CHECKING
 
 from shoal.errors import GatewayUnavailable, SettingsError
 from shoal.platform.gateway import LocalGateway
-from shoal.platform.tokens import Token
 
 if TYPE_CHECKING:
     import ssl
 
-    from shoal.platform.handler import Door
-    from shoal.platform.invoker import Invoker
+    from shoal.platform.endpoints import Door
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 256
 _LAST_PORT = 65535
 _PAUSE = 0.1
-"""Seconds until the next try after one that failed, for want of descriptors for example."""
+"""Seconds to wait after a failure to accept, such as a lack of file descriptors."""
 _CONNECTIONS = 256
-"""Connections beside two for each sandbox."""
+"""Connections allowed besides two for each sandbox."""
 _FULL = (
     b"HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nContent-Length: 44\r\n"
     b'Retry-After: 1\r\nConnection: close\r\n\r\n{"error": "There are too many connections."}'
@@ -41,34 +39,31 @@ _FULL = (
 class GatewayServer:
     """Serves a gateway over HTTP.
 
-    Nothing of HTTP is imported before the first connection: most embedded gateways never get one.
+    HTTP modules are imported with the first connection: most embedded gateways never get one.
     """
 
     def __init__(
         self,
-        gateway: LocalGateway | None,
-        token: str | Token,
+        gateway: LocalGateway,
+        token: str,
         host: str = "127.0.0.1",
         port: int = 0,
         tls: ssl.SSLContext | None = None,
         *,
-        invoker: Invoker | None = None,
         announce: Callable[[str], None] | None = None,
     ) -> None:
-        """Listen; without a gateway it is the door to a fan-out invoker alone.
+        """Listen.
 
         Args:
-            gateway: What is served.
-            token: Whoever has it is let in.
+            gateway: The gateway to serve.
+            token: What callers must present.
             host: The address to listen on.
             port: The port to listen on; 0: any.
-            tls: To serve HTTPS with.
-            invoker: The fan-out invoker; default: the gateway's own.
-            announce: Is told the URL before anybody can connect.
+            tls: Serves HTTPS if given.
+            announce: Called with the URL before anybody can connect.
         """
         self._gateway = gateway
-        self._invoker = invoker
-        self._token = token if isinstance(token, Token) else Token(token)
+        self._token = token
         self._tls = tls
         self._door: Door | None = None
         self._open = 0
@@ -81,8 +76,7 @@ class GatewayServer:
             self._socket.bind((host, port))
             self.port: int = self._socket.getsockname()[1]
             self.url = f"http{'s' if tls else ''}://{host}:{self.port}"
-            if gateway is not None:
-                gateway.address = (self.url, self._token.text)
+            gateway.address = (self.url, token)
             if announce is not None:
                 announce(self.url)
             self._socket.listen(_BACKLOG)
@@ -110,35 +104,35 @@ class GatewayServer:
                 continue
             except OSError as error:
                 if not self._closed.wait(_PAUSE):
-                    log.warning("a connection could not be accepted: %s", error)
+                    log.warning("could not accept a connection: %s", error)
                 continue
-            if not self._let_in():
-                self._turn_away(connection)
+            if not self._admit():
+                self._reject(connection)
                 continue
             threading.Thread(
                 target=self._serve, args=(connection, peer), name="shoal-http", daemon=True
             ).start()
 
-    def _let_in(self) -> bool:
-        most = _CONNECTIONS + (2 * self._gateway.capacity if self._gateway else 0)
+    def _admit(self) -> bool:
+        limit = _CONNECTIONS + 2 * self._gateway.capacity
         with self._counting:
-            if self._open >= most:
+            if self._open >= limit:
                 return False
             self._open += 1
             return True
 
-    def _turn_away(self, connection: socket.socket) -> None:
+    def _reject(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             connection.setblocking(False)
             if self._tls is None:
                 connection.send(_FULL)
 
     def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
-        from shoal.platform.handler import Door, serve_connection
+        from shoal.platform.endpoints import Door, serve_connection
 
         try:
             if self._door is None:
-                self._door = Door(self._gateway, self._token, self._tls, invoker=self._invoker)
+                self._door = Door(self._gateway, self._token, self._tls)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             serve_connection(connection, peer, self._door)
         finally:
@@ -146,7 +140,7 @@ class GatewayServer:
                 self._open -= 1
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more connections."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -158,22 +152,22 @@ class GatewayServer:
 
 
 def server_tls(certificate: str, private_key: str) -> ssl.SSLContext:
-    """TLS with a certificate and its key, each in a file; TLS 1.2 or newer."""
+    """A TLS context for a certificate and its key, each in a file; TLS 1.2 or newer."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.num_tickets = 0  # what comes unasked looks like a hang-up to who keeps a connection
+    context.num_tickets = 0  # clients take unsolicited data on an idle connection for its end
     try:
         context.load_cert_chain(certificate, private_key, password=_no_password)
     except (OSError, ValueError) as error:
         raise SettingsError(
-            f"The certificate {certificate} and the private key {private_key} can't be used: "
-            f"{error}. Both are files in PEM format, and the key has no passphrase."
+            f"The certificate {certificate} and the private key {private_key} can't be loaded: "
+            f"{error}. Both must be files in PEM format, and the key must have no passphrase."
         ) from error
     return context
 
 
 def _no_password() -> str:
-    """Instead of asking on a terminal."""
+    """Fail, where OpenSSL would ask on the terminal."""
     raise ValueError("the private key has a passphrase")

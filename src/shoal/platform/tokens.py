@@ -1,11 +1,11 @@
-"""A gateway's token, which opens everything, and tokens derived from it that open one run.
+"""A gateway's token, which gives access to everything, and tokens derived from it for one run.
 
-1. A sandbox gets only the token of the run it works for, so user code can't use the gateway for
-   anything else. The gateway keeps no list of them: it computes them again.
-2. A gateway leaves its token in a file for its user's clients, with the URL that it belongs to,
-   and clients send it nowhere else.
-3. A gateway that is started again has a new token, which is in the file before it answers: a
-   client that is refused reads the file again.
+1. A sandbox gets only the token of its run, so user code can't use the gateway for anything else.
+   The gateway stores no list of these tokens: it recomputes them.
+2. A gateway writes its token and its URL to a file for its user's clients. They send the token to
+   no other URL.
+3. A restarted gateway has a new token, and writes the file before it answers. A client whose token
+   is refused reads the file again.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from shoal.errors import SettingsError
-from shoal.platform.base import valid_run
+from shoal.platform.invocation import valid_name
 from shoal.private import read_private, write_private
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a token opens: a run and a session, or everything if they are None."""
+    """What a token gives access to: a run and a session, or everything if they are None."""
 
     run: str | None = None
     session: str | None = None
 
     def covers(self, run: str, session: str | None = None) -> bool:
-        """Whether it opens a run, and a session's sandboxes if one is named."""
+        """Whether it gives access to a run, and to a session's sandboxes if one is named."""
         return self.run in (None, run) and (session is None or self.session in (None, session))
 
 
 class Token:
-    """A token, as somebody has it who may be refused with it."""
+    """A client's token, which can be read again if it is refused."""
 
     def __init__(self, text: str, read: Callable[[], str] | None = None) -> None:
-        """Have a token.
+        """Make a token.
 
         Args:
             text: The token.
-            read: Reads it again where it came from; None: it was set, and stays as it is.
+            read: Reads it again from its source; None: the user has set it, and it is fixed.
         """
         self.text = text
         self._read = read
 
     @property
     def fixed(self) -> bool:
-        """Whether it was set, and stays as it is."""
+        """Whether the user has set it, so that it never changes."""
         return self._read is None
 
     def renewed(self, refused: str) -> bool:
-        """Whether there is another one by now than was refused."""
+        """Read the token again; whether it differs from the refused one."""
         if self._read is not None:
             with contextlib.suppress(OSError, SettingsError):
                 self.text = self._read()
@@ -64,31 +64,31 @@ class Token:
 
 
 def new_token() -> str:
-    """A secret for a gateway's address."""
+    """A new secret for a gateway."""
     return secrets.token_urlsafe(32)
 
 
 def run_token(token: str, run: str, session: str) -> str:
-    """The token that opens only a run of a session."""
+    """The token that gives access to one run of a session."""
     mac = hmac.digest(token.encode(), f"{run} {session}".encode(), "sha256").hex()
     return f"{run}.{session}.{mac}"
 
 
 def scope_of(header: str, token: str) -> Scope | None:
-    """What an `Authorization` header opens, compared in constant time; None: nothing."""
+    """What an `Authorization` header gives access to; None: nothing. Compares in constant time."""
     given = header.encode()
     if hmac.compare_digest(given, f"Bearer {token}".encode()):
         return Scope()
     run, _, rest = header.removeprefix("Bearer ").partition(".")
     session = rest.partition(".")[0]
-    if not valid_run(run) or not valid_run(session):
+    if not valid_name(run) or not valid_name(session):
         return None
     expected = f"Bearer {run_token(token, run, session)}".encode()
     return Scope(run, session) if hmac.compare_digest(given, expected) else None
 
 
 def write_token(path: Path, token: str, url: str) -> None:
-    """Keep a token and whose it is in a new file that only its owner can read."""
+    """Write a token and the URL it is for to a new file that only its owner can read."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     unfinished.unlink(missing_ok=True)
     write_private(unfinished, [f"{token}\n{url}\n".encode()])
@@ -96,26 +96,26 @@ def write_token(path: Path, token: str, url: str) -> None:
 
 
 def read_token(path: Path) -> tuple[str, str]:
-    """The token in a file, which only its owner may be able to read, and the URL it is for."""
+    """The token in a file, and the URL it is for; only the owner may be able to read the file."""
     found = read_private(path)
     if found is None:
         raise SettingsError(
-            f"{path} holds a secret, and others than its owner can read it: end the gateway, "
-            f"`chmod 600 {path}` and start it again, so that there is a new token."
+            f"{path} holds a secret, and others can read it: end the gateway, "
+            f"`chmod 600 {path}` and start it again, which makes a new token."
         )
     token, _, url = found.decode().strip().partition("\n")
     return token, url
 
 
 def reached_as(asked: str, named: str) -> str | None:
-    """The URL at which to reach a gateway, if the URL that is asked for is its own; else None.
+    """The URL at which to reach a gateway if the requested URL is the gateway's; else None.
 
-    Over HTTP a name such as `localhost` becomes the address that the gateway listens on: somebody
-    else may listen on another one that the name stands for. Over HTTPS the certificate tells.
+    Over HTTP, `localhost` becomes the address that the gateway listens on, because another process
+    may listen on another address of that name. Over HTTPS, the certificate tells.
 
     Args:
-        asked: What a client is told to use.
-        named: What the gateway says that it listens on, with an address or `0.0.0.0` as the host.
+        asked: The URL that a client is to use.
+        named: The URL that the gateway announces, with an address or `0.0.0.0` as its host.
     """
     (scheme, host, port), own = address_of(asked), address_of(named)
     if (scheme, port) != (own[0], own[2]):
@@ -138,8 +138,8 @@ def address_of(url: str) -> tuple[str, str, int]:
         parts, port = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SettingsError(
-            f"platform={url!r} is not a gateway's URL. There are http://HOST:PORT and "
-            "https://HOST:PORT of a gateway (`shoal gateway` starts one), and None, the default: "
-            "workers on this machine."
+            f"platform={url!r} is not a gateway's URL. Use http://HOST:PORT or https://HOST:PORT "
+            "of a gateway (`shoal gateway` starts one), or None, the default: workers on this "
+            "machine."
         )
     return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80)

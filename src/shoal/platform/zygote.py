@@ -1,12 +1,13 @@
-"""The zygote: a process with everything imported that forks itself into sandboxes.
+"""The zygote: a process that has imported everything and forks sandboxes.
 
-It has one thread and obeys the gateway over a socket: `preload` packages, `branch` into another
-zygote with a socket of its own, `fork` a sandbox, `kill` one. It says when a sandbox has ended and
-why. When the gateway's end of the socket closes, however that came about, it kills every sandbox
-and ends, and its branches end with it.
+It has one thread, and takes commands from the gateway over a socket: `preload` packages, `branch`
+into another zygote with its own socket, `fork` a sandbox, `kill` one. It reports when and why a
+sandbox ends. When the gateway's end of the socket closes, for whatever reason, the zygote kills its
+sandboxes and ends, and its branches end with it.
 
-A session's sandboxes are forked from a branch of its own; where that is possible, it and each of
-them have namespaces of their own (see `isolation.py`). Each has a folder, which goes with it.
+Each session has a branch, from which its sandboxes are forked. Where the system permits, the branch
+and each sandbox have their own namespaces (see `isolation.py`). Each has a folder, which is deleted
+with it.
 """
 
 from __future__ import annotations
@@ -32,42 +33,44 @@ from typing import Any
 
 from shoal import system
 from shoal.platform import limits
-from shoal.platform.housing import home_of, remove, sweep
+from shoal.platform.invocation import SandboxMessage, prepare
 from shoal.platform.isolation import Forked, Isolation
-from shoal.platform.sandbox import Entry, receive_frame, send_frame, serve
+from shoal.platform.sandbox_env import home_of, remove, sweep
+from shoal.platform.sandbox_main import Entry, receive_frame, send_frame, serve
 from shoal.types import Resources
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-_KEPT_SHARE = 3
-"""An allocator keeps up to this part of a sandbox's memory."""
+_FREED_SHARE = 3
+"""The allocator holds on to at most one third of a sandbox's memory after it is freed."""
 _END_SECONDS = 2.0
-"""How long branches may take to end by themselves."""
+"""How long branches may take to end before they are killed."""
 _PAUSE = 0.002
 
 
 class Zygote:
-    """The state of the zygote's process."""
+    """A zygote's process."""
 
     def __init__(
         self,
         gateway: socket.socket,
         entry: Entry,
         isolation: Isolation,
-        limited: limits.Limits,
+        limited: limits.SandboxLimits,
         number: int,
     ) -> None:
         self._gateway = gateway
         self._entry = entry
         self._isolation = isolation
         self._limits = limited
+        limited.prepare()
         self._number = number
-        """That of its process, outside of namespaces."""
+        """Its process id, outside of namespaces."""
         self._home = home_of(isolation.hidden, number)
         self._parent = os.getppid()
         self._process = os.getpid()
         self._branches: set[int] = set()
         self._children: dict[int, tuple[int, Forked]] = {}
-        """Sandboxes' numbers, and what they are, by process id."""
+        """Sandboxes and their numbers, by process id."""
         self._wake, wake = socket.socketpair()
         self._wake.setblocking(False)
         wake.setblocking(False)
@@ -77,8 +80,8 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def greet(self) -> None:
-        """Say what is possible here."""
-        self._say(
+        """Report how sandboxes are limited and isolated here."""
+        self._report(
             op="ready",
             limits=self._limits.kind,
             warning=self._limits.warning,
@@ -86,7 +89,7 @@ class Zygote:
         )
 
     def run(self) -> None:
-        """Obey until the gateway hangs up, or the parent ends."""
+        """Take commands until the gateway hangs up or the parent ends."""
         listening = [self._gateway, self._wake]
         try:
             while os.getppid() == self._parent:
@@ -95,16 +98,16 @@ class Zygote:
                     with contextlib.suppress(BlockingIOError):
                         self._wake.recv(4096)
                     self._reap()
-                if self._gateway in readable and not self._obey():
+                if self._gateway in readable and not self._take_command():
                     return
         finally:
             self._end()
 
-    def _say(self, **message: Any) -> None:
+    def _report(self, **message: Any) -> None:
         with contextlib.suppress(OSError):
             send_frame(self._gateway, json.dumps(message).encode())
 
-    def _obey(self) -> bool:
+    def _take_command(self) -> bool:
         try:
             first, descriptors, _, _ = socket.recv_fds(self._gateway, 1, 8)
         except OSError:
@@ -113,7 +116,7 @@ class Zygote:
         if data is None:
             return False
         if descriptors:
-            self._say(op="received")
+            self._report(op="received")
         message = json.loads(data)
         if message["op"] == "preload":
             self._preload(message["modules"])
@@ -127,7 +130,7 @@ class Zygote:
 
     def _preload(self, modules: list[str]) -> None:
         for module in modules:
-            with contextlib.suppress(BaseException):  # a module that exits ends no sandboxes
+            with contextlib.suppress(BaseException):  # importing a module may even exit
                 importlib.import_module(module)
         gc.collect()
         gc.freeze()
@@ -136,7 +139,7 @@ class Zygote:
         within, number = self._isolation.branch()
         if not within:
             os.close(descriptor)
-            if number:  # else it has ended already
+            if number:  # else it has already ended
                 self._branches.add(number)
             return
         try:
@@ -144,7 +147,7 @@ class Zygote:
                 stale.close()
             gateway = socket.socket(fileno=descriptor)
             Zygote(gateway, self._entry, self._isolation, self._limits, number).run()
-        except BaseException:  # noqa: BLE001 - the outermost edge
+        except BaseException:  # noqa: BLE001 - the branch's outermost edge: its stderr has it
             traceback.print_exc()
         finally:
             os._exit(0)
@@ -156,23 +159,24 @@ class Zygote:
         number: int = message["sandbox"]
         home = self._home / str(number)
         home.mkdir(mode=0o700)
-        forked = self._isolation.fork(home, descriptors, partial(self._say_paused, number))
+        forked = self._isolation.fork(home, descriptors, partial(self._report_paused, number))
         if forked is None:
             code = 1
             try:
                 code = self._become_sandbox(message, descriptors, str(home))
-            except BaseException:  # noqa: BLE001 - the outermost edge: it goes to the run's log
+            except BaseException:  # noqa: BLE001 - the outermost edge: the run's log shows it
                 traceback.print_exc()
             finally:
                 os._exit(code)
         for descriptor in descriptors:
             os.close(descriptor)
         self._children[forked.pid] = number, forked
-        outside = forked.pid if self._isolation.reason else 0  # which nobody could kill in here
-        self._say(op="forked", sandbox=number, pid=outside)
+        # The gateway can't use a pid in a namespace.
+        outside = forked.pid if self._isolation.reason else 0
+        self._report(op="forked", sandbox=number, pid=outside)
 
-    def _say_paused(self, sandbox: int, paused: bool) -> None:
-        self._say(op="paused", sandbox=sandbox, paused=paused)
+    def _report_paused(self, sandbox: int, paused: bool) -> None:
+        self._report(op="paused", sandbox=sandbox, paused=paused)
 
     def _become_sandbox(self, message: dict[str, Any], descriptors: list[int], home: str) -> int:
         control, out, err, page = descriptors
@@ -191,7 +195,7 @@ class Zygote:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         group = self._group(message["sandbox"])
         self._limits.enter(group, Resources(message["memory_mb"], message["cpus"]))
-        _keep_freed_memory(message["memory_mb"] * 2**20 // _KEPT_SHARE)
+        _keep_freed_memory(message["memory_mb"] * 2**20 // _FREED_SHARE)
         _reseed()
         gc.enable()
         self._isolation.confine()
@@ -202,7 +206,7 @@ class Zygote:
     def _kill(self, sandbox: int) -> None:
         for pid, (number, _) in self._children.items():
             if number == sandbox:
-                _kill_group(pid)
+                system.kill_group(pid, leader=True)
 
     def _reap(self) -> None:
         while True:
@@ -214,40 +218,39 @@ class Zygote:
                 return
             if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
                 if pid in self._children:
-                    self._say_paused(self._children[pid][0], os.WIFSTOPPED(status))
+                    self._report_paused(self._children[pid][0], os.WIFSTOPPED(status))
                 continue
             if pid in self._branches:
-                self._forget(pid)
+                self._remove_branch(pid)
             if pid not in self._children:
                 continue
             sandbox, forked = self._children.pop(pid)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+            system.kill_group(pid)
             remove(self._home / str(sandbox))
             group = self._group(sandbox)
             out_of_memory = self._limits.ran_out_of_memory(group)
             self._limits.remove(group)
-            self._say(
+            self._report(
                 op="exited",
                 sandbox=sandbox,
                 code=forked.code(status),
                 out_of_memory=out_of_memory,
             )
 
-    def _forget(self, branch: int) -> None:
+    def _remove_branch(self, branch: int) -> None:
         self._branches.discard(branch)
         remove(home_of(self._isolation.hidden, branch))
 
     def _end(self) -> None:
         deadline = time.monotonic() + _END_SECONDS
-        while self._branches:  # the gateway has hung up on them, too
+        while self._branches:  # the gateway has closed their sockets, too
             self._reap()
             if time.monotonic() > deadline:
                 for branch in self._branches:
-                    _kill_group(branch)
+                    system.kill_group(branch, leader=True)
             time.sleep(_PAUSE)
         for pid in self._children:
-            _kill_group(pid)
+            system.kill_group(pid, leader=True)
         for pid, (sandbox, _) in self._children.items():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
@@ -255,17 +258,10 @@ class Zygote:
         remove(self._home)
 
 
-def _kill_group(pid: int) -> None:
-    """Kill a sandbox and what it started; it may not have made its group yet."""
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
-
-
 def _keep_freed_memory(nbytes: int) -> None:
-    """Have the allocator keep freed memory for the next array, up to a limit.
+    """Let the allocator reuse freed memory for the next array, up to a limit.
 
-    Arrays that are mapped and unmapped one by one cost a page fault for every page, each time.
+    Mapping and unmapping each array would cost a page fault for each of its pages.
     """
     mallopt = system.call("mallopt")
     if mallopt is not None:
@@ -274,7 +270,7 @@ def _keep_freed_memory(nbytes: int) -> None:
 
 
 def _reseed() -> None:
-    """Sandboxes must not draw the same random numbers."""
+    """Reseed the random generators: sandboxes must not draw the same numbers."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -286,12 +282,13 @@ def main(descriptor: int, entry: str, hidden: str, isolated: bool) -> None:
 
     Args:
         descriptor: Its end of the socket to the gateway.
-        entry: `module:function` of what a sandbox does with an invocation.
-        hidden: The folder that sandboxes have theirs in, and don't see otherwise.
-        isolated: Whether sandboxes are to be kept apart where that is possible.
+        entry: `module:function` that a sandbox calls with each message.
+        hidden: The folder that contains those of the sandboxes, each of which sees only its own.
+        isolated: Whether to isolate sandboxes, where the system permits it.
     """
     module, _, name = entry.partition(":")
     function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    prepare(SandboxMessage)
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -1,8 +1,8 @@
 """`Zygotes`: the gateway's side of its zygotes, one for each number of threads that libraries use.
 
-A library such as OpenBLAS reads how many threads to use when it is loaded, so sandboxes with other
-numbers of slots are forked from another zygote. Each session's are forked from a branch of it,
-which is ended when none of them is left.
+A library such as OpenBLAS reads its number of threads when it is loaded, so there is one zygote for
+each number of slots. Each session's sandboxes are forked from a branch of it, which ends with the
+last of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import selectors
 import socket
 import subprocess
 import sys
@@ -20,8 +19,10 @@ from functools import partial
 from typing import Any
 
 from shoal import system
-from shoal.platform.housing import Housing, hidden_folder, sweep_soon
-from shoal.platform.sandbox import send_frame
+from shoal.import_path import import_path
+from shoal.platform.listener import Listener
+from shoal.platform.sandbox_env import SandboxEnv, hidden_folder, sweep_soon
+from shoal.platform.sandbox_main import send_frame
 from shoal.types import Resources
 
 _THREADS = (
@@ -31,22 +32,22 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
 )
 _HASHES = {"PYTHONHASHSEED": "0"}
-"""Strings hash alike on all workers, as those expect who share data out by hashes."""
+"""Strings hash alike on all workers, which programs that partition data by hash rely on."""
 _PROGRAM = (
     "import sys; sys.path[:] = {path!r}; "
     "from shoal.platform.zygote import main; main({fd}, {entry!r}, {hidden!r}, {isolated})"
 )
 _END_SECONDS = 5.0
 _FIRST = b"!"
-"""Goes before each message to a zygote, with the files that belong to it."""
+"""Precedes each message to a zygote, and carries its file descriptors."""
 _HEAD = 4
-"""Bytes that tell how long a message is."""
+"""Bytes of a message's length."""
 _READ = 1 << 16
 _BUFFER = 1 << 18
-"""Bytes that a channel holds: a zygote mustn't wait for a gateway that waits for it."""
+"""The size of a channel's buffers: gateway and zygote must not block on each other."""
 
 Key = tuple[int, str]
-"""Which branch: a number of slots and a session."""
+"""Identifies a branch: a number of slots and a session."""
 
 
 def _channel() -> tuple[socket.socket, socket.socket]:
@@ -59,18 +60,18 @@ def _channel() -> tuple[socket.socket, socket.socket]:
 
 
 class Branch:
-    """A zygote, as the gateway speaks to it."""
+    """A zygote, as the gateway sees it."""
 
     def __init__(self, sock: socket.socket, preloaded: Iterable[str] = ()) -> None:
         self.socket = sock
         self._preloaded = set(preloaded)
         self._arriving = bytearray()
-        """What has come of a message that isn't complete."""
+        """The beginning of an incomplete message."""
         self._sent: deque[contextlib.ExitStack] = deque()
-        """Copies of files on their way: macOS may drop those that nobody else has open."""
+        """Copies of descriptors in transit: macOS may drop those that no process has open."""
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Have packages imported before the next fork, where they survive one."""
+        """Have packages imported before the next fork, on systems where they survive it."""
         wanted = modules if system.PRELOADS else ()
         new = [module for module in wanted if module not in self._preloaded]
         if new:
@@ -78,7 +79,7 @@ class Branch:
             self._send({"op": "preload", "modules": new})
 
     def fork(self, number: int, resources: Resources, descriptors: Sequence[int]) -> None:
-        """Have a sandbox made that uses these files."""
+        """Have a sandbox forked that uses these files."""
         message = {
             "op": "fork",
             "sandbox": number,
@@ -92,7 +93,7 @@ class Branch:
         self._send({"op": "kill", "sandbox": number})
 
     def branch(self) -> Branch:
-        """Another zygote, forked from this one."""
+        """Have another zygote forked from this one."""
         outside, inside = _channel()
         with inside:
             self._send({"op": "branch"}, [inside.fileno()])
@@ -104,7 +105,7 @@ class Branch:
                 copies.callback(os.close, os.dup(descriptor))
             if descriptors:
                 self._sent.append(copies.pop_all())
-        with contextlib.suppress(OSError):  # it has ended, which is reported as such
+        with contextlib.suppress(OSError):  # it has ended, which `messages` reports
             if descriptors:
                 socket.send_fds(self.socket, [_FIRST], list(descriptors))
             else:
@@ -112,7 +113,7 @@ class Branch:
             send_frame(self.socket, json.dumps(message).encode())
 
     def messages(self) -> Iterator[dict[str, Any]] | None:
-        """What has arrived, without waiting; None if it has hung up."""
+        """The messages that have arrived; None if the zygote has hung up."""
         try:
             data = self.socket.recv(_READ, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -135,25 +136,24 @@ class Branch:
                 yield message
 
     def close(self) -> None:
-        """Hang up, which ends it."""
+        """Hang up, which ends the zygote."""
         self.socket.close()
         while self._sent:
             self._sent.popleft().close()
 
 
 class ZygoteProcess(Branch):
-    """A zygote that the gateway has started itself."""
+    """A zygote that is the gateway's own child."""
 
-    def __init__(self, entry: str, slots: int, housing: Housing) -> None:
+    def __init__(self, entry: str, slots: int, sandbox_env: SandboxEnv) -> None:
         outside, inside = _channel()
         super().__init__(outside)
-        path = [os.path.abspath(item) if item else os.getcwd() for item in sys.path]
         program = _PROGRAM.format(
-            path=path,
+            path=[*import_path()],
             fd=inside.fileno(),
             entry=entry,
             hidden=str(hidden_folder()),
-            isolated=housing.isolation,
+            isolated=sandbox_env.isolation,
         )
         self._process = subprocess.Popen(
             [sys.executable, "-c", program],
@@ -162,19 +162,19 @@ class ZygoteProcess(Branch):
             start_new_session=True,
             env=_HASHES
             | dict.fromkeys(_THREADS, str(slots))
-            | housing.environment(os.environ)
+            | sandbox_env.environment(os.environ)
             | system.variables(),
         )
         inside.close()
 
     def discard(self) -> None:
-        """Leave nothing of one that has hung up."""
+        """Clean up after a zygote that has hung up."""
         super().close()
         self._process.kill()
         self._process.wait()
 
     def close(self) -> None:
-        """Hang up, which ends it, and wait until it has ended."""
+        """Hang up, and wait until the zygote has ended."""
         super().close()
         try:
             self._process.wait(_END_SECONDS)
@@ -184,31 +184,31 @@ class ZygoteProcess(Branch):
 
 
 class Zygotes:
-    """Every zygote of a gateway, started when first needed."""
+    """All zygotes of a gateway, each started when it is first needed."""
 
-    def __init__(self, entry: str, selector: selectors.BaseSelector, housing: Housing) -> None:
+    def __init__(self, entry: str, listener: Listener, sandbox_env: SandboxEnv) -> None:
         self.limits = "unknown"
-        """How sandboxes are limited, once a zygote has said so."""
+        """How sandboxes are limited, once a zygote has reported it."""
         self.isolation = "unknown"
-        """How sandboxes are kept apart, or why they aren't, once a zygote has said so."""
-        self._housing = housing
+        """How sandboxes are isolated, or why they aren't, once a zygote has reported it."""
+        self._sandbox_env = sandbox_env
         self._entry = entry
-        self._selector = selector
+        self._listener = listener
         self._started: dict[int, ZygoteProcess] = {}
         """By number of slots."""
         self._branches: dict[Key, Branch] = {}
         self._messages: deque[dict[str, Any]] = deque()
 
     def start(self, slots: int) -> ZygoteProcess:
-        """The zygote for sandboxes with so many slots; it begins to load."""
+        """The zygote for a number of slots, started if there is none yet."""
         zygote = self._started.get(slots)
         if zygote is None:
-            zygote = self._started[slots] = ZygoteProcess(self._entry, slots, self._housing)
+            zygote = self._started[slots] = ZygoteProcess(self._entry, slots, self._sandbox_env)
             self._listen(zygote, partial(self._lost_zygote, zygote, slots))
         return zygote
 
     def get(self, key: Key, preload: Sequence[str]) -> Branch:
-        """The branch for sandboxes with so many slots of a session, with packages loaded."""
+        """The branch for a number of slots and a session, with packages preloaded."""
         zygote = self.start(key[0])
         branch = self._branches.get(key)
         if branch is None:
@@ -219,21 +219,20 @@ class Zygotes:
         return branch
 
     def release(self, key: Key) -> None:
-        """End a branch that has no sandboxes any more."""
+        """End a branch that has no sandboxes left."""
         branch = self._branches.pop(key, None)
         if branch is not None:
-            self._selector.unregister(branch.socket)
+            self._listener.remove(branch.socket)
             branch.close()
 
     def kill(self, key: Key, number: int) -> None:
-        """Have a sandbox killed, if its zygote hasn't done so already by ending."""
+        """Have a sandbox killed; nothing to do if its zygote has ended."""
         branch = self._branches.get(key)
         if branch is not None:
             branch.kill(number)
 
     def _listen(self, branch: Branch, lost: Callable[[], None]) -> None:
-        callback = partial(self._on_message, branch, lost)
-        self._selector.register(branch.socket, selectors.EVENT_READ, callback)
+        self._listener.add(branch.socket, partial(self._on_message, branch, lost))
 
     def _on_message(self, branch: Branch, lost: Callable[[], None]) -> None:
         messages = branch.messages()
@@ -247,9 +246,9 @@ class Zygotes:
             self._messages.append(message)
 
     def _lost_zygote(self, zygote: ZygoteProcess, slots: int) -> None:
-        """A zygote has ended; its branches end by themselves, and leave their folders."""
+        """Clean up after a zygote; its branches end by themselves, but leave their folders."""
         del self._started[slots]
-        self._selector.unregister(zygote.socket)
+        self._listener.remove(zygote.socket)
         zygote.discard()
         sweep_soon(str(hidden_folder()))
 
@@ -258,12 +257,12 @@ class Zygotes:
         self._messages.append({"op": "gone", "zygote": key})
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """What zygotes have said since the last time."""
+        """The messages from zygotes since the last call."""
         while self._messages:
             yield self._messages.popleft()
 
     def close(self) -> None:
-        """End all of them."""
+        """End all zygotes."""
         for branch in self._branches.values():
             branch.close()
         for zygote in self._started.values():

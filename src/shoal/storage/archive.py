@@ -1,9 +1,9 @@
-"""A run's archive: what a server and shared memory have of a run, as pieces in one file.
+"""A run's archive: everything that the store and shared memory hold of a run, in one file.
 
-1. A piece says what it is, whose, and what is in it. Pieces are small, so that nothing large is
-   held twice in memory; a large output is several, one after the other.
-2. A file that was cut off is noticed, by its last piece.
-3. Blobs stay as they are, signed with the run's key, which isn't in the archive.
+1. The archive is a sequence of pieces, each with a kind, a name and data. Pieces are small, so that
+   nothing large is in memory twice. A large output is several consecutive pieces.
+2. The last piece marks the end, so a truncated file is detected.
+3. Blobs keep their signatures. The run's key, which they are signed with, isn't in the archive.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from shoal.errors import Tampered
 from shoal.storage.codec import Buffer
 
 PIECE = 8 << 20
-"""The most that a piece of a large output has."""
+"""The most bytes of a large output in one piece."""
 DUMPED = b"D"
-"""A key of the server, in its own format."""
+"""A key of the server, in the format of DUMP."""
 SAVED = b"O"
 """A saved output that isn't large."""
 STRING = b"L"
-"""The next bytes of a string on the server: a large output, or a part of one."""
+"""The next bytes of a string on the server: a large output, or a chunk of one."""
 SHARED = b"S"
 """The next bytes of a file in shared memory."""
 _END = b"E"
@@ -33,7 +33,7 @@ _MAGIC = b"shoal run 1\n"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of what is known of a run."""
+    """A part of an archive."""
 
     kind: bytes
     name: str
@@ -41,7 +41,7 @@ class Piece:
 
 
 def write_pieces(file: BinaryIO, pieces: Iterable[Piece]) -> Iterator[int]:
-    """Write pieces to a file; after each one, the length of the file."""
+    """Write pieces to a file, and yield the file's length after each."""
     length = file.write(_MAGIC)
     for piece in _ended(pieces):
         name = piece.name.encode(errors="surrogatepass")
@@ -58,9 +58,9 @@ def _ended(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def read_pieces(file: BinaryIO) -> Iterator[Piece]:
-    """The pieces in a file."""
+    """Yield the pieces in a file."""
     if file.read(len(_MAGIC)) != _MAGIC:
-        raise Tampered("What is kept of a run is damaged: it doesn't begin as it should.")
+        raise Tampered("The archive of a run is damaged: its header is wrong.")
     while True:
         kind, named, nbytes = _HEAD.unpack(_exactly(file, _HEAD.size))
         name = _exactly(file, named).decode(errors="surrogatepass")
@@ -72,5 +72,5 @@ def read_pieces(file: BinaryIO) -> Iterator[Piece]:
 def _exactly(file: BinaryIO, nbytes: int) -> bytes:
     data = file.read(nbytes)
     if len(data) != nbytes:
-        raise Tampered("What is kept of a run is damaged: it is cut off.")
+        raise Tampered("The archive of a run is damaged: it is truncated.")
     return data

@@ -1,13 +1,12 @@
-"""`Backoff`: for how long, and when, to try again what a server didn't answer.
+"""`Backoff`: when to retry an operation that a server didn't answer, and for how long.
 
-1. The second try follows at once, since a connection that was only dropped can be made anew. The
-   pauses then double up to a second, with jitter: the clients of a server that is back again
-   don't come all at the same moment.
-2. The time is bounded by the server's outage, which all threads and clients of the process share:
-   who comes later than that tries once.
-3. A server that answers others, and breaks off the same operation again and again, won't carry it
-   out: that is bounded by the operation's own time.
-4. A pause can be ended, and with it the trying.
+1. The first retry is immediate, since a dropped connection can simply be replaced. Pauses then
+   double up to a second, with jitter, so that clients don't all return at once after an outage.
+2. The time limit applies to the server's outage, which all threads and clients of the process
+   share. An operation that starts after the limit is tried once.
+3. A server that answers others but keeps failing the same operation will never carry it out. For
+   this case the limit applies to the operation itself.
+4. A pause can be ended early, and the retries with it.
 """
 
 from __future__ import annotations
@@ -23,31 +22,31 @@ from shoal.storage.resp import Address
 _SHORTEST = 0.02
 _LONGEST = 1.0
 _LEAST_TRIES = 6
-"""So often an operation is tried at least whose server answers meanwhile."""
+"""An operation is tried at least this often while its server answers others."""
 
 
 class Backoff:
-    """The pauses between the tries of one operation."""
+    """The pauses between retries of one operation."""
 
     def __init__(self, address: Address, seconds: float, wait: Callable[[float], bool]) -> None:
-        """Try for so many seconds; `wait` lets time pass, and says whether the trying is over."""
+        """Retry for so many seconds; `wait` sleeps, and returns True to end the retries."""
         self._address = address
         self._seconds = seconds
         self._wait = wait
         self._pause = 0.0
         self._begun: float | None = None
-        """When this operation first failed."""
+        """When the operation first failed."""
         self._since = 0.0
-        """When it first failed after the server's last reply to anybody."""
+        """When it first failed after the server's last reply to this process."""
         self._heard: tuple[str, int] | None = None
-        """Which server failed, and how many replies it had given by then."""
+        """Which server failed, and how many replies it had sent by then."""
         self._failures = 0
 
     def pause(self, error: StoreInterrupted) -> bool:
-        """Wait before the next try; False if somebody has ended it.
+        """Wait before the next try; return False if the retries were ended.
 
         Raises:
-            StoreUnavailable: The time is over.
+            StoreUnavailable: The time limit is exceeded.
         """
         now = time.monotonic()
         server = error.server or str(self._address)
@@ -63,7 +62,7 @@ class Backoff:
         return not self._wait(pause)
 
     def _noticed(self, server: str, now: float) -> tuple[float, float]:
-        """For how long a server that failed has been silent, and this operation been tried."""
+        """Return how long the server has been silent, and how long the operation has been tried."""
         outage = outage_of(server)
         outage.noticed()
         if self._heard != (server, outage.replies):

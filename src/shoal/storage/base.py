@@ -1,22 +1,22 @@
-"""`Store`: what workers coordinate through. Every operation is one round trip, and atomic.
+"""`Store`: how workers coordinate. Every operation is atomic. All but rare ones take one trip.
 
-1. A run exists from `open` to `close`; after that the store refuses what is said of it (`RunOver`),
-   so that nothing of a run can come back. Every key also has a time to live: that of the run.
-2. A worker's start has an epoch. What an older epoch sends is refused, unless it has a twin; so is
-   what a repetition of the start sends that wasn't the first to enter. Every operation may be
-   repeated by who isn't sure that it was carried out: the answer is the same.
+1. A run exists from `open` to `close`. After that the store refuses all its messages (`RunOver`),
+   so nothing of a run reappears. Every key also has a time to live: that of the run.
+2. Each start of a worker has an epoch. The store refuses messages of an older epoch, unless it is a
+   twin; of several invocations of one start it accepts only the first to enter. A client that
+   doesn't know whether an operation was carried out may repeat it, and gets the same answer.
 3. Within one `complete`, outputs are saved before they are announced and tasks are marked.
-4. Marks are idempotent: a set of those who have done their share, not a counter.
-5. A mailbox keeps its messages until the run ends: reading takes nothing out.
-6. A task without an owner goes to whoever sets its last mark: only the answer to that mark says so.
-   Whoever repeats that mark is told so again. Marks of outputs that stay with their worker are set
-   only if they are the last; should that worker be lost, the task is given again only to who has
-   all of those outputs, or marks the last of them that wasn't marked with its output.
-7. In a run with a common part the first start of any worker may enter: who it is becomes known
-   then. Otherwise only a start that somebody has claimed may.
-8. A start that is claimed has a lease, renewed by all that it sends, while it sends it, and by
-   whoever sees that it is alive, until it parks or finishes. Whoever tends the run starts those
-   anew whose lease is over.
+4. Marks are idempotent: a set of the producers that are done, not a counter.
+5. A mailbox keeps its messages until the run ends. Reading removes nothing.
+6. A task without an owner belongs to the sender of its last mark; only the answer to that mark says
+   so, and a repetition of the mark gets the same answer. Marks of outputs that stay with their
+   worker are set only if they complete the task. If that worker is lost, the task goes to a sender
+   that has all of those outputs, or that marks the last of them with its output.
+7. In a run with a common part, the first start of any worker may enter, even one that the store
+   doesn't know yet. Otherwise only a claimed start may.
+8. A claimed start has a lease until it parks or finishes. Each message renews it, also during a
+   long transfer, and so does a supervisor that sees the worker alive. A supervisor that tends the
+   run restarts workers whose leases have expired.
 """
 
 from __future__ import annotations
@@ -25,62 +25,51 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from shoal.clock import Clock
 from shoal.storage.codec import Blob, Buffer
+from shoal.storage.letters import Letter, Received
 from shoal.types import RunId, TaskId, WorkerId
 
 DEFAULT_TTL = 24 * 3600
-"""Seconds after which a run that nobody ended is forgotten."""
+"""Seconds after which a run that nobody has closed is deleted."""
 LEASE = 15.0
-"""Seconds without a sign of life after which a worker counts as lost."""
+"""Seconds without a heartbeat after which a worker counts as lost."""
 RESTARTS = 3
-"""How often one thing may be the end of a worker that is started again."""
+"""How often a worker is restarted after the same cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkRequest:
-    """A worker has done its share for a task."""
+    """A producer's outputs for a task are done."""
 
     task: TaskId
     owner: WorkerId | None
-    """Is told when the last of the producers has marked; None: the sender of that mark is."""
+    """The worker that runs the task, which is told after the last mark; None: the sender of that
+    mark runs it."""
     producers: tuple[str, ...]
     payload: bytes
-    """What whoever runs the task is to get from this worker."""
+    """What the worker that runs the task gets from this producer."""
     producer: str | None = None
-    """Whose share it is; None: the sender's. The first mark of a share counts."""
+    """The producer; None: the sender. Only the first mark of a producer counts."""
     held: tuple[str, ...] | None = None
-    """Not None: set the marks of all these producers, whose outputs stay with the sender, if the
-    task is complete thereby; else none, and the answer is `Refused`. Only without an owner."""
+    """If given, all these producers' outputs stay with the sender: their marks are set only if they
+    complete the task, else the answer is `Refused`. Only for a task without an owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """An output is saved of which a worker is told if it is there; it isn't started."""
+    """Tells a worker that an output is saved; doesn't start the worker."""
 
     task: TaskId
-    """Whose output it is."""
+    """The task that made the output."""
     owner: WorkerId
-    """Who is told."""
+    """The worker that is told."""
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """A message in a mailbox."""
-
-    kind: str
-    """`ready`, `saved` and `stop` to workers; `output`, `failed`, `lost`, `grown`, `parked` and
-    `finished` to the client."""
-    name: str
-    """The task or worker it is about."""
-    parts: tuple[Buffer, ...] = ()
-    id: str = ""
-    """Where it stands in its mailbox."""
-
-
-@dataclass(frozen=True, slots=True)
 class Completion:
-    """What a worker tells the store in one round trip."""
+    """What a worker reports in one round trip."""
 
     saves: Sequence[tuple[str, Blob]] = ()
     marks: Sequence[MarkRequest] = ()
@@ -90,12 +79,12 @@ class Completion:
     """How many tasks this start of the worker has executed so far."""
     announcements: Sequence[Announcement] = ()
     starts: Sequence[tuple[WorkerId, bytes]] = ()
-    """Flexible workers to be started, and what they are given; who was already isn't again."""
+    """Flexible workers to start, and their inputs. One that was started before isn't again."""
     finished: bool = False
-    """The worker leaves for good, and the last letter says so; unless it is given a task by one of
-    the marks, or one is refused: then it stays, and that letter isn't sent."""
+    """The worker leaves for good, and the last letter says so. If a mark gives it a task, or is
+    refused, it stays, and that letter isn't sent."""
     entering: bool = False
-    """This start of the worker hasn't entered, and does so with this."""
+    """This start of the worker hasn't entered yet, and enters with this message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +94,22 @@ class Claim:
     worker: WorkerId
     epoch: int
     kind: str = field(default="", compare=False)
-    """What it is to have, as the run was opened with, or as it has grown since."""
+    """Its resources: those of the opening, or larger ones since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A task without an owner whose last mark was the sender's: the task is the sender's now."""
+    """The sender set the last mark of a task without an owner, and runs the task."""
 
     task: TaskId
     payloads: tuple[Buffer, ...]
-    """Those of its marks, in the order of the producers; empty for outputs that the sender has."""
+    """The payloads of its marks, in the order of the producers; empty for outputs that the
+    sender has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Marks that were to be the last ones of a task aren't, and weren't set."""
+    """Marks weren't set, because they don't complete the task."""
 
     task: TaskId
     producer: str
@@ -130,35 +120,35 @@ Answer = Claim | Ready | Refused
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What the starts of a worker have left that were lost."""
+    """What the lost starts of a worker have left."""
 
     saved: frozenset[str]
-    """Everything that is saved, by whomever."""
+    """All saved outputs of the run."""
     marks: Mapping[str, Buffer]
-    """The payloads of the marks set in its name, by task."""
+    """The payloads of the marks set in the worker's name, by task."""
     handed_in: frozenset[str]
-    """All tasks whose outputs the client was given, not only told where they are."""
+    """All tasks whose outputs the client has received, not only their locations."""
     started: frozenset[str]
     """All workers that were ever started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a worker finds when it begins."""
+    """What a worker gets when it enters."""
 
     part: Buffer | None
-    """Its own, else the common one."""
+    """The worker's part of the plan, or the common part."""
     executed: bytes | None
-    """What it left when it parked."""
+    """What it had executed when it parked."""
     given: Buffer | None = None
-    """What it was to be started with, if it is flexible."""
+    """The inputs of a flexible worker."""
     leftovers: Leftovers | None = None
-    """If the start before this one was lost."""
+    """Given if the previous start was lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a run begins with."""
+    """What a run starts with."""
 
     started: Sequence[WorkerId]
     """Workers that the client starts itself, with epoch 1."""
@@ -167,12 +157,14 @@ class Opening:
     """Large constants."""
     ttl: int = DEFAULT_TTL
     common: Blob | None = None
-    """The part of all workers, in a run whose workers aren't known in advance."""
+    """The part of all workers, in a run with flexible workers."""
     kinds: Mapping[WorkerId, str] = field(default_factory=dict)
-    """What workers are to have, for who starts them again."""
+    """The resources of each worker, for restarts."""
     kind: str = ""
-    """What those have that aren't named."""
+    """The resources of all other workers."""
     lease: float = LEASE
+    waiting: float = 0.0
+    """Seconds that a start may wait for its platform, on top of its first lease."""
     restarts: int = RESTARTS
 
 
@@ -181,147 +173,158 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """Where workers find it."""
+        """The URL by which workers reach it."""
+        ...
+
+    def clock(self, run: RunId, sent: float | None = None) -> Clock:
+        """Return a clock that never jumps, and tells the same time in all processes of a run.
+
+        This takes round trips only at first, and when the time may have become wrong.
+
+        Args:
+            run: The run.
+            sent: When a message was sent that has just arrived, if any; it checks the clock.
+        """
         ...
 
     def open(self, run: RunId, opening: Opening) -> None:
-        """Begin a run."""
+        """Start a run."""
         ...
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int, *, part: bool = True) -> Entry:
-        """Begin a start of a worker; only the first to enter with an epoch may go on.
+        """Begin a start of a worker; only the first invocation with an epoch may enter.
 
         Args:
-            run: Its run.
-            worker: Who begins.
-            epoch: Which start of it.
-            part: Whether it doesn't have its part already.
+            run: The run.
+            worker: The worker.
+            epoch: The start's epoch.
+            part: Whether to return the worker's part.
         """
         ...
 
     def complete(
         self, run: RunId, worker: WorkerId, epoch: int, completion: Completion
     ) -> Sequence[Answer]:
-        """Save, mark, deliver; the answer says whom to start, and which tasks are the caller's."""
+        """Save, mark, deliver; return workers to start and tasks that the caller runs."""
         ...
 
     def post(self, run: RunId, letter: Letter) -> None:
         """Put a message into the client's mailbox."""
         ...
 
-    def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
-        """The messages behind the one with id `after`; waits for one up to `timeout` seconds.
+    def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Received]:
+        """Return the messages after the one with id `after`; wait up to `timeout` seconds for one.
 
-        Who waits while the run is closed by this process gets none.
+        If this process closes the run meanwhile, there is none.
         """
         ...
 
     def hang_up(self, run: RunId, mailbox: str) -> None:
-        """End whoever of this process waits in `receive` for that mailbox.
+        """Wake this process's thread that waits in `receive` for a mailbox.
 
-        If nobody does, the next one to come doesn't wait.
+        If there is none, the next call doesn't wait.
         """
         ...
 
     def park(self, run: RunId, worker: WorkerId, epoch: int, read: str, executed: bytes) -> bool:
-        """Leave, unless a message came after the one with id `read`."""
+        """Leave, unless a message came after the one with id `read`; return whether it may."""
         ...
 
     def hand_over(self, run: RunId, worker: WorkerId, epoch: int, executed: bytes) -> Claim:
-        """Leave, whatever waits, with the right to start the worker again."""
+        """Leave, whatever waits, with a claim to start the worker again."""
         ...
 
     def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
-        """Saved outputs; None for what isn't there."""
+        """Return saved outputs; None for a missing one."""
         ...
 
     def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
-        """Renew the leases of starts that are alive; the answer says whom to start anew.
+        """Renew the leases of starts that are alive; return the workers to restart.
 
-        Whoever was lost too often isn't: the client gets a message that says so.
+        A worker that was lost too often isn't restarted: the client gets a message.
         """
         ...
 
     def beat(self, run: RunId, worker: WorkerId, epoch: int, nbytes: int) -> None:
-        """Renew the lease of a worker that is in the middle of a transfer; never raises.
+        """Renew the lease of a worker during a transfer; never raises.
 
         Args:
-            run: Its run.
-            worker: Who moves bytes.
-            epoch: Which start of it; of one that is over only the bytes count.
-            nbytes: How many have moved since the last time.
+            run: The run.
+            worker: The worker.
+            epoch: The start's epoch; of one that was replaced only the bytes count.
+            nbytes: The bytes transferred since the last call.
         """
         ...
 
     def moved(self, run: RunId) -> int:
-        """The bytes that have moved in transfers which have taken long, as far as is known."""
+        """Return the bytes that long transfers have moved so far, as far as known."""
         ...
 
     def restart(
         self, run: RunId, worker: WorkerId, epoch: int, cause: str, kind: str = ""
     ) -> Claim | None:
-        """Claim the next start of a worker that was seen to end.
+        """Claim the next start of a worker that has ended; None after too many of the same cause.
 
         Args:
-            run: Its run.
-            worker: Who ended.
-            epoch: Which start of it.
-            cause: What it is put down to; None is answered if that has happened too often.
-            kind: What it is to have from now on.
+            run: The run.
+            worker: The worker.
+            epoch: The epoch of the start that ended.
+            cause: Why it ended.
+            kind: Its resources from now on, if they change.
         """
         ...
 
     def stop(self, run: RunId) -> list[WorkerId]:
-        """Tell the workers that are at work to leave, and let none start.
+        """Tell the running workers to leave, and let none start.
 
         Returns:
-            Those that have begun: they may have something to save before they leave.
+            The workers that have entered: they may have outputs to save before they leave.
         """
         ...
 
     def resume(
         self, run: RunId, opening: Opening, *, forgotten: bool = False
     ) -> tuple[list[Claim], str]:
-        """Claim starts of all workers that were ever started, or of flexible ones those not done.
+        """Claim starts of all workers that were ever started, except flexible ones that are done.
 
         Args:
-            run: A run that was stopped, or that nobody looks after any more.
-            opening: What it goes on with; `started` isn't looked at.
-            forgotten: Whether outputs that weren't in the store are lost, so that flexible workers
-                that are done may have to repeat them.
+            run: A run that was stopped, or whose client is gone.
+            opening: What it resumes with; `started` is ignored.
+            forgotten: Whether outputs outside the store are lost, so that flexible workers that are
+                done may have to repeat them.
 
         Returns:
-            Whom to start, and the last message that the client was sent before.
+            The workers to start, and the id of the client's last message so far.
         """
         ...
 
     def marked(self, run: RunId) -> frozenset[tuple[str, str]]:
-        """The marks that are set: tasks, and whose marks they are; of owned tasks only."""
+        """Return the marks of tasks with owners: each task, and the producer."""
         ...
 
     def twin(self, run: RunId, worker: WorkerId) -> Claim | None:
-        """Claim one more start of a worker, beside the one at work; None if it has two already.
+        """Claim one more start of a worker beside the running one; None if it has two already.
 
-        Whichever finishes first ends the other.
+        The first to finish ends the other.
         """
         ...
 
     def place(self, run: RunId, name: str, nbytes: int) -> str:
-        """The server that has an output of so many bytes; empty if there is only one."""
+        """Return the server that holds an output of so many bytes; empty if there is only one."""
         ...
 
     def progress(self, run: RunId) -> int:
-        """How many tasks have been executed, as far as is known; 0 of a run that is over."""
+        """Return how many tasks have been executed, as far as known; 0 after the run has ended."""
         ...
 
     def expire(self, run: RunId, seconds: float) -> None:
-        """Have everything of a run deleted after so many seconds, unless it is resumed."""
+        """Delete a run after so many seconds, unless it is resumed."""
         ...
 
     def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
-        """End a run and delete everything of it."""
+        """End a run and delete all its data."""
         ...
 
     def disconnect(self) -> None:
-        """Give up the connections."""
+        """Close the connections."""
         ...

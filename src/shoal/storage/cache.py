@@ -1,49 +1,45 @@
-"""The cache: outputs of tasks that are kept across runs, in a folder or on a server.
+"""The cache: outputs of tasks that outlive their runs, in a folder or on a server.
 
-1. An entry's name is its task's and a digest of all that the output depends on. Who writes the
-   same name writes the same thing, so of two writers either may win.
-2. An entry is signed as a whole, together with its name: one that was damaged, exchanged, or
-   written with another key is as good as none.
-3. What is kept is bounded in bytes. What hasn't been used for longest goes first.
+1. An entry's name is the task's name and a digest of everything that the output depends on. Two
+   writers of the same name write the same output, so either may win.
+2. An entry is signed as a whole, together with its name. One that is damaged, swapped, or written
+   with another key counts as missing.
+3. The cache has a limit in bytes. The least recently used entries are evicted first.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hmac
-import os
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
-from shoal.private import private_folder, read_private, write_private
+from shoal.private import private_key
 from shoal.storage.codec import Blob, Buffer, decode, encode
 
 _MAGIC = b"SHLCACHE"
 _HEAD = 64
-"""So that the buffers behind it are aligned."""
-_KEY = 32
+"""The length of the header, which keeps the buffers after it aligned."""
 _LONGEST_TASK = 150
-"""Characters of a task's name that a file's name has room for."""
+"""The most characters of a task's name in a file name."""
 
 
 @dataclass(frozen=True, slots=True)
-class CachePlace:
-    """Where outputs are kept, as workers are told."""
+class CacheLocation:
+    """Where the cache is; workers get this."""
 
     where: str
     """A folder, or the URL of a server."""
     key: bytes
     nbytes: int
-    """The most that is kept."""
+    """The limit in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """An output that is kept."""
+    """An output in the cache."""
 
     name: str
     nbytes: int
@@ -57,47 +53,47 @@ class CacheEntry:
 
 
 class Cache(Protocol):
-    """Keeps entries; safe to use from several threads and processes."""
+    """A cache; safe to use from several threads and processes."""
 
     @property
     def where(self) -> str:
-        """What to call it."""
+        """The cache's location, for messages."""
         ...
 
     def find(self, name: str) -> Buffer | None:
-        """An entry, which counts as used now; None: there is none."""
+        """Return an entry, and record that it was used; None if there is none."""
         ...
 
     def keep(self, name: str, entry: Blob) -> None:
-        """Put an entry there, and remove others if there is too much."""
+        """Add an entry, and evict others if the cache is full."""
         ...
 
     def entries(self) -> list[CacheEntry]:
-        """All that is kept."""
+        """List all entries."""
         ...
 
     def remove(self, names: Iterable[str]) -> None:
-        """Forget entries; those that aren't there don't matter."""
+        """Delete entries; missing ones are ignored."""
         ...
 
     def close(self) -> None:
-        """Give up a connection."""
+        """Close the connections."""
         ...
 
 
 def entry_name(task: str, digest: str) -> str:
-    """The name of an entry: it can be a key, and a path below a folder."""
+    """Return the name of an entry, which can be a key or a relative path."""
     return f"{quote(task, safe='').replace('.', '%2E')[:_LONGEST_TASK]}/{digest}"
 
 
 def sealed(value: Any, name: str, key: bytes) -> Blob:
-    """A value as an entry."""
+    """Return a value as a signed entry."""
     body = encode(value, key, name, what="an output for the cache")
     return [_head(body, name, key), *body]
 
 
 def unsealed(entry: Buffer, name: str, key: bytes) -> tuple[Any] | None:
-    """The value of an entry, in a tuple; None: it isn't what was sealed under that name."""
+    """Return an entry's value in a tuple; None if its signature or name is wrong."""
     head, body = memoryview(entry)[:_HEAD], memoryview(entry)[_HEAD:]
     if not hmac.compare_digest(head, _head([body], name, key)):
         return None
@@ -112,20 +108,5 @@ def _head(body: Blob, name: str, key: bytes) -> bytes:
 
 
 def cache_key(folder: Path) -> bytes:
-    """The user's key, from a file that only the user can read; made if there is none."""
-    path = folder / "cache.key"
-    for _ in range(3):  # another client may make one at the same time
-        with contextlib.suppress(FileNotFoundError):
-            key = read_private(path)
-            if key is not None and len(key) == _KEY:
-                return key
-            path.unlink(missing_ok=True)  # others may know it
-        private_folder(folder)
-        fresh = folder / f"cache.key.{secrets.token_hex(8)}"
-        try:
-            write_private(fresh, [secrets.token_bytes(_KEY)])
-            with contextlib.suppress(FileExistsError):
-                os.link(fresh, path)
-        finally:
-            fresh.unlink(missing_ok=True)
-    raise OSError(f"{path} changes all the time")
+    """Return the user's key, from a file that only the user can read; create it if missing."""
+    return private_key(folder / "cache.key")

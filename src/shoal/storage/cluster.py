@@ -1,11 +1,10 @@
 """`ClusterConnection`: the nodes of a Valkey or Redis cluster behind one connection.
 
-1. A command goes to the node that has its first key: every key of Shoal has a hash tag, so its name
-   tells the slot. A command without a key goes where the one before it went.
-2. Commands that are sent together are written to all their nodes before any reply is read.
-3. The map of the slots is read once. A node that says that it has moved, or is down, counts as one
-   that isn't ready: whoever asked connects anew, which reads the map again, from any node that was
-   ever known.
+1. A command goes to the node that holds its first key. Every key of Shoal has a hash tag, which
+   determines its slot. A command without a key goes to the same node as the one before it.
+2. Commands in a pipeline are written to all their nodes before any reply is read.
+3. The slot map is read once. If a node answers that a slot has moved, or that the cluster is down,
+   it counts as not ready: the client reconnects, which reads the map again from any known node.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from shoal.storage.resp import Address, Arg, Connection, not_ready
 
 _SLOTS = 16384
 _TAGGED = "shoal:{"
-"""How all keys begin."""
+"""The prefix of all keys."""
 
 
 def slot_of(key: str) -> int:
-    """The slot of a key with a hash tag."""
+    """Return the slot of a key with a hash tag."""
     return _slot(key.partition("{")[2].partition("}")[0])
 
 
@@ -40,9 +39,9 @@ def _slot(tag: str) -> int:
 
 @lru_cache(maxsize=64)
 def even_tags(name: str, count: int) -> tuple[str, ...]:
-    """Hash tags that begin with a name, one in each of so many equal ranges of the slots.
+    """Return hash tags that begin with a name, one in each of `count` equal ranges of slots.
 
-    Nodes have ranges, as a rule: so each gets its share of the tags.
+    Nodes usually own ranges of slots, so each node gets its share of the tags.
     """
     found: dict[int, str] = {}
     for tag in (f"{name}/{number}" for number in itertools.count()):
@@ -53,29 +52,29 @@ def even_tags(name: str, count: int) -> tuple[str, ...]:
 
 
 class ClusterConnection(Connection):
-    """Connections to a cluster's nodes, made when they are needed."""
+    """Connections to a cluster's nodes, opened on demand."""
 
     def __init__(self, seeds: Sequence[Address], latency: float = 0.0) -> None:
-        """Learn from the first node that answers which one has which slots."""
+        """Read the slot map from the first node that answers."""
         self._pause = latency
         self._connected: dict[Address, Connection] = {}
         self._interrupted = False
         self._expected: deque[Connection] = deque()
-        """Whose replies are still to be read."""
+        """The nodes whose replies are still to be read, in order."""
         self._begins: list[int] = []
-        """The first slot of each range, in their order."""
+        """The first slot of each range, in order."""
         self._owners: list[tuple[int, Address]] = []
-        """The last slot of each range, and who has it."""
+        """The last slot of each range, and the node that owns it."""
         try:
             self.address = self._learn(seeds)
         except BaseException:
             self.close()
             raise
         self.known = list(dict.fromkeys((*(owner for _, owner in self._owners), *seeds)))
-        """Nodes that may tell where the others are."""
+        """Nodes to read the slot map from after a reconnect."""
 
     def _learn(self, seeds: Iterable[Address]) -> Address:
-        """Read the map of the slots; the node that had it."""
+        """Read the slot map; return the node that sent it."""
         problem: StoreInterrupted | None = None
         for seed in seeds:
             try:
@@ -88,8 +87,8 @@ class ClusterConnection(Connection):
                     problem = self._to(seed).interruption(error)
                     continue
                 raise StoreRefused(
-                    f"The store at {seed} is no cluster ({error}). Use redis:// for a server that "
-                    "stands alone."
+                    f"The store at {seed} is no cluster ({error}). Use redis:// for a standalone "
+                    "server."
                 ) from error
             for first, last, primary, *_ in sorted(ranges, key=lambda found: int(found[0])):
                 self._begins.append(first)
@@ -102,53 +101,53 @@ class ClusterConnection(Connection):
         connection = self._connected.get(address)
         if connection is None:
             connection = self._connected[address] = Connection(address)
-            if self._interrupted:  # by somebody who didn't see the new connection
+            if self._interrupted:  # by a thread that didn't see the new connection
                 connection.close()
-                raise StoreInterrupted(f"The connection to the cluster at {address} was ended.")
+                raise StoreInterrupted(f"The connection to the cluster at {address} was closed.")
         return connection
 
     def node(self, key: str) -> Connection:
-        """The connection to the node that has a key; without a key, to any."""
+        """Return the connection to the node that holds a key; without a key, to any node."""
         return self._to(self.owner(key) if key else self.address)
 
     def owner(self, key: str) -> Address:
-        """The node that has a key."""
+        """Return the address of the node that holds a key."""
         slot = slot_of(key)
         at = bisect_right(self._begins, slot) - 1
         if at < 0 or slot > self._owners[at][0]:
             raise StoreInterrupted(
-                f"No node of the cluster at {self.address} has slot {slot}: it isn't complete."
+                f"No node of the cluster at {self.address} owns slot {slot}: it is incomplete."
             )
         return self._owners[at][1]
 
     @property
     def nodes(self) -> Sequence[Connection]:
-        """Connections to all nodes that have slots."""
+        """Connections to all nodes that own slots."""
         return [self._to(owner) for owner in dict.fromkeys(owner for _, owner in self._owners)]
 
     @property
     def dropped(self) -> bool:
-        """Whether a node hung up while nothing was asked of it."""
+        """Whether a node closed its idle connection."""
         return any(connection.dropped for connection in self._connected.values())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         for connection in list(self._connected.values()):
             connection.close()
 
     def interrupt(self) -> None:
-        """End whoever waits for a reply, who closes it, or is about to ask."""
+        """Have the thread that waits for a reply, or is about to send, fail and close this."""
         self._interrupted = True
         for connection in list(self._connected.values()):
             connection.interrupt()
 
     def hang_up(self) -> None:
-        """Close it under whoever waits for a reply; that one gets an error."""
+        """Close the connections, even while a thread waits for a reply; that thread fails."""
         self.interrupt()
         self.close()
 
     def send(self, commands: Sequence[Sequence[Arg]]) -> None:
-        """Write commands to their nodes; each wants a `reply`."""
+        """Send commands to their nodes; call `reply` once for each."""
         if self._pause:
             time.sleep(self._pause)
         keys = [_key(command) for command in commands]
@@ -162,18 +161,18 @@ class ClusterConnection(Connection):
             node.send(share)
 
     def reply(self, patience: float = 0.0) -> Any:
-        """The next reply."""
+        """Read the next reply."""
         return self._expected.popleft().reply(patience)
 
 
 def _node(seed: Address, host: Any, port: int) -> Address:
-    """A node as the seed calls it; without a name it has the seed's."""
+    """Return a node's address as the seed knows it; without a host, that of the seed."""
     named = "" if host is None else str(host, "utf-8")
     return replace(seed, host=named if named not in ("", "?") else seed.host, port=port)
 
 
 def _key(command: Sequence[Arg]) -> str:
-    """The first key of a command; none if it has none."""
+    """Return the first key of a command, or an empty string."""
     with contextlib.suppress(StopIteration):
         return next(arg for arg in command if isinstance(arg, str) and arg.startswith(_TAGGED))
     return ""

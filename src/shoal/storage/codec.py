@@ -1,12 +1,12 @@
 """Values as bytes: pickle protocol 5 with out-of-band buffers, signed with the run's key.
 
-Layout: magic, HMAC-SHA256, then what it covers (number of buffers, length of the pickle stream,
-length of each buffer, the stream itself); after that the buffers as they are, each at a multiple
-of 64 bytes. Buffers are raw data that no unpickling executes, so they need no signature and are
-never copied for one. Nothing is unpickled before its signature was checked.
+Layout: magic, HMAC-SHA256, then the signed part (number of buffers, length of the pickle stream,
+length of each buffer, the stream itself), then the buffers, each aligned to 64 bytes. Buffers are
+raw data that unpickling never executes, so they need no signature, and aren't copied for one.
+Nothing is unpickled before its signature is verified.
 
-The signature also covers a name, which isn't in the blob: what it was written as. Who reads a blob
-knows what it is to be, so a genuine one that was put in another's place is refused.
+The signature also covers a name, which isn't in the blob: what the value was written as. A reader
+knows which name to expect, so a genuine blob in the wrong place is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shoal.storage.keys import signed_output
 
 Buffer = bytes | bytearray | memoryview
 Blob = list[Buffer]
-"""A value as buffers, to be written one after the other without joining them first."""
+"""An encoded value, as buffers that are written one after the other."""
 
 _MAGIC = b"SHL1"
 _MAC = 32
@@ -32,30 +32,30 @@ _HEAD = len(_MAGIC) + _MAC
 _COUNTS = struct.Struct("<IQ")
 _LENGTH = struct.Struct("<I")
 _SMALL = 1 << 16
-"""What is shorter is copied to be signed, which is quicker than signing in pieces."""
+"""Shorter data is copied to be signed, which is faster than signing it in parts."""
 _ALIGN = 64
 _PADDING = bytes(_ALIGN)
 _MOST_COLUMNS = 50
-"""Of a table, that are looked at one by one for its size."""
+"""The most columns of a table whose sizes are added up."""
 
 _EXACT = {type(None): 4, bool: 4, float: 12, complex: 24}
 _PLAIN = frozenset((*_EXACT, int, str, bytes, bytearray))
 
 
 def encode(value: Any, key: bytes, name: str, *, what: str = "a value") -> Blob:
-    """Pickle a value and sign it as what it is; `what` tells of it should it not be picklable."""
+    """Pickle a value and sign it under a name; `what` describes it in an error."""
     return _signed(_laid_out(value, what), key, name)
 
 
 def encode_constant(value: Any, key: bytes, *, what: str) -> tuple[str, Blob]:
-    """A value that is saved under a name which only equal content has; that name, and the value."""
+    """Encode a constant; return its name, which only equal content has, and the blob."""
     laid_out = _laid_out(value, what)
     name = f"constant:{content_name(laid_out)}"
     return name, _signed(laid_out, key, signed_output(name))
 
 
 def content_name(blob: Blob) -> str:
-    """A name that only equal content has."""
+    """Return a name that only equal content has."""
     digest = hashlib.blake2b(digest_size=16)
     for buffer in blob:
         digest.update(buffer)
@@ -82,13 +82,13 @@ def _pickled(value: Any, buffers: list[memoryview], what: str) -> bytes:
         return pickle.dumps(value, 5)
     import cloudpickle
 
-    kept: list[pickle.PickleBuffer] = []
+    found: list[pickle.PickleBuffer] = []
     out = BytesIO()
     try:
-        cloudpickle.Pickler(out, protocol=5, buffer_callback=kept.append).dump(value)
+        cloudpickle.Pickler(out, protocol=5, buffer_callback=found.append).dump(value)
     except Exception as error:
         raise NotPicklable(what, f"{type(error).__name__}: {error}") from error
-    for buffer in kept:
+    for buffer in found:
         try:
             buffers.append(buffer.raw())
         except BufferError:
@@ -97,7 +97,7 @@ def _pickled(value: Any, buffers: list[memoryview], what: str) -> bytes:
 
 
 def _laid_out(value: Any, what: str) -> Blob:
-    """What a signature will cover, and the buffers behind it as they will be."""
+    """Return the part to be signed, and the buffers after it with their padding."""
     buffers: list[memoryview] = []
     stream = _pickled(value, buffers, what)
     lengths = [buffer.nbytes for buffer in buffers]
@@ -116,7 +116,7 @@ def _laid_out(value: Any, what: str) -> Blob:
 
 
 def decode(data: Buffer, key: bytes, name: str) -> Any:
-    """The value of a blob, after it was checked that the run has signed it as what it is to be.
+    """Return the value of a blob, after verifying that the run has signed it under a name.
 
     Its buffers are writable, and copied only if `data` is not.
     """
@@ -125,7 +125,7 @@ def decode(data: Buffer, key: bytes, name: str) -> Any:
         count, stream_length = _COUNTS.unpack_from(view, _HEAD)
         start = _HEAD + _COUNTS.size + 8 * count
         if view[:4] != _MAGIC or len(view) < start + stream_length:
-            raise Tampered("A blob from the store is damaged: it doesn't begin as it should.")
+            raise Tampered("A blob from the store is damaged: its header is wrong.")
     except struct.error as error:
         raise Tampered("A blob from the store is damaged: it is too short.") from error
     end = start + stream_length
@@ -144,17 +144,17 @@ def decode(data: Buffer, key: bytes, name: str) -> Any:
         buffers.append(view[position : position + length])
         position += length
     if position > len(view):
-        raise Tampered("A blob from the store is cut off.")
+        raise Tampered("A blob from the store is truncated.")
     return pickle.loads(view[start:end], buffers=buffers)
 
 
 def blob_nbytes(blob: Blob) -> int:
-    """How long a blob is."""
+    """Return the length of a blob."""
     return sum(memoryview(buffer).nbytes for buffer in blob)
 
 
 def quick_nbytes(value: Any) -> int | None:
-    """The size of a value as bytes where that is known without pickling it."""
+    """Return a value's encoded size if it is known without pickling."""
     kind = type(value)
     size = _EXACT.get(kind)
     if size is not None:
@@ -170,7 +170,7 @@ def quick_nbytes(value: Any) -> int | None:
 
 
 def estimated_nbytes(value: Any) -> int:
-    """Roughly the size of a value that is not going to be pickled."""
+    """Estimate the size of a value that isn't pickled."""
     size = quick_nbytes(value)
     if size is not None:
         return size
@@ -184,7 +184,7 @@ def estimated_nbytes(value: Any) -> int:
 
 
 def _table_nbytes(table: Any) -> int:
-    """Roughly a table's size; its own answer looks at each string and takes a millisecond."""
+    """Estimate a table's size; its own method looks at each string and takes a millisecond."""
     if table.shape[1] > _MOST_COLUMNS:
         return int(table.size) * 8
     return int(table.index.nbytes) + sum([int(column.nbytes) for _, column in table.items()])

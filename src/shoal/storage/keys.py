@@ -1,30 +1,30 @@
-"""Every key name, and every name that a blob of a run is signed as, in one place.
+"""The names of all keys, and the names that blobs are signed under.
 
-A run's keys share a hash tag, so a cluster keeps them together; so do those of history, and those
-of the cache. Only the outputs that are spread over shards have tags of their own, one for each
-shard.
+The keys of a run share a hash tag, so a cluster keeps them on one node. So do those of history, and
+those of the cache. Only outputs on shards have other tags, one for each shard.
 """
 
+from functools import lru_cache
 from urllib.parse import quote
 
 from shoal.types import RunId
 
 CLIENT = "client"
-"""The mailbox of whoever waits for the run; no worker has that name."""
+"""The mailbox of the client; no worker has this name."""
 
 
 def of_run(run: RunId) -> str:
-    """How all keys of a run begin, but for outputs that are spread over shards."""
+    """The prefix of a run's keys, except those of outputs on shards."""
     return f"shoal:{{{run}}}:"
 
 
 def state(run: RunId) -> str:
-    """Hash: that the run exists, who may start each worker, each one's epoch and resources."""
+    """Hash: the run exists; each worker's claim, epoch and resources."""
     return f"shoal:{{{run}}}:state"
 
 
 def marks(run: RunId) -> str:
-    """Hash: for each shared task, the marks set and what came with them."""
+    """Hash: for each shared task, its marks and their payloads."""
     return f"shoal:{{{run}}}:marks"
 
 
@@ -34,7 +34,7 @@ def outputs(run: RunId) -> str:
 
 
 def large_outputs(run: RunId) -> str:
-    """Set: the names of the outputs that have a key of their own."""
+    """Set: the names of the outputs that have keys of their own."""
     return f"shoal:{{{run}}}:large"
 
 
@@ -43,43 +43,43 @@ def large_output(run: RunId, name: str) -> str:
     return f"shoal:{{{run}}}:large:{name}"
 
 
-def pieces(run: RunId) -> str:
-    """Set: the keys of all pieces of outputs that are longer than the server takes at once."""
+def chunks(run: RunId) -> str:
+    """Set: the keys of all chunks of outputs."""
     return f"shoal:{{{run}}}:pieces"
 
 
-def piece(run: RunId) -> str:
-    """How the keys of such pieces begin; each is a string."""
+def chunk(run: RunId) -> str:
+    """Prefix of strings: the chunks of outputs."""
     return f"shoal:{{{run}}}:piece:"
 
 
 def staged(run: RunId, token: str) -> str:
-    """String: a large output on its way, which the store may still refuse."""
+    """String: a large output that was sent, and that the store may still refuse."""
     return f"shoal:{{{run}}}:staged:{token}"
 
 
 def shard(tag: str) -> str:
-    """Set: that a run exists on a shard, and the keys of its outputs there."""
+    """Set: the run exists on a shard; the keys of its outputs there."""
     return f"shoal:{{{tag}}}:shard"
 
 
 def sharded_output(tag: str, token: str) -> str:
-    """String: an output on a shard. Each time that one is saved it has another token."""
+    """String: an output on a shard. Each save has a new token."""
     return f"shoal:{{{tag}}}:shard:{token}"
 
 
 def parts(run: RunId) -> str:
-    """Hash: the plan, a part for each worker, or a common one without a name."""
+    """Hash: each worker's part of the plan, or the common part under an empty name."""
     return f"shoal:{{{run}}}:parts"
 
 
 def given(run: RunId) -> str:
-    """Hash: what flexible workers are started with."""
+    """Hash: the inputs of flexible workers."""
     return f"shoal:{{{run}}}:given"
 
 
 def leases(run: RunId) -> str:
-    """Hash: until when each worker that was started counts as alive, in the server's time."""
+    """Hash: when each running worker's lease expires, in the server's time."""
     return f"shoal:{{{run}}}:leases"
 
 
@@ -93,118 +93,167 @@ def mailbox(run: RunId, name: str) -> str:
     return f"shoal:{{{run}}}:mailbox:{name}"
 
 
-def farm(run: RunId) -> str:
-    """How the keys of a farm's queues begin; `farmscripts.py` tells what follows."""
-    return f"shoal:{{{run}}}:farm:"
+@lru_cache(maxsize=64)
+def farm(run: RunId, stages: range) -> tuple[str, ...]:
+    """The keys that `farm.lua` names: those of the farm, then those of some stages."""
+    prefix = f"shoal:{{{run}}}:farm:"
+    of_farm = (state(run), leases(run), farm_tasks(run), f"{prefix}tries", farm_dead(run))
+    of_stages = (f"{prefix}{n}:{stage}" for stage in stages for n in ("queue", "idle", "later"))
+    return (*of_farm, f"{prefix}held", mailbox(run, CLIENT), *of_stages)
+
+
+def farm_tasks(run: RunId) -> str:
+    """Hash: the input of each task of a farm."""
+    return f"shoal:{{{run}}}:farm:tasks"
+
+
+def farm_dead(run: RunId) -> str:
+    """Hash: why each task that a farm has given up failed."""
+    return f"shoal:{{{run}}}:farm:dead"
+
+
+def waiting_starts(deployment: str, kind: str) -> str:
+    """List: the starts that wait for a job of an engine, as events."""
+    return f"shoal:{{jobs-{deployment}}}:waiting:{kind}"
+
+
+def waiting_kinds(deployment: str) -> str:
+    """Set: the resources that starts have waited for."""
+    return f"shoal:{{jobs-{deployment}}}:kinds"
+
+
+def jobs(deployment: str) -> str:
+    """Hash: what each job is doing."""
+    return f"shoal:{{jobs-{deployment}}}:jobs"
+
+
+def wanted_jobs(deployment: str) -> str:
+    """List: wakes whoever starts jobs."""
+    return f"shoal:{{jobs-{deployment}}}:wanted"
+
+
+def cancelled_runs(deployment: str) -> str:
+    """Sorted set: runs whose workers are to end, and when that was asked for."""
+    return f"shoal:{{jobs-{deployment}}}:cancelled"
+
+
+def logs(run: RunId) -> str:
+    """List: what user code printed, where no gateway keeps it."""
+    return f"shoal:{{{run}}}:logs"
 
 
 def reports(run: RunId) -> str:
-    """Channel: which tasks are done, for the central schedulers of `experiments`."""
+    """Channel: completed tasks, for the central schedulers of `experiments`."""
     return f"shoal:{{{run}}}:reports"
 
 
 def signed_output(name: str) -> str:
-    """What an output or a large constant is signed as, wherever it is kept."""
+    """The name that an output or a large constant is signed under."""
     return f"output of {name!r}"
 
 
 def signed_mark(task: str, producer: str) -> str:
-    """What goes with a producer's mark of a task is signed as."""
+    """The name that the payload of a mark is signed under."""
     return f"mark of {task!r} by {producer!r}"
 
 
 def signed_announcement(task: str) -> str:
-    """What tells that a task's output is saved is signed as."""
+    """The name that an announcement of a saved output is signed under."""
     return f"announcement of {task!r}"
 
 
 def signed_inputs(worker: str) -> str:
-    """What a flexible worker is started with is signed as."""
+    """The name that a flexible worker's inputs are signed under."""
     return f"inputs of {worker!r}"
 
 
 def signed_failure(task: str) -> str:
-    """What a task failed with is signed as."""
+    """The name that a task's exception is signed under."""
     return f"failure of {task!r}"
 
 
 def signed_function(stage: int) -> str:
-    """What a stage of a farm calls is signed as."""
+    """The name that the function of a farm's stage is signed under."""
     return f"function of stage {stage}"
 
 
 def signed_value(task: str, stage: int) -> str:
-    """What a farm's task has become before a stage is signed as."""
+    """The name that the input of a farm's task at a stage is signed under."""
     return f"value of task {task!r} before stage {stage}"
 
 
 def shared_part(content: str) -> str:
-    """The file in shared memory that has the part of all workers, by its content."""
+    """The name of the file in shared memory with the common part, by its content."""
     return f"part of all:{content}"
 
 
 SIGNED_PART = "part of a plan"
-"""What each worker's part of a plan is signed as; whose it is stands in it."""
+"""The name that each worker's part of a plan is signed under; the part names its worker."""
 
 
-_HISTORY = "shoal:{history-1}"
-"""The number is that of the layout."""
+_HISTORY = "shoal:{history-2}"
+"""The number is the version of the layout."""
 
 
 def history_runs() -> str:
-    """Sorted set: the runs of the past, by when they started."""
+    """Sorted set: all runs in history, by start."""
     return f"{_HISTORY}:runs"
 
 
 def history_ids() -> str:
-    """Sorted set: the runs of the past, by their ids."""
+    """Sorted set: all runs in history, by id."""
     return f"{_HISTORY}:ids"
 
 
 def history_names() -> str:
-    """Sorted set: the names of workflows, by when the latest run of each started."""
+    """Sorted set: the names of workflows, by the start of their latest run."""
     return f"{_HISTORY}:names"
 
 
 def history_run(run: str) -> str:
-    """Hash: all that is kept of a run of the past."""
+    """Hash: the record, tasks and timelines of a run."""
     return f"{_HISTORY}:run:{run}"
 
 
 def history_named(name: str) -> str:
-    """Sorted set: the runs of a workflow name, by when they started."""
+    """Sorted set: the runs of a workflow, by start."""
     return f"{_HISTORY}:named:{quote(name, safe='')}"
 
 
 def history_shapes(name: str) -> str:
-    """Sorted set: the shapes and resources of a workflow name, by how many runs have them."""
+    """Hash: the shape and resources of each run of a workflow."""
     return f"{history_named(name)}:shapes"
 
 
-def history_shape(name: str, shape: str) -> str:
-    """Sorted set: the runs of a workflow name that have a shape, by when they started."""
-    return f"{history_named(name)}:shape:{shape}"
+def history_samples(name: str) -> str:
+    """Hash: the samples of each run of a workflow."""
+    return f"{history_named(name)}:samples"
+
+
+def code_archive(name: str) -> str:
+    """String: the modules of users' projects that have this content."""
+    return f"shoal:{{code-1:{name}}}"
 
 
 _CACHE = "shoal:{cache-1}"
-"""The number is that of the layout."""
+"""The number is the version of the layout."""
 
 
 def cache_entry(name: str) -> str:
-    """String: an output that is kept across runs."""
+    """String: an entry of the cache."""
     return f"{_CACHE}:entry:{name}"
 
 
 def cache_used() -> str:
-    """Sorted set: the outputs that are kept across runs, by when they were last used."""
+    """Sorted set: the entries of the cache, by when they were last used."""
     return f"{_CACHE}:used"
 
 
 def cache_sizes() -> str:
-    """Hash: the size of each output that is kept across runs."""
+    """Hash: the size of each entry of the cache."""
     return f"{_CACHE}:sizes"
 
 
 def cache_nbytes() -> str:
-    """Number: the sum of these sizes."""
+    """Number: the total size of the cache."""
     return f"{_CACHE}:nbytes"

@@ -1,13 +1,14 @@
-"""`RedisStore`: the store on a Valkey or Redis server, its atomic operations as scripts there."""
+"""`RedisStore`: the store on a Valkey or Redis server. Its atomic operations are Lua scripts."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from shoal.clock import RealClock
 from shoal.errors import RunOver, StoreInterrupted, StoreUnavailable
 from shoal.storage import keys
 from shoal.storage.archive import DUMPED, PIECE, SAVED, STRING, Piece
@@ -18,36 +19,47 @@ from shoal.storage.base import (
     Completion,
     Entry,
     Leftovers,
-    Letter,
     MarkRequest,
     Opening,
     Ready,
     Refused,
 )
+from shoal.storage.chunks import STAGED_SECONDS, ChunkClient, Chunks, chunks_in
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
-from shoal.storage.pieces import STAGED_SECONDS, PieceClient, Pieces, pieces_in
-from shoal.storage.receivers import Receivers
+from shoal.storage.letters import Letter, Received, decode_letter, encode_letter
+from shoal.storage.mailbox_connections import MailboxConnections
 from shoal.storage.resp import Arg, Connection
-from shoal.storage.scripts import SCRIPTS
-from shoal.storage.server import KEPT, checked, lifetime, ready
+from shoal.storage.scripts import load
+from shoal.storage.server import DURABLE, checked, incarnation, ready
 from shoal.types import RunId, TaskId, WorkerId
 
+_COMPLETE = load("run/complete")
+_ENTER = load("run/enter")
+_POST = load("run/post")
+_PARK = load("run/park")
+_HAND_OVER = load("run/hand_over")
+_TEND = load("run/tend")
+_BEAT = load("run/beat")
+_RESTART = load("run/restart")
+_TWIN = load("run/twin")
+_STOP = load("run/stop")
+_RESUME = load("run/resume")
+_CLOSE = load("run/close")
+
 _LARGE = 64 * 1024
-"""Larger outputs are staged by a command of their own, because a script copies what it is given;
-the script then renames them, and what it doesn't, for whatever reason, is deleted after it."""
+"""Larger outputs are staged by commands of their own, because a script copies its arguments. The
+script then renames them; those that it doesn't rename are deleted after it."""
 _TOGETHER = 200
-"""Keys, or outputs that aren't large, that are read in one round trip."""
+"""The most keys, or small outputs, that are read in one round trip."""
 _CLOSING_SECONDS = 1.0
-"""For how long a run is tried to be closed while the server doesn't answer anyway."""
+"""How long to try to close a run while the server doesn't answer."""
 
 
-class RedisStore(PieceClient):
+class RedisStore(ChunkClient):
     """A store on a server.
 
-    Commands share one connection; each mailbox that is waited on has one of its own.
+    Commands share one connection. Each mailbox that a thread waits for has a connection of its own.
     """
-
-    scripts = SCRIPTS
 
     def __init__(
         self,
@@ -57,20 +69,20 @@ class RedisStore(PieceClient):
         known: bool = False,
         revive: Callable[[], None] | None = None,
     ) -> None:
-        """Reach the server at a URL; the arguments are those of `ServerClient`."""
-        self._receivers = Receivers(self._connect)
+        """Connect to the server at a URL; the arguments are those of `ServerClient`."""
+        self._mailbox_connections = MailboxConnections(self._connect)
         self._watchful = not known
         self._opened: dict[RunId, str] = {}
-        """The runs begun here, and their server's lifetime then."""
+        """The runs opened here, and their server's incarnation then."""
         self._executed: dict[RunId, int] = {}
-        """How many of their tasks have been executed, as of the latest look."""
+        """How many of their tasks were executed when last read."""
         super().__init__(url, latency, known=known, revive=revive)
 
     def _connect(self) -> Connection:
         connection = super()._connect()
         if self._watchful:
             try:
-                lifetime(connection.node(""))
+                incarnation(connection.node(""))
             except BaseException:
                 connection.close()
                 raise
@@ -78,22 +90,26 @@ class RedisStore(PieceClient):
 
     @property
     def durable(self) -> bool:
-        """Whether the server keeps what it is told when it is restarted."""
+        """Whether the server keeps its data when it restarts."""
 
         def attempt() -> bool:
             with self._connected() as connection:
-                return all(lifetime(node).endswith(KEPT) for node in connection.nodes)
+                return all(incarnation(node).endswith(DURABLE) for node in connection.nodes)
 
         return self._persist(attempt)
 
+    def clock(self, run: RunId, sent: float | None = None) -> RealClock:
+        """Return a clock that tells the server's time."""
+        return self.clock_of(keys.state(run), sent)
+
     def open(self, run: RunId, opening: Opening) -> None:
-        """Begin a run."""
+        """Start a run."""
         self._opened[run] = self._begin(run, opening)
 
     def _begin(self, run: RunId, opening: Opening) -> str:
-        """Write what a run begins with; the server's lifetime then."""
+        """Write what a run starts with; return the server's incarnation."""
         for part in (*opening.parts.values(), opening.common or []):
-            self._check_length(part, "What a worker is to run")
+            self._check_length(part, "A worker's part of the plan")
         outputs = opening.outputs.items()
         long = {name: blob for name, blob in outputs if not self._fits(blob_nbytes(blob))}
         fitting = {name: blob for name, blob in outputs if name not in long}
@@ -102,17 +118,17 @@ class RedisStore(PieceClient):
         def attempt() -> tuple[list[Any], str]:
             with self._connected() as connection:
                 replies = ready(connection, connection.pipeline(commands))
-                return replies, lifetime(connection.node(keys.state(run)))
+                return replies, incarnation(connection.node(keys.state(run)))
 
-        replies, began = self._persist(attempt)
+        replies, opened = self._persist(attempt)
         for reply in checked(replies):
             if isinstance(reply, list):
                 checked(reply)
         for name, blob in long.items():
-            listed = self._in_pieces(run, blob).packed()
+            listed = self._in_chunks(run, blob).packed()
             outputs_key = keys.outputs(run)
             self._call([["HSET", outputs_key, name, listed], ["EXPIRE", outputs_key, opening.ttl]])
-        return began
+        return opened
 
     def enter(self, run: RunId, worker: WorkerId, epoch: int, *, part: bool = True) -> Entry:
         """Begin a start of a worker."""
@@ -127,7 +143,7 @@ class RedisStore(PieceClient):
             keys.mailbox(run, keys.CLIENT),
         )
         args = (worker, epoch, secrets.token_hex(8), int(part))
-        found, executed, given, *left = self._script("enter", touched, args)
+        found, executed, given, *left = self._script(_ENTER, touched, args)
         return Entry(found, executed, given, _leftovers(*left) if left else None)
 
     def complete(
@@ -136,39 +152,22 @@ class RedisStore(PieceClient):
         """Save, mark, deliver."""
         staging: list[list[Arg]] = []
         staged: list[str] = []
-        args: list[Arg] = [
-            *(keys.mailbox(run, ""), keys.large_output(run, "")),
-            *(worker, epoch, completion.executed),
-            *(secrets.token_hex(8), int(completion.finished), int(completion.entering)),
-        ]
+        large: list[str] = []
         small: list[tuple[str, Blob]] = []
-        long: list[Pieces] = []
+        long: list[Chunks] = []
         for name, blob in completion.saves:
             nbytes = blob_nbytes(blob)
             if not self._fits(nbytes):
-                long.append(self._in_pieces(run, blob))
+                long.append(self._in_chunks(run, blob))
                 small.append((name, long[-1].packed()))
             elif nbytes > _LARGE:
                 staged.append(keys.staged(run, secrets.token_hex(8)))
                 staging.append(["SET", staged[-1], blob, "EX", STAGED_SECONDS])
-                args.append(name)
+                large.append(name)
             else:
                 small.append((name, blob))
-        args.append(len(small))
-        for name, blob in small:
-            args += [name, blob]
-        args.append(len(completion.announcements))
-        for announcement in completion.announcements:
-            args += [announcement.owner, announcement.task, announcement.payload]
-        args.append(len(completion.marks))
-        for mark in completion.marks:
-            args += _mark_args(mark, worker)
-        args.append(len(completion.letters))
-        for letter in completion.letters:
-            args += [letter.kind, letter.name, len(letter.parts), *letter.parts]
-        args.append(len(completion.starts))
-        for started, given in completion.starts:
-            args += [started, given]
+        owners = _owners(completion)
+        args = _completion_args(worker, epoch, completion, large, small, owners)
         touched = (
             keys.state(run),
             keys.marks(run),
@@ -179,14 +178,16 @@ class RedisStore(PieceClient):
             keys.leases(run),
             keys.given(run),
             *staged,
+            *(keys.large_output(run, name) for name in large),
+            *(keys.mailbox(run, owner) for owner in owners),
         )
-        dropped: list[list[Arg]] = [["UNLINK", *staged]] if staged else []
+        cleanup: list[list[Arg]] = [["UNLINK", *staged]] if staged else []
         try:
-            said = self._script("complete", touched, args, staging, after=dropped)
+            answer = self._script(_COMPLETE, touched, args, staging, after=cleanup)
         except RunOver:
-            self._drop_pieces(long)
+            self._drop_chunks(long)
             raise
-        claims, owned, refused = said
+        claims, owned, refused = answer
         answers: list[Answer] = [*_claims(claims)]
         answers += [Ready(TaskId(_text(task)), tuple(rest)) for task, *rest in owned]
         if refused:
@@ -197,76 +198,79 @@ class RedisStore(PieceClient):
 
     def post(self, run: RunId, letter: Letter) -> None:
         """Put a message into the client's mailbox."""
-        fields: list[Arg] = ["kind", letter.kind, "name", letter.name]
-        for number, part in enumerate(letter.parts, 1):
+        kind, name, parts = encode_letter(letter)
+        fields: list[Arg] = ["kind", kind, "name", name]
+        for number, part in enumerate(parts, 1):
             fields += [number, part]
         touched = (keys.state(run), keys.mailbox(run, keys.CLIENT))
-        self._script("post", touched, fields)
+        self._script(_POST, touched, fields)
 
-    def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
-        """The messages behind `after`."""
-        place = keys.mailbox(run, mailbox)
+    def receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Received]:
+        """Return the messages after the one with id `after`."""
+        key = keys.mailbox(run, mailbox)
         try:
             return self._persist(
                 lambda: self._receive(run, mailbox, after, timeout),
-                wait=partial(self._receivers.ended_within, place),
+                wait=partial(self._mailbox_connections.ended_within, key),
             )
         except StoreInterrupted:
-            if self._receivers.hung_up(place):
+            if self._mailbox_connections.hung_up(key):
                 return []
             raise
 
-    def _receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Letter]:
-        connection = self._receivers.take(keys.mailbox(run, mailbox))
+    def _receive(self, run: RunId, mailbox: str, after: str, timeout: float) -> list[Received]:
+        connection = self._mailbox_connections.take(keys.mailbox(run, mailbox))
         if connection is None:
             return []
         try:
-            self._check_kept(run, connection)
+            self._check_incarnation(run, connection)
             reply = _read_mail(connection, run, mailbox, after, timeout)
         except StoreUnavailable:
-            if self._receivers.give_up(connection):
+            if self._mailbox_connections.give_up(connection):
                 return []
             raise
         except BaseException:
-            self._receivers.give_up(connection)
+            self._mailbox_connections.give_up(connection)
             raise
-        self._receivers.give_back(connection)
-        return [_letter(str(id_, "utf-8"), fields) for id_, fields in reply[0][1]] if reply else []
+        self._mailbox_connections.give_back(connection)
+        return (
+            [_received(str(id_, "utf-8"), fields) for id_, fields in reply[0][1]] if reply else []
+        )
 
-    def _check_kept(self, run: RunId, connection: Connection) -> None:
-        """What a server has that was restarted from an old copy of its data isn't to be trusted."""
+    def _check_incarnation(self, run: RunId, connection: Connection) -> None:
+        """Refuse a server that restarted without its data, or from an old copy of them."""
         opened = self._opened.get(run)
-        if opened is not None and opened != lifetime(connection.node(keys.state(run))):
-            raise RunOver(f"Run {run} was begun before the store was restarted without its data.")
+        if opened is not None and opened != incarnation(connection.node(keys.state(run))):
+            raise RunOver(f"Run {run} is lost: the store has restarted without its data.")
 
     def hang_up(self, run: RunId, mailbox: str) -> None:
-        """End whoever waits for that mailbox, or is about to."""
-        self._receivers.hang_up(keys.mailbox(run, mailbox))
+        """Wake the thread that waits for a mailbox, or is about to."""
+        self._mailbox_connections.hang_up(keys.mailbox(run, mailbox))
 
     def park(self, run: RunId, worker: WorkerId, epoch: int, read: str, executed: bytes) -> bool:
         """Leave, unless a message came after `read`."""
         touched = (keys.state(run), keys.mailbox(run, worker), keys.leases(run))
-        return bool(self._script("park", touched, (worker, epoch, read, executed)))
+        return bool(self._script(_PARK, touched, (worker, epoch, read, executed)))
 
     def hand_over(self, run: RunId, worker: WorkerId, epoch: int, executed: bytes) -> Claim:
-        """Leave, with the right to start the worker again."""
+        """Leave, with a claim to start the worker again."""
         touched = (keys.state(run), keys.leases(run))
-        (claim,) = _claims(self._script("hand over", touched, (worker, epoch, executed)))
+        (claim,) = _claims(self._script(_HAND_OVER, touched, (worker, epoch, executed)))
         return claim
 
     def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
-        """Renew leases, and claim the starts of those whose lease is over."""
+        """Renew leases, and claim the starts of workers whose leases have expired."""
         touched = (keys.state(run), keys.leases(run), keys.mailbox(run, keys.CLIENT))
         workers = [item for pair in alive for item in pair]
-        return _claims(self._script("tend", touched, workers, seconds=0.0))
+        return _claims(self._script(_TEND, touched, workers, seconds=0.0))
 
     def beat(self, run: RunId, worker: WorkerId, epoch: int, nbytes: int) -> None:
-        """Renew the lease of a worker that is in the middle of a transfer."""
+        """Renew the lease of a worker during a transfer."""
         touched = (keys.state(run), keys.leases(run))
-        self._aside("beat", touched, (worker, epoch, nbytes))
+        self._script_aside(_BEAT, touched, (worker, epoch, nbytes))
 
     def moved(self, run: RunId) -> int:
-        """Bytes of transfers under way; none that is known while the server is away."""
+        """Return the bytes that long transfers have moved; 0 while the server doesn't answer."""
         try:
             return int(self._call([["HGET", keys.state(run), "moved"]], seconds=0.0)[0] or 0)
         except StoreUnavailable:
@@ -275,13 +279,13 @@ class RedisStore(PieceClient):
     def restart(
         self, run: RunId, worker: WorkerId, epoch: int, cause: str, kind: str = ""
     ) -> Claim | None:
-        """Claim the next start of a worker that was seen to end."""
+        """Claim the next start of a worker that has ended."""
         touched = (keys.state(run), keys.leases(run))
-        claims = _claims(self._script("restart", touched, (worker, epoch, cause, kind)))
+        claims = _claims(self._script(_RESTART, touched, (worker, epoch, cause, kind)))
         return claims[0] if claims else None
 
     def fetch(self, run: RunId, names: Sequence[str]) -> list[Buffer | None]:
-        """Saved outputs."""
+        """Return saved outputs."""
         commands: list[list[Arg]] = [
             ["HMGET", keys.outputs(run), *names],
             ["MGET", *(keys.large_output(run, name) for name in names)],
@@ -289,39 +293,41 @@ class RedisStore(PieceClient):
         ]
         small, large, exists = self._call(commands)
         if not exists:
-            raise RunOver(f"Run {run} is over.")
+            raise RunOver(f"Run {run} has ended.")
         found = [
             here if here is not None else there for here, there in zip(small, large, strict=True)
         ]
         return [self._whole(run, data) for data in found]
 
-    def _in_pieces(self, run: RunId, blob: Blob) -> Pieces:
-        """Write an output that is too long for one value."""
-        pieces = self._put_pieces(keys.state(run), keys.pieces(run), keys.piece(run), blob)
-        if pieces is None:
-            raise RunOver(f"Run {run} is over.")
-        return pieces
+    def _in_chunks(self, run: RunId, blob: Blob) -> Chunks:
+        """Write an output that is too long for one value, in chunks."""
+        chunks = self._put_chunks(keys.state(run), keys.chunks(run), keys.chunk(run), blob)
+        if chunks is None:
+            raise RunOver(f"Run {run} has ended.")
+        return chunks
 
     def _whole(self, run: RunId, data: Buffer | None) -> Buffer | None:
-        """A saved output, if need be from its pieces."""
-        pieces = pieces_in(data)
-        if pieces is None:
+        """Return a saved output, from its chunks if it has any."""
+        chunks = chunks_in(data)
+        if chunks is None:
             return data
-        whole = self._joined(pieces)
+        whole = self._joined(chunks)
         if whole is None:
             self.check(run)
         return whole
 
     def twin(self, run: RunId, worker: WorkerId) -> Claim | None:
-        """Claim one more start of a worker, beside the one at work."""
-        claims = _claims(self._script("twin", (keys.state(run), keys.leases(run)), [worker]))
+        """Claim one more start of a worker beside the running one."""
+        claims = _claims(self._script(_TWIN, (keys.state(run), keys.leases(run)), [worker]))
         return claims[0] if claims else None
 
     def stop(self, run: RunId) -> list[WorkerId]:
-        """Tell the workers that are at work to leave."""
+        """Tell the running workers to leave."""
         touched = (keys.state(run), keys.leases(run))
-        told = self._script("stop", touched, [keys.mailbox(run, "")], seconds=0.0)
-        return [WorkerId(_text(worker)) for worker in told]
+        (entered,), _ = self._script_finding_keys(
+            _STOP, touched, [keys.mailbox(run, "")], seconds=0.0
+        )
+        return [WorkerId(_text(worker)) for worker in entered]
 
     def resume(
         self, run: RunId, opening: Opening, *, forgotten: bool = False
@@ -336,36 +342,37 @@ class RedisStore(PieceClient):
         self.check(run)
         self._begin(run, replace(opening, started=()))
         self.expire(run, opening.ttl)
-        claims, last = self._script("resume", touched, [keys.mailbox(run, ""), int(forgotten)])
+        args = (keys.mailbox(run, ""), int(forgotten))
+        (claims, last), _ = self._script_finding_keys(_RESUME, touched, args)
         return _claims(claims), _text(last)
 
     def check(self, run: RunId) -> None:
-        """Raise `RunOver` if the run is."""
+        """Raise `RunOver` if the run has ended."""
         if not self._call([["EXISTS", keys.state(run)]])[0]:
-            raise RunOver(f"Run {run} is over.")
+            raise RunOver(f"Run {run} has ended.")
 
     def saved(self, run: RunId) -> dict[str, Buffer]:
-        """All saved outputs that aren't large."""
+        """Return all saved outputs that aren't large."""
         flat = self._call([["HGETALL", keys.outputs(run)]])[0]
         return dict(zip(map(_text, flat[::2]), flat[1::2], strict=True))
 
     def unsave(self, run: RunId, names: Sequence[str]) -> None:
-        """Have outputs that aren't large count as not saved."""
+        """Delete saved outputs that aren't large."""
         if names:
             self._call([["HDEL", keys.outputs(run), *names]])
 
     def marked(self, run: RunId) -> frozenset[tuple[str, str]]:
-        """The marks that are set."""
+        """Return the marks of tasks with owners."""
         names = map(_text, self._call([["HKEYS", keys.marks(run)]])[0])
         found = [name.partition("\n") for name in names]
         return frozenset((task, producer) for task, _, producer in found if producer.strip())
 
     def place(self, run: RunId, name: str, nbytes: int) -> str:
-        """Nowhere else: there is one server."""
+        """Return nothing: there is only one server."""
         return ""
 
     def progress(self, run: RunId) -> int:
-        """How many tasks have been executed; what was known last while the server is away."""
+        """Return how many tasks have been executed; the last known number if there is no answer."""
         try:
             counts = self._call([["HVALS", keys.progress(run)]], seconds=0.0)[0]
         except StoreUnavailable:
@@ -376,23 +383,26 @@ class RedisStore(PieceClient):
         return executed
 
     def close(self, run: RunId, workers: Sequence[WorkerId]) -> None:
-        """End a run and delete everything of it."""
+        """End a run and delete all its data."""
+        self._close(run, [keys.mailbox(run, name) for name in (keys.CLIENT, *workers)])
+
+    def _close(self, run: RunId, more: Sequence[str]) -> None:
+        """End a run and delete all its data, including some more keys."""
         self._opened.pop(run, None)
         self._executed.pop(run, None)
-        mailboxes = [keys.mailbox(run, name) for name in (keys.CLIENT, *workers)]
-        self._delete(run, mailboxes, 0)
-        for mailbox in mailboxes:
-            self._receivers.hang_up(mailbox, remember=False)
+        self._delete(run, more, 0)
+        for mailbox in more:
+            self._mailbox_connections.hang_up(mailbox, remember=False)
 
     def expire(self, run: RunId, seconds: float) -> None:
-        """Have everything of a run deleted later."""
+        """Delete a run later."""
         self._delete(run, [keys.mailbox(run, keys.CLIENT)], max(1, round(seconds * 1000)))
 
-    def _delete(self, run: RunId, mailboxes: Sequence[str], milliseconds: int) -> None:
+    def _delete(self, run: RunId, more: Sequence[str], milliseconds: int) -> None:
         names = (
-            keys.large_outputs,
             keys.state,
-            keys.pieces,
+            keys.large_outputs,
+            keys.chunks,
             keys.marks,
             keys.outputs,
             keys.parts,
@@ -400,27 +410,27 @@ class RedisStore(PieceClient):
             keys.given,
             keys.leases,
         )
-        touched = [*(name(run) for name in names), *mailboxes]
+        touched = [*(name(run) for name in names), *more]
         args = (keys.large_output(run, ""), keys.mailbox(run, ""), milliseconds)
-        patience = _CLOSING_SECONDS if self._outage.lasts else None
-        self._script("close", touched, args, seconds=patience)
+        seconds = _CLOSING_SECONDS if self._outage.lasts else None
+        self._script_finding_keys(_CLOSE, touched, args, seconds=seconds)
 
     def pieces(self, run: RunId, without: Collection[str]) -> Iterator[Piece]:
-        """Everything of a run, except some of its large outputs."""
-        begin, large = keys.of_run(run), keys.large_output(run, "")
-        found = [_text(key) for key in self._call([["KEYS", f"{begin}*"]])[0]]
-        apart = (large, keys.piece(run), keys.staged(run, ""), keys.outputs(run))
+        """Yield all data of a run, except some of its large outputs."""
+        prefix, large = keys.of_run(run), keys.large_output(run, "")
+        found = [_text(key) for key in self._call([["KEYS", f"{prefix}*"]])[0]]
+        apart = (large, keys.chunk(run), keys.staged(run, ""), keys.outputs(run))
         whole = [key for key in found if not key.startswith(apart)]
         for start in range(0, len(whole), _TOGETHER):
             some = whole[start : start + _TOGETHER]
             for key, dumped in zip(some, self._call([["DUMP", key] for key in some]), strict=True):
                 if dumped is not None:
-                    yield Piece(DUMPED, key.removeprefix(begin), dumped)
+                    yield Piece(DUMPED, key.removeprefix(prefix), dumped)
         yield from self._saved_pieces(run)
         unwanted = {keys.large_output(run, name) for name in without}
         for key in found:
-            if key.startswith((large, keys.piece(run))) and key not in unwanted:
-                yield from self._string_pieces(key, key.removeprefix(begin))
+            if key.startswith((large, keys.chunk(run))) and key not in unwanted:
+                yield from self._string_pieces(key, key.removeprefix(prefix))
 
     def _saved_pieces(self, run: RunId) -> Iterator[Piece]:
         cursor = b"0"
@@ -439,7 +449,7 @@ class RedisStore(PieceClient):
             yield Piece(STRING, name, data)
 
     def put_back(self, run: RunId, pieces: Sequence[Piece]) -> None:
-        """Take pieces of a run of which nothing else is there."""
+        """Restore pieces of a run that isn't in the store."""
         commands: list[list[Arg]] = []
         for piece in pieces:
             if piece.kind == DUMPED:
@@ -453,16 +463,16 @@ class RedisStore(PieceClient):
             self._call(commands)
 
     def disconnect(self) -> None:
-        """Give up the connections."""
-        self._receivers.close()
+        """Close the connections."""
+        self._mailbox_connections.close()
         super().disconnect()
 
 
 def _opening_commands(run: RunId, opening: Opening) -> list[list[Arg]]:
-    """What a run begins with, at once; then what is large, which a transaction would hold twice."""
+    """Write the small data in a transaction, then the large, which that would hold twice."""
     lease = round(opening.lease * 1000)
     state: list[Arg] = ["run", run, "lease", lease, "restarts", opening.restarts]
-    state += ["kind", opening.kind]
+    state += ["kind", opening.kind, "waiting", round(opening.waiting * 1000)]
     for worker, kind in opening.kinds.items():
         state += [f"kind:{worker}", kind]
     for worker in opening.started:
@@ -501,23 +511,64 @@ def _opening_commands(run: RunId, opening: Opening) -> list[list[Arg]]:
 def _read_mail(
     connection: Connection, run: RunId, mailbox: str, after: str, timeout: float
 ) -> list[Any] | None:
-    """Look whether the run exists and wait for mail, in one round trip."""
+    """Check that the run exists and wait for mail, in one round trip."""
     block = ("BLOCK", max(1, round(timeout * 1000))) if timeout > 0 else ()
     read = ("XREAD", *block, "STREAMS", keys.mailbox(run, mailbox), after or "0")
     connection.send([("EXISTS", keys.state(run)), read])
     if not checked(ready(connection, [connection.reply()]))[0]:
-        raise RunOver(f"Run {run} is over.")
+        raise RunOver(f"Run {run} has ended.")
     mail: list[Any] | None = checked(ready(connection, [connection.reply(patience=timeout)]))[0]
     return mail
 
 
-def _mark_args(mark: MarkRequest, worker: WorkerId) -> list[Arg]:
+def _owners(completion: Completion) -> dict[WorkerId, int]:
+    """Number the workers that a completion may send letters to, from 1."""
+    owners: dict[WorkerId, int] = {}
+    for announcement in completion.announcements:
+        owners.setdefault(announcement.owner, len(owners) + 1)
+    for mark in completion.marks:
+        if mark.owner is not None:
+            owners.setdefault(mark.owner, len(owners) + 1)
+    return owners
+
+
+def _completion_args(
+    worker: WorkerId,
+    epoch: int,
+    completion: Completion,
+    large: Sequence[str],
+    small: Sequence[tuple[str, Blob]],
+    owners: Mapping[WorkerId, int],
+) -> list[Arg]:
+    """Return the arguments of `complete.lua`, whose head names them."""
+    args: list[Arg] = [worker, epoch, completion.executed, secrets.token_hex(8)]
+    args += [int(completion.finished), int(completion.entering)]
+    args += [len(large), *large, len(small)]
+    for name, blob in small:
+        args += [name, blob]
+    args += [len(owners), *owners, len(completion.announcements)]
+    for announcement in completion.announcements:
+        args += [owners[announcement.owner], announcement.task, announcement.payload]
+    args.append(len(completion.marks))
+    for mark in completion.marks:
+        args += _mark_args(mark, worker, owners)
+    args.append(len(completion.letters))
+    for letter in completion.letters:
+        kind, name, parts = encode_letter(letter)
+        args += [kind, name, len(parts), *parts]
+    args.append(len(completion.starts))
+    for started, given in completion.starts:
+        args += [started, given]
+    return args
+
+
+def _mark_args(mark: MarkRequest, worker: WorkerId, owners: Mapping[WorkerId, int]) -> list[Arg]:
     producer, count = mark.producer or worker, len(mark.producers)
     if mark.owner is None:
         held = [mark.producers.index(each) + 1 for each in mark.held or ()]
         number = mark.producers.index(producer) + 1
-        return [mark.task, "", number, mark.payload, count, len(held), *held]
-    return [mark.task, mark.owner, producer, mark.payload, count, *mark.producers]
+        return [mark.task, 0, number, mark.payload, count, len(held), *held]
+    return [mark.task, owners[mark.owner], producer, mark.payload, count, *mark.producers]
 
 
 def _claims(flat: Sequence[Any]) -> list[Claim]:
@@ -543,6 +594,6 @@ def _texts(buffers: Sequence[Buffer]) -> frozenset[str]:
     return frozenset(map(_text, buffers))
 
 
-def _letter(id_: str, fields: list[Buffer]) -> Letter:
+def _received(id_: str, fields: list[Buffer]) -> Received:
     kind, name = str(fields[1], "utf-8"), str(fields[3], "utf-8")
-    return Letter(kind, name, tuple(fields[5::2]), id_)
+    return Received(id_, decode_letter(kind, name, tuple(fields[5::2])))

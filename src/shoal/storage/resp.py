@@ -1,7 +1,7 @@
-"""A connection to a Valkey or Redis server: the wire protocol in its smallest form.
+"""A connection to a Valkey or Redis server: a minimal client of the wire protocol.
 
-A packaged client copies large values and takes three times as long for a small round trip; this
-one writes buffers as they are and reads large replies straight into the memory they stay in.
+Packaged clients copy large values and take three times as long for a small round trip. This one
+writes buffers without copying, and reads large replies directly into their final memory.
 """
 
 from __future__ import annotations
@@ -14,67 +14,73 @@ import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from shoal.errors import SettingsError, StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage.codec import Buffer
+from shoal.storage.heartbeat import current_heartbeat
 from shoal.storage.outage import outage_of
-from shoal.storage.pulse import present_pulse
 from shoal.system import MOST_AT_ONCE, at_once
 
+if TYPE_CHECKING:
+    import ssl
+
 Arg = str | int | float | Buffer | list[Buffer]
-"""A command's argument; a list of buffers is one argument, written without joining."""
+"""An argument of a command. A list of buffers is one argument, written without joining."""
 
 RECONNECT_SECONDS = 20.0
-"""For how long a server that can't be reached any more is waited for, unless its URL says so."""
+"""How long to wait for a server that stops answering, unless its URL says otherwise."""
 _CONNECT_SECONDS = 5.0
 _REPLY_SECONDS = 60.0
 _GATHER = 32 * 1024
-"""Smaller pieces are joined before they are written."""
+"""Smaller buffers are joined before they are written."""
 _TLS_CHUNK = 256 * 1024
-"""What is encrypted and sent within one time limit."""
+"""The most bytes that are encrypted and sent at once."""
 _UNSENT = 128 * 1024
-"""What the system may hold that it can't send yet: the rest shows how far a transfer is."""
+"""The most unsent bytes in the system's buffer, so that progress of a transfer is visible."""
 _NOT_READY = ("LOADING", "TRYAGAIN", "MASTERDOWN", "MOVED", "ASK ", "CLUSTERDOWN")
-"""How the errors of a server begin that will be ready in a moment, or that another one is."""
+"""Prefixes of errors that pass by themselves, or after a reconnect to another node."""
 _SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server is and how to get in."""
+    """The address of a server, and its credentials."""
 
     host: str | None
     port: int
     path: str | None
-    """A unix socket; else host and port."""
+    """The path of a unix socket; if None, host and port apply."""
     username: str | None = None
     password: str | None = None
     db: int = 0
     tls: bool = False
     ca_file: str | None = None
+    ca_data: str | None = None
+    """Certificates in PEM format; used instead of a file, which remote workers don't have."""
     reconnect_seconds: float = RECONNECT_SECONDS
     cluster: bool = False
-    """One node of a cluster, which knows the others."""
+    """Whether the server is a node of a cluster."""
 
     def __str__(self) -> str:
         return f"unix socket {self.path}" if self.path else f"{self.host}:{self.port}"
 
 
 def urls_in(store: str) -> list[str]:
-    """The URLs of all servers that a store's setting names, with commas between them."""
+    """Split the setting `store` into the URLs of its servers."""
     return re.split(r",(?=[a-z+]+://)", store)
 
 
 def parse_url(url: str) -> Address:
-    """The address in a URL: `redis://`, `rediss://`, `valkey://`, `redis+cluster://`, `unix://`."""
+    """Parse a URL: `redis://`, `rediss://`, `valkey://`, `redis+cluster://` or `unix://`."""
     try:
         return _address(url)
     except ValueError:
-        # Not `from` the error: what it quotes may be a part of the password.
+        # Not `from` the error, which may quote a part of the password.
         raise SettingsError(
-            f"store={_safe(url)!r} is not a store's URL: use redis://HOST:PORT/DB, with numbers "
+            f"store={_safe(url)!r} is not a valid URL: use redis://HOST:PORT/DB, with numbers "
             "for port, database and reconnect_seconds; in a password, write %40 for @, %23 for # "
             "and %2F for /."
         ) from None
@@ -89,7 +95,7 @@ def _address(url: str) -> Address:
     unix = scheme == "unix"
     if scheme not in _SCHEMES or parts.scheme != scheme + cluster or (unix and cluster):
         raise SettingsError(
-            f"store={_safe(url)!r} is not a store's URL: use redis://HOST:PORT/DB, rediss:// for "
+            f"store={_safe(url)!r} is not a valid URL: use redis://HOST:PORT/DB, rediss:// for "
             "TLS, redis+cluster:// for a cluster, or unix:///PATH."
         )
     if unix and (parts.hostname or not parts.path.strip("/")):
@@ -106,6 +112,7 @@ def _address(url: str) -> Address:
         db=int(db or 0),
         tls=scheme in ("rediss", "valkeys"),
         ca_file=query["ca_file"][0] if "ca_file" in query else None,
+        ca_data=query["ca_data"][0] if "ca_data" in query else None,
         reconnect_seconds=_seconds(query.get("reconnect_seconds", [str(RECONNECT_SECONDS)])[0]),
         cluster=bool(cluster),
     )
@@ -119,53 +126,73 @@ def _seconds(text: str) -> float:
 
 
 def with_patience(store: str, reconnect_seconds: float) -> str:
-    """The URLs, saying for how long a server is waited for; whoever is given them does the same."""
+    """Add `reconnect_seconds` to URLs that don't have it, so that workers wait as long too."""
     if reconnect_seconds == RECONNECT_SECONDS:
         return store
-    said = f"reconnect_seconds={reconnect_seconds:g}"
+    query = f"reconnect_seconds={reconnect_seconds:g}"
     urls = [
-        url if "reconnect_seconds=" in url else f"{url}{'&' if '?' in url else '?'}{said}"
+        url if "reconnect_seconds=" in url else f"{url}{'&' if '?' in url else '?'}{query}"
         for url in urls_in(store)
     ]
     return ",".join(urls)
 
 
+def with_certificates(store: str) -> str:
+    """Replace each `ca_file` by its content, so that the URLs work on other machines, too."""
+    if "ca_file=" not in store:
+        return store
+    return ",".join(map(_with_certificates, urls_in(store)))
+
+
+def _with_certificates(url: str) -> str:
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    if "ca_file" not in query:
+        return url
+    (ca_file,) = query.pop("ca_file")[:1]
+    try:
+        query["ca_data"] = [Path(ca_file).read_text()]
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"store: ca_file {ca_file!r} can't be read: {error}.") from error
+    return parts._replace(query=urlencode(query, doseq=True, quote_via=quote)).geturl()
+
+
 def _safe(url: str) -> str:
-    """The URL without its password."""
+    """Return a URL without its password."""
     head, at, tail = url.rpartition("@")
     scheme, colon, _ = head.partition("://")
     return f"{scheme + colon if colon else ''}…@{tail}" if at else url
 
 
 class Connection:
-    """One connection; the caller sees to it that one thread at a time uses it."""
+    """A connection, for one thread at a time."""
 
     def __init__(self, address: Address, latency: float = 0.0, *, met: bool = False) -> None:
         """Connect.
 
         Args:
-            address: Where to, and how to get in.
+            address: The server's address and credentials.
             latency: Seconds added to each round trip.
-            met: It is known who answers there: the greeting travels with the first commands.
+            met: The server is known to accept the login: it travels with the first commands.
         """
         self.address = address
-        self.lifetime: str | None = None
-        """The server's, once somebody has asked for it."""
+        self.incarnation: str | None = None
+        """The server's incarnation, once it is known."""
         self._latency = latency
         self._outage = outage_of(str(address))
         self._socket = self._connect()
         self._buffer = bytearray(1 << 16)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
-        self._greeting = self._words()
-        """What is said before the first commands."""
+        self._greeting = self._login()
+        """The commands that log in, sent before the first others."""
         self._unanswered = 0
-        """How much of it the server has still to reply to."""
-        self._place: memoryview | None = None
-        """Where a reply of just that length is written to."""
+        """How many replies to these are still to come."""
+        self._target: memoryview | None = None
+        """Memory for a reply of exactly its length."""
         if not met:
             try:
-                self._let_in(self.pipeline([("PING",)])[0])
+                self._check_login(self.pipeline([("PING",)])[0])
             except BaseException:
                 self.close()
                 raise
@@ -173,7 +200,7 @@ class Connection:
 
     def _connect(self) -> socket.socket:
         try:
-            sock = _dialled(self.address)
+            sock = _connected(self.address)
         except OSError as error:
             raise StoreInterrupted(
                 f"The store at {self.address} can't be reached: {error}. Is the server running, "
@@ -182,83 +209,83 @@ class Connection:
             ) from error
         return sock
 
-    def _words(self) -> list[Sequence[Arg]]:
+    def _login(self) -> list[Sequence[Arg]]:
         address = self.address
-        words: list[Sequence[Arg]] = []
+        commands: list[Sequence[Arg]] = []
         if address.password is not None:
             who = (address.username,) if address.username else ()
-            words.append(("AUTH", *who, address.password))
+            commands.append(("AUTH", *who, address.password))
         if address.db:
-            words.append(("SELECT", address.db))
-        return words
+            commands.append(("SELECT", address.db))
+        return commands
 
-    def _let_in(self, answer: Any) -> None:
-        """Heed what the server says to a greeting."""
+    def _check_login(self, answer: Any) -> None:
+        """Check the reply to a login command."""
         if isinstance(answer, StoreRefused):
             if not_ready(answer):
                 raise self.interruption(answer) from answer
             raise StoreRefused(
-                f"The store at {self.address} doesn't let us in: {answer}. Check the user name, "
+                f"The store at {self.address} rejected the login: {answer}. Check the user name, "
                 "password and database in the store's URL."
             ) from answer
         if answer not in (b"PONG", b"OK"):
-            raise self._strange(repr(answer))
+            raise self._unexpected(repr(answer))
 
     def node(self, key: str) -> Connection:
-        """The connection to the server that has a key."""
+        """Return the connection to the server that holds a key."""
         return self
 
     @property
     def nodes(self) -> Sequence[Connection]:
-        """Connections to all servers that have something."""
+        """Connections to all servers that hold data."""
         return (self,)
 
     @property
     def dropped(self) -> bool:
-        """Whether the server hung up while nothing was asked of it."""
+        """Whether the server closed the idle connection."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def hang_up(self) -> None:
-        """Close it under whoever waits for a reply; that one gets an error."""
+        """Close the connection, even while a thread waits for a reply; that thread fails."""
         self.interrupt()
         self._socket.close()
 
     def interrupt(self) -> None:
-        """End whoever waits for a reply, who closes it."""
+        """Have the thread that waits for a reply fail and close the connection."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def call(self, *args: Arg) -> Any:
-        """One command, one reply; an error reply is raised."""
+        """Run one command; raise an error reply."""
         reply = self.pipeline([args])[0]
         if isinstance(reply, StoreRefused):
             raise reply
         return reply
 
-    def call_into(self, place: memoryview, *args: Arg) -> Any:
-        """One command; a reply as long as `place` is written there, and `place` returned.
+    def call_into(self, target: memoryview, *args: Arg) -> Any:
+        """Run one command; a reply as long as `target` is read into it, and `target` returned.
 
-        Error replies are returned, too.
+        Error replies are returned, not raised.
         """
-        self._place = place
+        self._target = target
         try:
             return self.pipeline([args])[0]
         finally:
-            self._place = None
+            self._target = None
 
     def pipeline(self, commands: Sequence[Sequence[Arg]]) -> list[Any]:
-        """Several commands in one round trip; error replies stand among the others."""
+        """Run several commands in one round trip; return error replies among the others."""
         self.send(commands)
         return [self.reply() for _ in commands]
 
     def send(self, commands: Sequence[Sequence[Arg]]) -> None:
-        """Write commands; each wants a `reply`."""
+        """Send commands; call `reply` once for each."""
         if self._latency:
             time.sleep(self._latency)
         if self._greeting:
@@ -278,18 +305,18 @@ class Connection:
             raise self._broken(error) from error
 
     def _write(self, pieces: list[Buffer]) -> None:
-        """Write all; the socket's time limit is for each part of it that is sent."""
+        """Write all buffers; the socket's timeout applies to each part that is sent."""
         if len(pieces) == 1 and not self.address.tls:
             sent = self._socket.sendmsg(pieces)
             if sent == len(pieces[0]):
                 return
             pieces = [memoryview(pieces[0])[sent:]]
         views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
-        pulse = present_pulse()
+        heartbeat = current_heartbeat()
         while views:
             sent = self._write_some(views)
-            if pulse is not None:
-                pulse.moved(sent)
+            if heartbeat is not None:
+                heartbeat.moved(sent)
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
             if sent:
@@ -301,24 +328,24 @@ class Connection:
         return self._socket.sendmsg(at_once(views))
 
     def reply(self, patience: float = 0.0) -> Any:
-        """The next reply, for which the server may take `patience` seconds longer than usual."""
+        """Read the next reply; the server may take `patience` seconds longer than usual."""
         try:
             if patience:
                 self._socket.settimeout(_REPLY_SECONDS + patience)
             while self._unanswered:
                 self._unanswered -= 1
-                self._let_in(self._reply())
+                self._check_login(self._reply())
             reply = self._reply()
         except OSError as error:
             raise self._broken(error) from error
         except ValueError as error:
-            raise self._strange(str(error)) from error
+            raise self._unexpected(str(error)) from error
         if not not_ready(reply):
             self._outage.ended()
         return reply
 
     def interruption(self, error: StoreRefused) -> StoreInterrupted:
-        """What to raise for the reply of a server that isn't ready."""
+        """Return the error to raise for the reply of a server that isn't ready."""
         where = str(self.address)
         return StoreInterrupted(f"The store at {where} isn't ready yet: {error}.", where)
 
@@ -326,10 +353,10 @@ class Connection:
         where = str(self.address)
         return StoreInterrupted(f"The connection to the store at {where} broke: {error}.", where)
 
-    def _strange(self, said: str) -> StoreUnavailable:
+    def _unexpected(self, reply: str) -> StoreUnavailable:
         return StoreUnavailable(
-            f"The store at {self.address} speaks another protocol: {said}. Is that the address of "
-            "a Valkey or Redis server, and is rediss:// used where it wants TLS?"
+            f"The store at {self.address} speaks another protocol: {reply}. Is it a Valkey or "
+            "Redis server, and does the URL start with rediss:// if it uses TLS?"
         )
 
     def _reply(self) -> Any:
@@ -347,7 +374,7 @@ class Connection:
             return None if count < 0 else [self._reply() for _ in range(count)]
         if kind == b"-":
             return StoreRefused(rest.decode(errors="replace"))
-        raise self._strange(repr(line[:60]))
+        raise self._unexpected(repr(line[:60]))
 
     def _line(self) -> bytes:
         while True:
@@ -360,12 +387,12 @@ class Connection:
 
     def _bulk(self, length: int) -> Buffer:
         have = self._end - self._start
-        place = self._place
-        if have >= length + 2 and place is None:
+        target = self._target
+        if have >= length + 2 and target is None:
             data = bytes(self._view[self._start : self._start + length])
             self._start += length + 2
             return data
-        value = bytearray(length) if place is None or place.nbytes != length else place
+        value = bytearray(length) if target is None or target.nbytes != length else target
         view = memoryview(value)
         taken = min(have, length)
         view[:taken] = self._view[self._start : self._start + taken]
@@ -381,30 +408,30 @@ class Connection:
         if self._start == self._end:
             self._start = self._end = 0
         elif self._end == len(self._buffer):
-            kept = self._end - self._start
-            self._buffer[:kept] = self._buffer[self._start : self._end]
-            self._start, self._end = 0, kept
+            unread = self._end - self._start
+            self._buffer[:unread] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, unread
         if self._end == len(self._buffer):
             raise ConnectionResetError("a reply line is too long")
         self._end += self._received(self._view[self._end :])
 
-    def _received(self, place: memoryview) -> int:
-        got = self._socket.recv_into(place[:MOST_AT_ONCE])
+    def _received(self, target: memoryview) -> int:
+        got = self._socket.recv_into(target[:MOST_AT_ONCE])
         if not got:
-            raise ConnectionResetError("the server hung up")
-        pulse = present_pulse()
-        if pulse is not None:
-            pulse.moved(got)
+            raise ConnectionResetError("the server closed the connection")
+        heartbeat = current_heartbeat()
+        if heartbeat is not None:
+            heartbeat.moved(got)
         return got
 
 
 def not_ready(reply: Any) -> bool:
-    """Whether a reply says that the server will be ready in a moment."""
+    """Whether a reply says that the server isn't ready yet."""
     return isinstance(reply, StoreRefused) and str(reply).startswith(_NOT_READY)
 
 
-def _dialled(address: Address) -> socket.socket:
-    """A socket that is connected."""
+def _connected(address: Address) -> socket.socket:
+    """Return a connected socket."""
     if address.path:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -423,21 +450,29 @@ def _dialled(address: Address) -> socket.socket:
 
 
 def _secured(sock: socket.socket, address: Address) -> socket.socket:
-    import ssl
-
     try:
-        context = ssl.create_default_context(cafile=address.ca_file)
+        context = _trusting(address)
         return context.wrap_socket(sock, server_hostname=address.host)
-    except FileNotFoundError as error:
-        sock.close()
-        raise SettingsError(f"store: there is no ca_file {address.ca_file!r}.") from error
     except BaseException:
         sock.close()
         raise
 
 
+def _trusting(address: Address) -> ssl.SSLContext:
+    """A TLS context that trusts the authorities in the URL, or the system's."""
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=address.ca_file, cadata=address.ca_data)
+    except (OSError, ValueError) as error:  # SSLError is an OSError, too
+        what = "ca_data" if address.ca_file is None else f"ca_file {address.ca_file!r}"
+        raise SettingsError(
+            f"store: {what} can't be loaded: {error}. It must be certificates in PEM format."
+        ) from error
+
+
 def _encode(arg: Arg, small: list[bytes], pieces: list[Buffer]) -> None:
-    """Append an argument; what is large goes into `pieces` as it is, behind what came before."""
+    """Append an argument; a large one goes into `pieces` uncopied, after what came before it."""
     if isinstance(arg, str):
         data: Buffer = arg.encode()
     elif isinstance(arg, (int, float)):

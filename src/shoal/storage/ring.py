@@ -1,7 +1,7 @@
-"""`Ring`: consistent hashing. Which of several places has what, known to everybody without asking.
+"""`Ring`: consistent hashing. Every process computes which of several shards holds a name.
 
-Each place has 40 points on a ring; what is looked for belongs to the next point behind its own. So
-a place that is added takes a share from each of the others, and nothing else moves.
+Each shard has 40 points on a ring; a name belongs to the shard of the next point after its own. So
+a new shard takes an equal share from each of the others, and nothing else moves.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 POINTS = 40
-"""Virtual nodes of each place."""
+"""Points of each shard."""
 
 
 class Ring:
-    """Places on a ring."""
+    """Shards on a ring."""
 
-    def __init__(self, places: Iterable[str]) -> None:
-        """Put the places on the ring; their order doesn't matter."""
-        points = sorted((_point(f"{place}\n{n}"), place) for place in places for n in range(POINTS))
+    def __init__(self, shards: Iterable[str]) -> None:
+        """Put shards on the ring; their order doesn't matter."""
+        points = sorted((_point(f"{shard}\n{n}"), shard) for shard in shards for n in range(POINTS))
         self._points = [point for point, _ in points]
-        self._places = [place for _, place in points]
+        self._shards = [shard for _, shard in points]
 
-    def place(self, name: str) -> str:
-        """The place that has what is called so."""
-        return self._places[bisect_right(self._points, _point(name)) % len(self._places)]
+    def shard_of(self, name: str) -> str:
+        """Return the shard that holds a name."""
+        return self._shards[bisect_right(self._points, _point(name)) % len(self._shards)]
 
 
 def _point(name: str) -> int:

@@ -1,47 +1,39 @@
 """`ServerClient`: commands and scripts on a Valkey or Redis server, over one shared connection.
 
-1. A connection that broke is replaced, and what was under way is said again, all of it: whatever is
-   said to the server may be said twice. The same goes for a server that is still loading its data.
-2. That has an end: `reconnect_seconds` of the server's URL. A client that has never reached the
-   server is told at once that nobody is there; a wrong password is never tried twice.
-3. Scripts that a restarted server doesn't know are sent again.
-4. What is said together concerns keys of one hash tag, unless it is plain commands: so a cluster is
-   a server like any other.
+1. A broken connection is replaced, and the whole operation is sent again, so every operation must
+   be repeatable. The same applies while the server loads its data.
+2. Retries end after the `reconnect_seconds` of the server's URL. A client that has never reached
+   the server fails at once; so does a wrong password.
+3. A script that a restarted server doesn't know is sent again.
+4. A script and the commands sent with it use keys of one hash tag, so they work in a cluster.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
+from shoal.clock import RealClock
 from shoal.errors import RunOver, StoreError, StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage.backoff import Backoff
+from shoal.storage.clock import Offset, StoreClock, local_clock, measured
 from shoal.storage.cluster import ClusterConnection
+from shoal.storage.codec import Buffer
 from shoal.storage.outage import outage_of
 from shoal.storage.resp import Address, Arg, Connection, not_ready, parse_url, urls_in
+from shoal.storage.scripts import Script
 
 T = TypeVar("T")
 
-KEPT = "kept"
-"""The lifetime of a server that writes everything to a file."""
-
-
-class Script:
-    """A script, and the name by which a server that has seen it knows it."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+DURABLE = "durable"
+"""The incarnation of a server that writes every command to a file."""
 
 
 class ServerClient:
-    """What asks things of a server; safe to use from several threads."""
-
-    scripts: ClassVar[Mapping[str, Script]] = {}
-    """What it runs on the server, by name."""
+    """A client of a server; safe to use from several threads."""
 
     def __init__(
         self,
@@ -51,17 +43,17 @@ class ServerClient:
         known: bool = False,
         revive: Callable[[], None] | None = None,
     ) -> None:
-        """Reach the server at a URL.
+        """Connect to the server at a URL.
 
         Args:
-            url: Where it is, how to get in, and for how long to wait for it.
+            url: Its address and credentials, and how long to wait for it.
             latency: Seconds added to each round trip.
-            known: Somebody has reached it: if nobody answers now, it is waited for.
-            revive: Starts the server again if it is gone.
+            known: The server is known to exist: connect later, and wait if it doesn't answer.
+            revive: Restarts the server if it is gone.
         """
         self.url = url
         self._seeds: Sequence[Address] = [parse_url(each) for each in urls_in(url)]
-        """Where the server is, or nodes of a cluster."""
+        """The server's address, or those of nodes of a cluster."""
         self._address = self._seeds[0]
         self._latency = latency
         self._revive = revive
@@ -70,12 +62,14 @@ class ServerClient:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._given_up = False
+        self._clocks: dict[str, StoreClock] = {}
+        """The clocks of the server, or of the cluster's nodes, by address."""
         self._known = known
         if not known:
             self._connection = self._persist(self._first_contact)
 
     def _first_contact(self) -> Connection:
-        """A connection to a server that may not be there: only one that is there is waited for."""
+        """Connect for the first time: wait for a server that loads, not for one that is missing."""
         try:
             return self._connect()
         except StoreInterrupted as error:
@@ -97,13 +91,34 @@ class ServerClient:
         return Connection(self._address, self._latency)
 
     def server_of(self, key: str) -> str:
-        """The server that has a key."""
+        """Return the server that holds a key."""
         if not self._address.cluster:
             return str(self._address)
 
         def attempt() -> str:
             with self._connected() as connection:
                 return str(connection.node(key).address)
+
+        return self._persist(attempt)
+
+    def clock_of(self, key: str, sent: float | None = None) -> RealClock:
+        """Return a clock that tells the time of the server that holds a key.
+
+        Args:
+            key: The key.
+            sent: When a message was sent that has just arrived, if any; it checks the clock.
+        """
+        if self._address.path:
+            return local_clock()
+        server = self.server_of(key)
+        if server not in self._clocks:
+            self._clocks[server] = StoreClock(partial(self._measured_time, key))
+        return self._clocks[server].current(sent)
+
+    def _measured_time(self, key: str) -> Offset:
+        def attempt() -> Offset:
+            with self._connected() as connection:
+                return measured(partial(_time, connection.node(key)))
 
         return self._persist(attempt)
 
@@ -114,15 +129,16 @@ class ServerClient:
         seconds: float | None = None,
         wait: Callable[[float], bool] | None = None,
     ) -> T:
-        """What an attempt gives that may be made again, until the server answers.
+        """Retry an attempt until the server answers; return its result.
 
         Args:
-            attempt: Raises `StoreInterrupted` if it is to be made again.
-            seconds: For how long; default: what the server's URL says.
-            wait: Lets time pass between attempts, and says whether they are over.
+            attempt: Raises `StoreInterrupted` if it should be retried.
+            seconds: The time limit; default: that of the server's URL.
+            wait: Sleeps between attempts, and returns True to end them.
 
         Raises:
-            StoreUnavailable: The time is over; `StoreInterrupted` if it wasn't, but `wait` said so.
+            StoreUnavailable: The time limit is exceeded.
+            StoreInterrupted: `wait` has ended the attempts.
         """
         backoff: Backoff | None = None
         while True:
@@ -144,20 +160,20 @@ class ServerClient:
                 self._connection = None
             if self._connection is None:
                 self._connection = self._connect()
-            kept = False
+            reusable = False
             try:
                 yield self._connection
-                kept = not self._given_up
+                reusable = not self._given_up
             finally:
-                # Whatever an error was, replies may still be on their way that nobody expects.
-                if not kept:
+                # After any error, replies that nobody reads may still arrive.
+                if not reusable:
                     self._connection.close()
                     self._connection = None
 
     def _call(
         self, commands: Sequence[Sequence[Arg]], *, seconds: float | None = None
     ) -> list[Any]:
-        """Several commands in one round trip."""
+        """Run several commands in one round trip."""
 
         def attempt() -> list[Any]:
             with self._connected() as connection:
@@ -167,8 +183,8 @@ class ServerClient:
 
     def _script(
         self,
-        name: str,
-        script_keys: Sequence[str],
+        script: Script,
+        script_keys: Sequence[Arg],
         args: Sequence[Arg],
         before: Sequence[Sequence[Arg]] = (),
         *,
@@ -176,35 +192,61 @@ class ServerClient:
         seconds: float | None = None,
     ) -> Any:
         """Run a script between other commands, in one round trip."""
-        script = self.scripts[name]
-        tail = (len(script_keys), *script_keys, *args)
+        known = ("EVALSHA", script.sha, len(script_keys), *script_keys, *args)
 
         def attempt() -> list[Any]:
             with self._connected() as connection:
-                replies = connection.pipeline([*before, ("EVALSHA", script.sha, *tail), *after])
+                replies = connection.pipeline([*before, known, *after])
                 reply = replies[len(before)]
                 if isinstance(reply, StoreRefused) and "NOSCRIPT" in str(reply):
-                    replies = connection.pipeline([*before, ("EVAL", script.source, *tail), *after])
+                    unknown = script.evaluate(script_keys, *args)
+                    replies = connection.pipeline([*before, unknown, *after])
                 return ready(connection, replies)
 
         return checked(self._persist(attempt, seconds=seconds))[len(before)]
 
-    def _aside(self, name: str, script_keys: Sequence[str], args: Sequence[Arg]) -> None:
-        """Run a script on a connection of its own, if that can be: the other one is busy."""
+    def _script_finding_keys(
+        self,
+        script: Script,
+        script_keys: Sequence[Arg],
+        args: Sequence[Arg],
+        before: Sequence[Sequence[Arg]] = (),
+        *,
+        seconds: float | None = None,
+    ) -> tuple[list[Any], list[Buffer]]:
+        """Run a script that includes `declared.lua`.
+
+        It takes one round trip if `script_keys` has all the keys that the script needs. Otherwise
+        the script names the others without changing anything, and runs again with them.
+
+        Returns:
+            The script's results, and the keys that it named.
+        """
+        found: list[Buffer] = []
+        undeclared, *results = self._script(script, script_keys, args, before, seconds=seconds)
+        while undeclared:
+            found += undeclared
+            touched = (*script_keys, *found)
+            undeclared, *results = self._script(script, touched, args, seconds=seconds)
+        return results, found
+
+    def _script_aside(
+        self, script: Script, script_keys: Sequence[Arg], args: Sequence[Arg]
+    ) -> None:
+        """Run a script on a connection of its own, because the other one is busy; never raises."""
         with suppress(StoreError):
             connection = ServerClient._connect(self)
             try:
-                tail = (len(script_keys), *script_keys, *args)
-                connection.pipeline([("EVAL", self.scripts[name].source, *tail)])
+                connection.pipeline([script.evaluate(script_keys, *args)])
             finally:
                 connection.close()
 
     def hurry(self) -> None:
-        """Wait for the server no longer, should it not answer."""
+        """Stop waiting for a server that doesn't answer."""
         self._hurried.set()
 
     def disconnect(self) -> None:
-        """Give up the connection, also under whoever uses it; who comes later leaves none."""
+        """Close the connection, even while a thread uses it; later calls leave none open."""
         self._given_up = True
         self.hurry()
         connection = self._connection
@@ -216,17 +258,24 @@ class ServerClient:
                 self._connection = None
 
 
-def lifetime(connection: Connection) -> str:
-    """What changes when a server begins anew with less than it had; nothing if it keeps a file.
+def _time(connection: Connection) -> float:
+    """Return a server's time, in seconds since the epoch."""
+    seconds, micro = checked(ready(connection, connection.pipeline([("TIME",)])))[0]
+    return int(seconds) + int(micro) / 1e6
 
-    In a cluster it also changes when another node takes over, which may not have heard the latest.
+
+def incarnation(connection: Connection) -> str:
+    """Return an id that changes when a server restarts without its data.
+
+    It is the same for every restart of a server that writes to a file. In a cluster it also changes
+    on a failover, since the new primary may have missed the latest writes.
     """
-    if connection.lifetime is None:
-        connection.lifetime = _lifetime(connection)
-    return connection.lifetime
+    if connection.incarnation is None:
+        connection.incarnation = _incarnation(connection)
+    return connection.incarnation
 
 
-def _lifetime(connection: Connection) -> str:
+def _incarnation(connection: Connection) -> str:
     commands = [("INFO", "server"), ("INFO", "persistence")]
     if connection.address.cluster:
         commands.append(("CLUSTER", "MYID"))
@@ -235,12 +284,12 @@ def _lifetime(connection: Connection) -> str:
         return "unknown"
     me = f"{bytes(node[0]).decode()} " if node else ""
     if b"aof_enabled:1" in bytes(persistence):
-        return me + KEPT
+        return me + DURABLE
     return me + bytes(server).partition(b"run_id:")[2].split()[0].decode()
 
 
 def ready(connection: Connection, replies: list[Any]) -> list[Any]:
-    """The replies, unless one says that the server isn't ready."""
+    """Return the replies; raise `StoreInterrupted` if one says that the server isn't ready."""
     for reply in replies:
         if not_ready(reply):
             raise connection.interruption(reply) from reply
@@ -248,7 +297,7 @@ def ready(connection: Connection, replies: list[Any]) -> list[Any]:
 
 
 def checked(replies: list[Any]) -> list[Any]:
-    """The replies, unless one of them is an error."""
+    """Return the replies; raise the first error among them."""
     for reply in replies:
         if isinstance(reply, StoreRefused):
             raise _explained(reply)
@@ -262,7 +311,7 @@ def _explained(error: StoreRefused) -> Exception:
     if text.startswith("OOM"):
         return StoreRefused(
             f"The store's memory is full ({text}). Give the server more (store_memory_mb, or "
-            "maxmemory of a server of your own), or produce smaller outputs."
+            "maxmemory of your own server), or produce smaller outputs."
         )
     if text.startswith("MISCONF"):
         return StoreRefused(

@@ -1,4 +1,4 @@
-"""`Worker`: what a courier needs of the worker that it works for."""
+"""`Worker`: what a courier needs from the worker that it works for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from shoal.errors import NotPicklable
 from shoal.execution.events import Event
-from shoal.storage.base import Letter
 from shoal.storage.codec import Blob
+from shoal.storage.letters import TaskFailed
 from shoal.types import TaskId
 from shoal.worker.recorder import Recorder
 
@@ -19,33 +19,33 @@ class Worker(Protocol):
 
     @property
     def executed(self) -> int:
-        """How many tasks it has executed."""
+        """How many tasks the worker has executed."""
         ...
 
     def tell(self, event: Event) -> None:
-        """Something happened."""
+        """Tell the worker what happened."""
         ...
 
     def keep(self, outputs: dict[TaskId, Any]) -> None:
-        """Outputs of others came in."""
+        """Keep outputs of others in memory."""
         ...
 
     def blob(self, task: TaskId) -> Blob:
-        """An own output as it is saved."""
+        """One of the worker's own outputs, encoded for saving."""
         ...
 
     def unsaved(self, task: TaskId, error: NotPicklable) -> None:
-        """An own output can't be pickled."""
+        """Take note that one of the worker's own outputs can't be pickled."""
         ...
 
-    def failure(self, task: TaskId, error: BaseException) -> Letter:
-        """What to tell the client of a task that can't be run."""
+    def failure(self, task: TaskId, error: BaseException) -> TaskFailed:
+        """The message that tells the client why a task can't run."""
         ...
 
     def parked(self, *, left: bool) -> None:
-        """Whether the store let it go."""
+        """Take the store's answer to a request to park."""
         ...
 
     def give_up(self, error: BaseException) -> None:
-        """It can't go on."""
+        """Stop because of an error."""
         ...

@@ -1,23 +1,23 @@
-"""A task's failure as it travels: facts in JSON, and the exception itself, signed."""
+"""A task's failure: from the exception on a worker to the error that the client raises."""
 
 from __future__ import annotations
 
-import json
 import reprlib
 import traceback
 from typing import Any
 
 from shoal.errors import OutOfMemory, ShoalError, TaskError
-from shoal.originals import as_original, plain_kind
 from shoal.storage.codec import Blob, blob_nbytes, decode, encode
 from shoal.storage.keys import signed_failure
+from shoal.storage.letters import Failure
+from shoal.task_errors import as_original, plain_kind
 from shoal.types import TaskId, WorkerId
 from shoal.worker.package import Unpacked
 
 _LONGEST = 10_000
-"""Characters of an exception's text, or of a traceback, that are shown."""
+"""The most characters of an exception's text or of a traceback that are shown."""
 _HEAVIEST = 64 * 2**20
-"""Bytes of an exception that travels; of a heavier one only its text does."""
+"""The most bytes of an exception that travels; of a larger one only the text does."""
 _OWN_FRAMES = ("shoal/worker/", "shoal/platform/", "shoal/integrations/")
 
 
@@ -26,26 +26,29 @@ def described_failure(
     task: TaskId,
     unpacked: Unpacked,
     key: bytes,
-) -> tuple[bytes, bytes]:
-    """What is known of a failure."""
-    return failure_parts(error, task, unpacked.part.worker, _arguments(task, unpacked), key)
+) -> Failure:
+    """What is known about the failure of a task of a run."""
+    return failure_of(error, task, unpacked.part.worker, _arguments(task, unpacked), key)
 
 
-def failure_parts(
+def failure_of(
     error: BaseException, task: str, worker: WorkerId, arguments: str, key: bytes
-) -> tuple[bytes, bytes]:
-    """What is known of a task's failure on a worker, with its arguments as they are shown."""
-    facts = {
-        "worker": worker,
-        "reason": reason_of(error),
-        "arguments": arguments,
-        "traceback": traceback_of(error),
-    }
-    return json.dumps(facts).encode(), b"".join(_pickled(error, task, key))
+) -> Failure:
+    """What is known about a task's failure on a worker, with its arguments as they are shown.
+
+    Where resource limits stand in for control groups, a task without memory ends its sandbox here:
+    the worker restarts with more.
+    """
+    if isinstance(error, MemoryError):
+        from shoal.platform.limits import end_out_of_memory  # a client never needs it
+
+        end_out_of_memory()
+    cause = b"".join(_pickled(error, task, key))
+    return Failure(worker, reason_of(error), arguments, traceback_of(error), cause)
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in a line."""
+    """An exception in one line."""
     if isinstance(error, TaskError):
         return error.reason
     try:
@@ -56,7 +59,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def cut(text: str) -> str:
-    """A text's beginning and end, if it is too long to be shown."""
+    """The text, or its beginning and end if it is too long."""
     if len(text) <= _LONGEST:
         return text
     half = _LONGEST // 2
@@ -65,11 +68,12 @@ def cut(text: str) -> str:
 
 def _arguments(task: TaskId, unpacked: Unpacked) -> str:
     """A summary of what the task was called with."""
-    _, args, kwargs, refs, _, _ = unpacked.calls[task]
+    calls = unpacked.calls
+    args, refs = calls.args[task], calls.refs.get(task, {})
     given = [
         f"<output of {refs[i]}>" if i in refs else shown(value) for i, value in enumerate(args)
     ]
-    for name, value in kwargs.items():
+    for name, value in calls.kwargs.get(task, {}).items():
         given.append(f"{name}=" + (f"<output of {refs[name]}>" if name in refs else shown(value)))
     return f"({', '.join(given[:6])}{', …' if len(given) > 6 else ''})"
 
@@ -93,21 +97,21 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _pickled(error: BaseException, task: str, key: bytes) -> Blob:
-    """The exception, or one that says what it was if it can't travel."""
+    """The pickled exception, or one with its text if it can't be pickled or is too large."""
     name = signed_failure(task)
     try:
         blob = encode(error, key, name)
         if blob_nbytes(blob) > _HEAVIEST:
             return encode(RuntimeError(reason_of(error)), key, name)
         decode(b"".join(blob), key, name)
-    except Exception:  # noqa: BLE001 - an exception may pickle, and yet not unpickle
+    except Exception:  # noqa: BLE001 - an exception may pickle and not unpickle
         return encode(RuntimeError(reason_of(error)), key, name)
     return blob
 
 
 def failure_error(
     task: TaskId,
-    parts: tuple[Any, ...],
+    failure: Failure,
     not_run: tuple[TaskId, ...],
     key: bytes,
     signed: str | None = None,
@@ -115,29 +119,28 @@ def failure_error(
 ) -> TaskError:
     """The error that a client raises for a failure, with the user's exception as its cause.
 
-    It is an instance of that exception's class, too.
+    It is also an instance of that exception's class.
 
     Args:
-        task: What failed, as the user knows it.
-        parts: What is known of it.
-        not_run: The tasks that it has kept from running.
-        key: The run's.
-        signed: What the worker calls the task, if that is something else.
-        run: What the run is called.
+        task: The failed task, by the name that the user knows.
+        failure: What is known about the failure.
+        not_run: The tasks that were not run because of it.
+        key: The key of the run.
+        signed: The worker's name for the task, if it differs.
+        run: The name of the run.
     """
-    facts = json.loads(bytes(parts[0]))
     try:
-        cause = decode(parts[1], key, signed_failure(signed or task))
-    except Exception:  # noqa: BLE001 - what could be unpickled there need not be here
-        cause = RuntimeError(facts["reason"])
+        cause = decode(failure.cause, key, signed_failure(signed or task))
+    except Exception:  # noqa: BLE001 - the client may lack what the worker has
+        cause = RuntimeError(failure.reason)
     kind = plain_kind(cause) if isinstance(cause, TaskError) else TaskError
     kind = OutOfMemory if isinstance(cause, MemoryError) else kind
     error = kind(
         task,
-        WorkerId(facts["worker"]),
-        facts["reason"],
-        arguments=facts["arguments"],
-        remote_traceback=facts["traceback"],
+        failure.worker,
+        failure.reason,
+        arguments=failure.arguments,
+        remote_traceback=failure.traceback,
         not_run=not_run,
         run=run,
     )

@@ -1,24 +1,26 @@
-"""What travels to a worker: its part of the plan, its calls, its functions, each once.
+"""`Package`: what travels to a worker: its part of the plan, its calls, and its functions.
 
-1. A function that any process can import travels as its name, any other by value. Flexible workers
-   all get the same, so it is sent once for the run.
-2. A large constant is saved once for the run, under a name made from its content; the calls that
-   take it only name it.
-3. What can't be pickled is found here, before anything runs, and named.
+1. A function that any process can import travels as its name, any other by value, once. All
+   flexible workers get the same package, so it is stored once for the run.
+2. A large constant is saved once for the run, under a name made from its content. The calls that
+   take it contain only the name.
+3. Values that can't be pickled are found here, before anything runs, and the error names them.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, assert_never
 
 from shoal.errors import InputChanged, NotPicklable, Tampered, UsageError
-from shoal.execution.plan import Part, Plan
+from shoal.execution.plan import FlexiblePart, Part, Plan, PlannedPart
 from shoal.storage.codec import (
     Blob,
+    Buffer,
     content_name,
     decode,
     encode,
@@ -30,18 +32,51 @@ from shoal.types import TaskId, WorkerId
 from shoal.workflow import Call, Ref, Task, Where, Workflow, attribute_of, importable
 
 _LARGE = 16 * 1024
-"""Constants from this size on are saved on their own."""
+"""Constants of this size or more are saved on their own."""
 _SMALL = frozenset((int, float, bool, type(None), complex))
 _LOOKED_AT = 1000
-"""So many items of a container are looked at to tell whether it is large."""
+"""How many items of a container are checked to decide whether it is large."""
 
 Function = tuple[str, str] | bytes
 """A module and a name in it, or a pickled function."""
 
-PackedCall = tuple[
-    int, tuple[Any, ...], dict[str, Any], dict[Where, TaskId], tuple[Where, ...], float | None
-]
-"""Function number, arguments, named arguments, what to put where, nested ones, timeout."""
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How each task is called.
+
+    These are columns because most tasks have nothing in most of them: an object for each task would
+    take a worker longer to unpickle.
+    """
+
+    functions: dict[TaskId, int] = field(default_factory=dict)
+    """The number of each task's function."""
+    args: dict[TaskId, tuple[Any, ...]] = field(default_factory=dict)
+    """Each task's positional arguments, with None in place of outputs and large constants."""
+    kwargs: dict[TaskId, dict[str, Any]] = field(default_factory=dict)
+    """The named arguments of tasks that have any."""
+    refs: dict[TaskId, dict[Where, TaskId]] = field(default_factory=dict)
+    """Which outputs and large constants to put where."""
+    nested: dict[TaskId, tuple[Where, ...]] = field(default_factory=dict)
+    """Arguments that hold outputs inside lists, tuples and dicts."""
+    timeouts: dict[TaskId, float] = field(default_factory=dict)
+    """The seconds that a task may take, if it has a timeout."""
+
+    def add(
+        self,
+        task: TaskId,
+        function: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        refs: dict[Where, TaskId],
+    ) -> None:
+        """Add the call of a task."""
+        self.functions[task] = function
+        self.args[task] = args
+        if kwargs:
+            self.kwargs[task] = kwargs
+        if refs:
+            self.refs[task] = refs
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,47 +85,55 @@ class Package:
 
     part: Part
     functions: list[Function]
-    calls: list[PackedCall]
-    """In the order of the part's tasks, then of its copies."""
+    calls: Calls
     cached: dict[int, tuple[str, str]]
-    """Task name and version, for the numbers of functions whose outputs are kept across runs."""
+    """Task name and version by function number, for tasks whose outputs are cached across runs."""
     retry_on: dict[int, bytes]
-    """For numbers of functions, pickled: the only exceptions after which another try is made."""
-    limited: bool
-    """Whether a task has a timeout."""
+    """By function number, pickled: the only exceptions after which a task is retried."""
 
 
 @dataclass
 class Packed:
-    """A plan, ready to be sent."""
+    """A plan that is ready to be sent."""
 
-    parts: list[Part]
+    parts: Sequence[Part]
+    """One for each worker, or the one of all flexible workers."""
     packages: dict[WorkerId, Blob] = field(default_factory=dict)
     common: Blob | None = None
-    """The package of all workers, if they are flexible."""
+    """The package of all workers, if the plan is flexible."""
     name: str = ""
-    """Made from its content."""
+    """The name of that package, made from its content."""
     constants: dict[str, Blob] = field(default_factory=dict)
-    """Large constants by the names under which they are to be saved."""
+    """Large constants, by the names to save them under."""
+    functions: dict[int, Function] = field(default_factory=dict)
+    """The functions of all tasks, by the identity of the task."""
+
+    def pickles(self) -> Iterator[Buffer]:
+        """All pickles that workers load, without their buffers."""
+        blobs = (*self.packages.values(), self.common or (), *self.constants.values())
+        return (blob[0] for blob in blobs if blob)
 
 
 def pack(plan: Plan, key: bytes) -> Packed:
-    """Make a plan ready to be sent."""
+    """Prepare a plan for sending."""
     constants = _Constants(plan.workflow, key)
-    parts = plan.parts(constants.of_task)
+    named = constants.of_task
+    parts: Sequence[Part] = [plan.common_part(named)] if plan.flexible else plan.parts(named)
     packed = Packed(parts, constants=constants.blobs)
-    functions: dict[int, Function] = {}
     for part in parts:
-        package = _package(part, plan.workflow, constants, functions)
+        package = _package(part, plan.workflow, constants, packed.functions)
         try:
             blob = encode(package, key, SIGNED_PART, what="a plan")
         except NotPicklable:
             _blame(part, plan.workflow, key)
             raise
-        if part.flexible:
-            packed.common, packed.name = blob, content_name(blob)
-        else:
-            packed.packages[part.worker] = blob
+        match part:
+            case PlannedPart():
+                packed.packages[part.worker] = blob
+            case FlexiblePart():
+                packed.common, packed.name = blob, content_name(blob)
+            case _:
+                assert_never(part)
     return packed
 
 
@@ -99,10 +142,10 @@ def _package(
 ) -> Package:
     own: list[Function] = []
     numbers: dict[int, int] = {}
-    calls: list[PackedCall] = []
+    calls = Calls()
     cached: dict[int, tuple[str, str]] = {}
     kinds: dict[int, bytes] = {}
-    for task in (*part.tasks, *part.copies):
+    for task in part.numbered():
         call = workflow.calls[task]
         number = numbers.get(id(call.task))
         if number is None:
@@ -115,9 +158,12 @@ def _package(
             if call.task.cache:
                 cached[number] = (call.task.name, str(call.task.cache))
         args, kwargs, refs = constants.taken_out(task, call)
-        calls.append((number, args, kwargs, refs, call.nested, call.task.timeout))
-    limited = any(call[5] is not None for call in calls)
-    return Package(part, own, calls, cached, kinds, limited)
+        calls.add(task, number, args, kwargs, refs)
+        if call.nested:
+            calls.nested[task] = call.nested
+        if call.task.timeout is not None:
+            calls.timeouts[task] = call.task.timeout
+    return Package(part, own, calls, cached, kinds)
 
 
 def _function(task: Task[..., Any]) -> Function:
@@ -136,7 +182,7 @@ def _by_value(what: Any, called: str) -> bytes:
 
 
 class _Constants:
-    """The large constants of a workflow, each pickled once."""
+    """The large constants of a workflow; each is pickled once."""
 
     def __init__(self, workflow: Workflow, key: bytes) -> None:
         self.blobs: dict[str, Blob] = {}
@@ -176,7 +222,7 @@ class _Constants:
     def taken_out(
         self, task: TaskId, call: Call
     ) -> tuple[tuple[Any, ...], dict[str, Any], dict[Where, TaskId]]:
-        """A call's arguments with its large constants referred to by name."""
+        """The arguments of a call, with large constants replaced by their names."""
         places = self._places.get(task)
         if places is None:
             return call.args, call.kwargs, call.refs
@@ -186,7 +232,7 @@ class _Constants:
 
 
 def constant_sizes(workflow: Workflow) -> dict[TaskId, dict[TaskId, int]]:
-    """The large constants of tasks and about how large they are, without pickling them."""
+    """The large constants of tasks and their approximate sizes, without pickling them."""
     sizes: dict[int, int] = {}
     found: dict[TaskId, dict[TaskId, int]] = {}
     for task, call in workflow.calls.items():
@@ -202,7 +248,7 @@ def constant_sizes(workflow: Workflow) -> dict[TaskId, dict[TaskId, int]]:
 
 
 def _about(value: Any) -> int:
-    """About the size of a value, from some of what it holds."""
+    """The approximate size of a value, from a sample of its items."""
     if type(value) is dict:
         return _about(list(value.values()))
     if type(value) not in (list, tuple, set, frozenset) or not value:
@@ -218,7 +264,7 @@ def _arguments(call: Call) -> Iterable[tuple[Where, Any]]:
 
 
 def argument_named(where: Where) -> str:
-    """What to call an argument."""
+    """The name of an argument in messages."""
     return f"argument {where + 1}" if isinstance(where, int) else f"argument {where!r}"
 
 
@@ -246,7 +292,7 @@ def _is_large(value: Any) -> bool:
 
 
 def _blame(part: Part, workflow: Workflow, key: bytes) -> None:
-    """Raise the error that names the argument which can't be pickled."""
+    """Raise the error that names the argument that can't be pickled."""
     for task in part.tasks:
         for where, value in _arguments(workflow.calls[task]):
             encode(value, key, "", what=_described(where, task))
@@ -254,39 +300,26 @@ def _blame(part: Part, workflow: Workflow, key: bytes) -> None:
 
 @dataclass(slots=True)
 class Unpacked:
-    """A package, ready to be run."""
+    """A package whose tasks can be called."""
 
     part: Part
-    calls: dict[TaskId, PackedCall]
+    calls: Calls
     functions: list[Function]
     cached: dict[int, tuple[str, str]]
     retry_on: dict[int, bytes]
     numbers: dict[TaskId, int]
-    """Each task's place in the workflow."""
-    limited: bool
-    """Whether a task has a timeout."""
+    """The position of each task in the workflow."""
     loaded: dict[int, Any] = field(default_factory=dict)
-    upstream: dict[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
-    """Each own task's upstream tasks, if the part is everybody's."""
-
-    def begun_with(self, task: TaskId) -> Unpacked:
-        """The common package as the worker has it that begins with a task."""
-        return replace(self, part=self.part.begun_with(task))
 
     def function(self, number: int) -> Any:
-        """A function, loaded when first needed."""
+        """A function, loaded when it is first needed."""
         if number not in self.loaded:
-            packed = self.functions[number]
-            if isinstance(packed, bytes):
-                self.loaded[number] = pickle.loads(packed)
-            else:
-                found = attribute_of(*packed)
-                self.loaded[number] = found.function if isinstance(found, Task) else found
+            self.loaded[number] = _load(self.functions[number])
         return self.loaded[number]
 
     def load(self, task: TaskId) -> bool:
-        """Have a task's function ready; whether it had to be loaded first."""
-        number = self.calls[task][0]
+        """Load a task's function if need be; whether that was necessary."""
+        number = self.calls.functions[task]
         if number in self.loaded:
             return False
         self.function(number)
@@ -294,32 +327,51 @@ class Unpacked:
 
     def run(self, task: TaskId, values: Mapping[TaskId, Any]) -> Any:
         """Call a task's function with its inputs."""
-        number = self.calls[task][0]
+        number = self.calls.functions[task]
         function = self.loaded.get(number) or self.function(number)
         args, kwargs = self.arguments(task, values)
         return function(*args, **kwargs)
 
     def worth_another(self, task: TaskId, error: BaseException) -> bool:
-        """Whether a task may be tried again after an exception."""
-        if isinstance(error, UsageError | InputChanged):  # the next try would end the same way
+        """Whether a task may be retried after an exception."""
+        if isinstance(error, UsageError | InputChanged):  # a retry would end the same way
             return False
-        kinds = self.retry_on.get(self.calls[task][0])
+        kinds = self.retry_on.get(self.calls.functions[task])
         return kinds is None or isinstance(error, pickle.loads(kinds))
 
     def arguments(
         self, task: TaskId, values: Mapping[TaskId, Any]
     ) -> tuple[Sequence[Any], dict[str, Any]]:
-        """What a task's function is called with."""
-        _, args, kwargs, refs, nested, _ = self.calls[task]
+        """The arguments of a task's function."""
+        calls = self.calls
+        args, kwargs = calls.args[task], calls.kwargs.get(task, {})
+        refs, nested = calls.refs.get(task), calls.nested.get(task)
         if not refs and not nested:
             return args, kwargs
         given, named = list(args), dict(kwargs)
-        for where, source in refs.items():
+        for where, source in refs.items() if refs else ():
             _put(given, named, where, values[source])
-        for where in nested:
+        for where in nested or ():
             value = given[where] if isinstance(where, int) else named[where]
             _put(given, named, where, _filled(value, values))
         return given, named
+
+
+def _load(packed: Function) -> Any:
+    """Load a function; an error says where that was."""
+    try:
+        if isinstance(packed, bytes):
+            return pickle.loads(packed)
+        found = attribute_of(*packed)
+    except Exception as error:
+        loaded = "loaded it" if isinstance(packed, bytes) else f"imported module {packed[0]!r}"
+        error.add_note(f"This happened while the worker {loaded} on machine {_machine()}.")
+        raise
+    return found.function if isinstance(found, Task) else found
+
+
+def _machine() -> str:
+    return os.uname().nodename
 
 
 def _put(given: list[Any], named: dict[str, Any], where: Where, value: Any) -> None:
@@ -330,7 +382,7 @@ def _put(given: list[Any], named: dict[str, Any], where: Where, value: Any) -> N
 
 
 def _filled(value: Any, values: Mapping[TaskId, Any]) -> Any:
-    """A nested argument with each `Ref` in it replaced by the output it stands for."""
+    """A nested argument with each `Ref` in it replaced by its output."""
     if type(value) is Ref:
         return values[value.task]
     if type(value) is dict:
@@ -341,21 +393,19 @@ def _filled(value: Any, values: Mapping[TaskId, Any]) -> Any:
 
 
 def unpack(data: Any, key: bytes, worker: WorkerId) -> Unpacked:
-    """A worker's package as it arrives."""
-    package: Package = decode(data, key, SIGNED_PART)
+    """Unpack the package of a worker."""
+    try:
+        package: Package = decode(data, key, SIGNED_PART)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"The arguments of tasks can't be loaded on {_machine()}: {error}. Modules of your "
+            "project travel to workers, unless exclude_files names them; other packages must be "
+            "installed there."
+        ) from error
     part = package.part
-    if part.worker != worker and not part.flexible:
-        raise Tampered(f"The store has the part of worker {part.worker} as that of {worker}.")
-    calls = dict(zip((*part.tasks, *part.copies), package.calls, strict=True))
-    unpacked = Unpacked(
-        part,
-        calls,
-        package.functions,
-        package.cached,
-        package.retry_on,
-        part.numbered(),
-        package.limited,
+    if isinstance(part, PlannedPart) and part.worker != worker:
+        raise Tampered(f"The store returned the part of worker {part.worker} for worker {worker}.")
+    numbers = part.numbered()
+    return Unpacked(
+        part, package.calls, package.functions, package.cached, package.retry_on, numbers
     )
-    if part.flexible:
-        unpacked.upstream = dict(zip(part.tasks, part.upstream, strict=True))
-    return unpacked

@@ -1,9 +1,10 @@
-"""`Recorder`: what a worker spent its time on, a row for each thing."""
+"""`Recorder`: what a worker spent its time on, one row per span."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from shoal.clock import Clock
 from shoal.execution.timeline import KINDS, Moved, Row, encode_record
 from shoal.types import TaskId, WorkerId
 
@@ -14,9 +15,12 @@ HIT, MISS = _NUMBER_OF["hit"], _NUMBER_OF["miss"]
 
 
 class Recorder:
-    """Collects rows; appending is safe from any thread."""
+    """Collects the rows of one start; any thread may append."""
 
-    def __init__(self, worker: WorkerId, numbers: dict[TaskId, int]) -> None:
+    def __init__(self, worker: WorkerId, numbers: dict[TaskId, int], clock: Clock) -> None:
+        """Begin without rows; `clock` tells the store's time."""
+        self.now = clock.now
+        """Tells the time of everything that is recorded."""
         self._worker = worker
         self._numbers = dict(numbers)
         self.rows: list[Row] = []
@@ -24,12 +28,12 @@ class Recorder:
         self._shards: dict[str, Moved] = {}
 
     def started(self, start: str, sent: float, now: float) -> None:
-        """The worker began, cold or warm."""
+        """Record a cold or warm start."""
         self._began = now
         self.rows.append((_NUMBER_OF[f"{start} start"], -1, sent, now, 0.0, 0))
 
     def delivered(self, task: TaskId, sent: float, now: float) -> None:
-        """A message came; one that was sent before the worker began says nothing of its way."""
+        """Record a message, unless it was sent before the worker began: that says nothing."""
         if sent > self._began:
             self.rows.append((DELIVER, self._numbers.get(task, -1), sent, now, 0.0, 0))
 
@@ -38,35 +42,35 @@ class Recorder:
         return {task: self._numbers[task] for task in tasks}
 
     def learn(self, numbers: dict[TaskId, int]) -> None:
-        """The numbers of tasks of others, whose outputs may be fetched."""
+        """Learn the numbers of other workers' tasks, whose outputs may be fetched."""
         self._numbers.update(numbers)
 
     def moved(self, kind: int, task: TaskId, start: float, end: float, nbytes: int) -> None:
-        """An output was fetched or saved."""
+        """Record an output that was fetched or saved."""
         self.rows.append((kind, self._numbers.get(task, -1), start, end, 0.0, nbytes))
 
     def moved_together(
         self, kind: int, sizes: Mapping[TaskId, int], start: float, end: float
     ) -> None:
-        """Outputs that travelled together are one transfer, which is told of the first."""
+        """Record outputs that travelled together, as one transfer: that of the first."""
         nbytes = sum(sizes.values())
         for task in sizes:
             self.moved(kind, task, start, end, nbytes)
             start, nbytes = end, 0
 
     def spread(self, server: str, *, saved: int = 0, fetched: int = 0) -> None:
-        """An output went to or came from one of the store's servers; it has no name if alone."""
+        """Count bytes that went to or came from a server; it has no name if it is the only one."""
         if server:
             moved = Moved(saved, fetched)
             self._shards[server] = self._shards.get(server, Moved()).and_then(moved)
 
     def record(self, now: float) -> bytes:
-        """The rows of a start that may end, as they are handed in."""
+        """The record so far, with the end of the start as its last row."""
         rows = [*self.rows, (_LEAVE, -1, now, now, 0.0, 0)]
         return encode_record(self._worker, rows, self._shards)
 
     def taken(self, now: float) -> bytes:
-        """The same, for a start that ends for certain, or goes on as if it had begun anew."""
+        """The same; the recorder is empty afterwards."""
         record = self.record(now)
         self.rows, self._shards = [], {}
         return record

@@ -1,4 +1,4 @@
-"""What a worker finds of its earlier starts that were lost, as its machine is told of it."""
+"""What is left of a worker's lost starts, as an event for its machine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shoal.execution.plan import Part
 from shoal.storage.base import Leftovers
 from shoal.storage.codec import Buffer, decode
 from shoal.storage.keys import signed_mark, signed_output
-from shoal.storage.shared import SharedFolder
+from shoal.storage.shared_memory import SharedFolder
 from shoal.types import TaskId, WorkerId
 
 
 def opened_outputs(blobs: Mapping[TaskId, Buffer], key: bytes) -> dict[TaskId, Any]:
-    """The values of outputs that have travelled as blobs."""
+    """The values of outputs that travelled in pickled form."""
     return {task: decode(blob, key, signed_output(task)) for task, blob in blobs.items()}
 
 
@@ -24,8 +24,8 @@ def recovered(
 ) -> tuple[Recovered, dict[TaskId, Any]]:
     """What is left, and the values of own outputs that had travelled with marks.
 
-    Marks that another worker has set in this one's name, and those behind which an output is gone,
-    don't count: whoever waits for that output finds it once it is saved again.
+    Marks that another worker has set in this one's name don't count. Neither do marks whose saved
+    outputs are lost: the workers that wait for such an output find it once it is saved again.
     """
     saved = {TaskId(name) for name in left.saved}
     if shared is not None:

@@ -1,28 +1,27 @@
-"""`WorkerRuntime`: drives the worker machine in real time.
+"""`WorkerRuntime`: drives the machine of a worker in real time.
 
-1. A slot is a thread that runs tasks. After each it tells the machine itself and takes the next
-   one, so that a tiny task costs no hand-over between threads.
-2. What leaves the worker goes through the `Courier`. A slot sees to it before it goes on, for
-   while it computes no other thread gets far; after a short task it lets the courier's thread do
-   it, which takes what several tasks have left in one go.
-3. Messages come in by a thread that blocks on the mailbox. A worker that waits for nobody has one
-   only if it is at work for a while: it might be told to stop.
-4. The machine is only touched under the lock; user code and I/O never run under it.
+1. A slot is a thread that runs tasks. After each task it tells the machine and takes the next one,
+   so a tiny task costs no switch between threads.
+2. Everything that leaves the worker goes through the `Courier`. A slot lets it do its work before
+   the next task, because no other thread gets far while a task computes. After a short task it
+   leaves that to the courier's own thread, which handles the results of several tasks at once.
+3. A thread blocks on the mailbox and reads messages. A worker that waits for no other worker starts
+   this thread only after a while, for it might be told to stop.
+4. The machine is only used under the lock. User code and I/O never run under it.
 5. A task that exceeds its timeout is given up together with its thread, and the process isn't
-   used again.
+   reused.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import threading
-import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol, assert_never
 
-from shoal.clock import RealClock
+from shoal.clock import Clock
 from shoal.errors import NotPicklable, RunOver, TaskTimeout
 from shoal.execution.effects import (
     Abort,
@@ -55,56 +54,86 @@ from shoal.execution.events import (
 )
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
-from shoal.platform.base import Invocation, Platform
-from shoal.storage.base import Entry, Letter, Store
-from shoal.storage.codec import Blob, blob_nbytes, encode, estimated_nbytes, quick_nbytes
-from shoal.storage.keys import signed_output
-from shoal.storage.shared import SharedFolder
+from shoal.execution.plan import FlexiblePart, Part, PlannedPart
+from shoal.platform.base import Platform
+from shoal.platform.invocation import Invocation
+from shoal.storage.base import Entry, Store
+from shoal.storage.codec import Blob
+from shoal.storage.letters import (
+    Failure,
+    Letter,
+    OutputSaved,
+    StopRequested,
+    TaskFailed,
+    TaskReady,
+    WorkerLetter,
+    misaddressed,
+)
+from shoal.storage.shared_memory import SharedFolder
 from shoal.types import TaskId
-from shoal.worker.cache import TaskCache
-from shoal.worker.checking import InputCheck
+from shoal.worker.caller import Caller
 from shoal.worker.courier import Courier
-from shoal.worker.failure import described_failure
+from shoal.worker.heartbeat import alive
+from shoal.worker.messages import Messages
+from shoal.worker.outputs import Outputs
 from shoal.worker.package import Unpacked
-from shoal.worker.pulse import alive
-from shoal.worker.recorder import EXECUTE, HIT, LOAD, MISS, Recorder
+from shoal.worker.recorder import Recorder
 from shoal.worker.recovery import recovered
+from shoal.worker.timeouts import Attempt, GivenUp, Timeouts
 
 _RECEIVE_SECONDS = 10.0
 _LISTEN_SECONDS = 0.3
-"""Seconds after which a worker that waits for nobody begins to read its mailbox."""
+"""Seconds after which a worker that waits for no other worker begins to read its mailbox."""
 _LAST_WORDS = 0.1
-"""Seconds that slots have to notice that the worker is done."""
-_SHORT = 0.002
-"""Seconds: after a task that took less, the slot goes on with the next at once."""
-_GRACE = 2.0
-"""Seconds after which a task whose timeout could not be told to its worker ends the process."""
+"""Seconds that slots have to notice that the worker has ended."""
 
 
 class Running(Protocol):
-    """Where the numbers of running tasks are noted, for whoever finds the worker dead."""
+    """Notes the numbers of running tasks, so that they are known if the worker dies."""
 
     def set(self, slot: int, number: int) -> None:
-        """A task begins."""
+        """Note that a task begins."""
         ...
 
     def clear(self, slot: int) -> None:
-        """Nothing runs in the slot."""
+        """Note that nothing runs in a slot."""
         ...
 
 
+class _LeaveState(Enum):
+    """How a worker stands with the store about leaving."""
+
+    STAYING = "it hasn't asked to leave"
+    ASKING = "the store hasn't answered: messages wait for that"
+    REFUSED = "it may not leave, because of a message that is still to be read"
+
+
 @dataclass(slots=True)
-class _Try:
-    """One execution of a task that has a timeout."""
+class _Mail:
+    """What a worker has read of its mailbox."""
 
-    task: TaskId
-    until: float
-    """When it is given up, on the monotonic clock."""
-    given_up: bool = False
+    read: str = ""
+    """The last message that the machine was told of."""
+    leave: _LeaveState = _LeaveState.STAYING
+    """Whether messages have to wait, because the worker may be about to leave."""
+    stop: bool = False
+    """Whether a message has told the worker to stop, because the run is to end early."""
+    reader: threading.Thread | None = None
+    """The thread that waits for messages, once there is one."""
 
 
-class _GivenUp(Exception):
-    """This thread's task has been given up, and the thread with it."""
+@dataclass(slots=True)
+class _Slots:
+    """The threads that run tasks."""
+
+    todo: deque[TaskId] = field(default_factory=deque)
+    """Tasks that wait for a thread."""
+    alive: int = 0
+    """Those that run tasks or wait for one; threads of tasks that were given up don't count."""
+    idle: int = 0
+    """Those that wait for a task."""
+    made: int = 0
+    """All that were ever started: the number of the latest."""
 
 
 class WorkerRuntime:
@@ -118,329 +147,251 @@ class WorkerRuntime:
         store: Store,
         platform: Platform,
         running: Running,
-        *,
-        start: str = "cold",
+        clock: Clock,
     ) -> None:
-        """Begin a start; without an entry it enters with what it first tells the store."""
+        """Prepare a start. Without an entry, it enters with its first message to the store."""
         self._invocation = invocation
         self._unpacked = unpacked
+        self._part = part = unpacked.part
+        self._entry = entry or Entry(None, None)
         self._store = store
         self._running = running
-        self._entry = entry or Entry(None, None)
-        self._key = bytes.fromhex(invocation.key)
-        self._clock = RealClock()
-        self._part = part = unpacked.part
-        self._numbers = unpacked.numbers
-        self.recorder = Recorder(part.worker, self._numbers)
-        self._start = start
-        self._machine: FlexibleMachine | WorkerMachine = (
-            FlexibleMachine(part, unpacked.upstream) if part.flexible else WorkerMachine(part)
-        )
-        self._values: dict[TaskId, Any] = {}
-        self._blobs: dict[TaskId, Blob] = {}
-        """Outputs that were pickled to learn their size."""
-        self._failures: dict[TaskId, tuple[bytes, bytes]] = {}
+        self._now = clock.now
+        self.recorder = Recorder(part.worker, unpacked.numbers, clock)
+        context = invocation.context
+        self._outputs = Outputs(part, context.key)
+        self._caller = Caller(context, unpacked, self._outputs, self.recorder)
+        self._timeouts = Timeouts()
+        self._failures: dict[TaskId, Failure] = {}
+        """Why tasks failed the last time, or could not be saved."""
         self.executed = 0
         """How many tasks this start has executed."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._todo: deque[TaskId] = deque()
-        self._slots = 0
-        self._idle = 0
-        """Slots that wait for a task."""
-        self._slot_count = 0
-        self._used = time.process_time if part.resources.slots == 1 else time.thread_time
-        """CPU seconds; a library's own threads count where tasks don't share the process."""
-        self._tries: dict[int, _Try] = {}
-        self._alarming = False
-        """The process is the worker's own, and may be ended."""
-        self._abandoned = 0
-        self._leaving = False
-        """The store has been asked to let us go: messages wait for its answer."""
-        self._refused = False
-        """It didn't, because of a message that is still to be read."""
+        self._machine = _machine(part)
+        self._slots = _Slots()
+        self._mail = _Mail()
         self._over = False
-        self._mail: threading.Thread | None = None
-        self._stopping = False
-        """The run is to end before it is done."""
+        """The worker has ended, well or not: no event is handled any more."""
         self._broken: BaseException | None = None
-        self._read = ""
-        """The last message that the machine was told of."""
-        self._check = InputCheck(unpacked) if invocation.check_inputs else None
-        self._call = unpacked.run if self._check is None else self._check.run
-        self._most_slots = part.resources.slots if self._check is None else 1
-        self._cache = TaskCache(invocation.cache_place, unpacked, invocation.latency)
-        shared = SharedFolder(invocation.shared) if invocation.shared else None
-        self._shared = shared
+        """Why the worker had to give up."""
+        self._shared = SharedFolder(context.shared) if context.shared else None
+        self._messages = Messages(part, context.key, self.recorder)
+        entered = entry is not None
         self._courier = Courier(
-            invocation,
-            part,
-            store,
-            platform,
-            shared,
-            self,
-            self._entry.given,
-            entered=entry is not None,
+            invocation, part, store, platform, self._shared, self, self._messages, entered=entered
         )
+        self._background = self._courier.background
 
-    def run(self) -> bool:
-        """Do everything there is to do; whether this process can run another worker."""
+    def run(self, start: str, sent: float) -> bool:
+        """Run the worker until it has finished; whether this process can run another one.
+
+        Args:
+            start: How the sandbox started: "cold" or "warm".
+            sent: When this start was sent, by the store's clock.
+        """
         try:
             for event in self._beginning():
-                self._tell(event)
-            self.recorder.started(self._start, self._invocation.sent, self._clock.now())
-            if self._part.waits:
+                self.tell(event)
+            self.recorder.started(start, sent, self._now())
+            if isinstance(self._part, PlannedPart) and self._part.waits:
                 self._listen()
             else:
-                self._courier.after(_LISTEN_SECONDS, self._listen)
-            self._courier.start()
+                self._background.after(_LISTEN_SECONDS, self._listen)
+            self._background.start()
             self._run_slots()
-            self._courier.stop()
+            self._background.stop()
             self._courier.settle()
         except RunOver as error:
             self.give_up(error)
         finally:
             self._stop()
-            self._courier.stop()
-            self._cache.close()
-            if self._mail is not None:
+            self._background.stop()
+            self._caller.close()
+            if self._mail.reader is not None:
                 self._store.hang_up(self._invocation.run, self._part.worker)
-                self._mail.join()
+                self._mail.reader.join()
         with self._lock:
-            self._changed.wait_for(lambda: not self._slots, _LAST_WORDS)
+            self._changed.wait_for(lambda: not self._slots.alive, _LAST_WORDS)
         if self._broken is not None and not isinstance(self._broken, RunOver):
             raise self._broken
-        return not self._abandoned and not self._slots
+        return not self._timeouts.abandoned and not self._slots.alive
 
     def _listen(self) -> None:
-        """Begin to read the mailbox."""
+        """Start the thread that reads the mailbox."""
         with self._lock:
             if not self._over:
-                self._mail = threading.Thread(target=self._receive, name="shoal-mail", daemon=True)
-                self._mail.start()
+                reader = threading.Thread(target=self._receive, name="shoal-mail", daemon=True)
+                self._mail.reader = reader
+                reader.start()
 
     def _beginning(self) -> list[Event]:
         part, entry = self._part, self._entry
         found = None
         if entry.leftovers is not None:
-            found, self._values = recovered(entry.leftovers, part, self._shared, self._key)
-        if not part.flexible:
-            numbers = frozenset(json.loads(bytes(entry.executed))) if entry.executed else ()
-            executed = [task for task, number in self._numbers.items() if number in numbers]
-            return [Started(tuple(executed), found)]
-        self._values = self._courier.inputs()
-        first = Arrived(TaskId(part.worker), tuple(self._values))
-        return [first] if found is None else [Started((), found), first]
+            key = self._invocation.context.key
+            found, values = recovered(entry.leftovers, part, self._shared, key)
+            self._outputs.add(values)
+        match part:
+            case PlannedPart():
+                numbers = frozenset(json.loads(bytes(entry.executed))) if entry.executed else ()
+                known = self._unpacked.numbers.items()
+                executed = [task for task, number in known if number in numbers]
+                return [Started(tuple(executed), found)]
+            case FlexiblePart():
+                given = self._invocation.start.inputs
+                inputs = self._messages.opened_inputs(entry.given if given is None else given)
+                self._outputs.values = inputs
+                first = Arrived(TaskId(part.worker), tuple(inputs))
+                return [first] if found is None else [Started((), found), first]
+            case _:
+                assert_never(part)
 
     def _run_slots(self) -> None:
-        """Run tasks in this thread; in another one where a timeout may have to give it up."""
-        limited = self._unpacked.limited
+        """Run tasks in this thread, or in others if a timeout may have to give them up."""
+        limited = bool(self._unpacked.calls.timeouts)
         with self._lock:
-            if limited and threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                self._alarming = True
-            wanted = min(self._most_slots, max(1, len(self._todo)))
+            if limited:
+                self._timeouts.use_alarm()
+            wanted = min(self._caller.slots, max(1, len(self._slots.todo)))
             for _ in range(wanted if limited else wanted - 1):
                 self._add_slot()
             if limited:
                 self._changed.wait_for(lambda: self._over)
-                self._tries.clear()
-                self._set_alarm()
+                self._timeouts.clear()
                 return
-            self._slots += 1
+            self._slots.alive += 1
         self._slot(0)
 
     def _add_slot(self) -> None:
-        """One more thread for tasks; the lock is held."""
-        self._slots += 1
-        self._slot_count += 1
-        threading.Thread(
-            target=self._slot, args=(self._slot_count,), name="shoal-slot", daemon=True
-        ).start()
+        """Start one more thread for tasks; the lock is held."""
+        self._slots.alive += 1
+        self._slots.made += 1
+        number = self._slots.made
+        threading.Thread(target=self._slot, args=(number,), name="shoal-slot", daemon=True).start()
 
     def _slot(self, slot: int) -> None:
         try:
-            task, since = self._next_task(), self._clock.now()
+            task, since = self._next_task(), self._now()
             while task is not None:
                 task, since = self._run_task(task, slot, since)
                 if task is None:
                     self._running.clear(slot)
-                    task, since = self._next_task(), self._clock.now()
-        except _GivenUp:
+                    task, since = self._next_task(), self._now()
+        except GivenUp:
             return
         except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
             self.give_up(error)
         with self._lock:
-            self._slots -= 1
+            self._slots.alive -= 1
             self._changed.notify_all()
 
     def _next_task(self) -> TaskId | None:
-        """Wait for a task; before that, see that nobody waits for what is done."""
+        """Wait for a task, after sending what others wait for; None: the worker has ended."""
         while True:
             worked = self._courier.work()
             with self._lock:
-                if not worked and not self._todo and not self._over:
-                    self._idle += 1
-                    self._changed.wait_for(lambda: self._todo or self._over)
-                    self._idle -= 1
+                if not worked and not self._slots.todo and not self._over:
+                    self._slots.idle += 1
+                    self._changed.wait_for(lambda: self._slots.todo or self._over)
+                    self._slots.idle -= 1
                 if self._over:
                     return None
-                if self._todo:
-                    return self._todo.popleft()
+                if self._slots.todo:
+                    return self._slots.todo.popleft()
 
     def _run_task(self, task: TaskId, slot: int, start: float) -> tuple[TaskId | None, float]:
-        """Run a task, tell the machine, and return what to run next, if anything, since when.
-
-        A task's time is all that its slot spends on it: measuring its output, too.
-        """
-        number, now, used = self._numbers[task], self._clock.now, self._used
+        """Run a task, tell the machine, and return what to run next, if anything, since when."""
+        number = self._unpacked.numbers[task]
         self._running.set(slot, number)
-        limit = self._unpacked.calls[task][5]
-        attempt, kind = None, EXECUTE
-        value, nbytes, failure, final = None, 0, None, False
-        cpu = used()
-        try:
-            if self._unpacked.load(task):  # importing the user's module isn't the task's time
-                self.recorder.rows.append((LOAD, number, start, now(), 0.0, 0))
-                start, cpu = now(), used()
-            looked_up = self._cache.look_up(task, self._values)
-            if looked_up is not None and looked_up.hit:
-                kind, value = HIT, looked_up.value
-            else:
-                if looked_up is not None:
-                    self.recorder.rows.append((MISS, number, start, now(), 0.0, 0))
-                    start, cpu = now(), used()
-                if limit is not None:
-                    attempt = self._watch(task, slot, limit)
-                value = self._call(task, self._values)
-                if looked_up is not None:
-                    self._cache.keep(task, looked_up, value)
-            nbytes = self._measure(task, value)
-        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
-            failure = described_failure(error, task, self._unpacked, self._key)
-            final = not self._unpacked.worth_another(task, error)
-        end, cpu = now(), used() - cpu
-        if self._check is not None:
-            spent = self._check.spent()
-            start, cpu = start + spent, max(0.0, cpu - spent)
+        seconds = self._unpacked.calls.timeouts.get(task)
+        attempt: Attempt | None = None
+
+        def watch() -> None:
+            nonlocal attempt
+            if seconds is not None:
+                attempt = self._watch(task, slot, seconds)
+
+        done = self._caller.call(task, start, watch)
+        end = done.end
         with self._lock:
             if attempt is not None:
-                self._conclude(attempt, slot)
-            self.recorder.rows.append((kind, number, start, end, cpu, nbytes))
-            if failure is None:
-                self._values[task] = value
-                self.executed += task not in self._part.copies
-                effects = self._handle(Executed(task, nbytes), end)
+                self._timeouts.end(attempt)
+            row = (done.kind, number, done.start, end, done.cpu, done.nbytes)
+            self.recorder.rows.append(row)
+            if done.failure is None:
+                self._outputs.values[task] = done.value
+                self.executed += task in self._part.upstream
+                effects = self._handle(Executed(task, done.nbytes), end)
             else:
-                self._failures[task] = failure
-                effects = self._handle(Failed(task, final), end)
+                self._failures[task] = done.failure
+                effects = self._handle(Failed(task, done.final), end)
             following = self._perform(effects, taking=True)
-        if following is not None and self._courier.pending:
-            if end - start < _SHORT:
-                self._courier.wake()
-            else:
-                self._courier.work()
-                end = now()
+        took = end - done.start
+        if following is not None and self._courier.pending and self._courier.work(took):
+            end = self._now()
         return following, end
 
-    def _watch(self, task: TaskId, slot: int, limit: float) -> _Try:
-        attempt = _Try(task, time.monotonic() + limit)
+    def _watch(self, task: TaskId, slot: int, seconds: float) -> Attempt:
         with self._lock:
-            self._tries[slot] = attempt
-            self._set_alarm()
-        self._courier.after(limit, lambda: self._time_out(attempt, slot, limit))
+            attempt = self._timeouts.begin(task, slot, seconds)
+        self._background.after(seconds, lambda: self._time_out(attempt, seconds))
         return attempt
 
-    def _conclude(self, attempt: _Try, slot: int) -> None:
-        if attempt.given_up:
-            self._abandoned -= 1
-            raise _GivenUp
-        self._tries.pop(slot, None)
-        self._set_alarm()
-
-    def _set_alarm(self) -> None:
-        """Have the system end the process for a late task that lets no other thread run."""
-        if self._alarming:
-            late = min((attempt.until for attempt in self._tries.values()), default=None)
-            seconds = 0.0 if late is None else max(0.001, late + _GRACE - time.monotonic())
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-
-    def _time_out(self, attempt: _Try, slot: int, limit: float) -> None:
-        """Give up a try that took too long; another thread takes its slot."""
-        error = TaskTimeout(attempt.task, self._part.worker, f"it took longer than {limit:g} s")
-        failure = described_failure(error, attempt.task, self._unpacked, self._key)
+    def _time_out(self, attempt: Attempt, seconds: float) -> None:
+        """Give up a task that took too long; another thread takes its slot."""
+        task = attempt.task
+        error = TaskTimeout(task, self._part.worker, f"it took longer than {seconds:g} s")
+        failure = self._caller.failure(error, task)
         with self._lock:
-            if self._tries.get(slot) is not attempt or self._over:
+            if self._over or not self._timeouts.give_up(attempt):
                 return
-            del self._tries[slot]
-            self._set_alarm()
-            attempt.given_up = True
-            self._abandoned += 1
-            self._slots -= 1
-            self._running.clear(slot)
-            self._failures[attempt.task] = failure
+            self._slots.alive -= 1
+            self._running.clear(attempt.slot)
+            self._failures[task] = failure
             self._add_slot()
-            self._perform(self._handle(Failed(attempt.task), self._clock.now()))
-
-    def _measure(self, task: TaskId, value: Any) -> int:
-        """The size of an output; it is pickled right away if it may have to travel."""
-        if not self._part.travels(task):
-            return estimated_nbytes(value)
-        nbytes = quick_nbytes(value)
-        if nbytes is not None:
-            return nbytes
-        blob = self._encoded(task, value)
-        self._blobs[task] = blob
-        return blob_nbytes(blob)
+            self._perform(self._handle(Failed(task), self._now()))
 
     def blob(self, task: TaskId) -> Blob:
-        """An own output as it is saved."""
+        """The pickled form of an own output."""
         with self._lock:
-            blob = self._blobs.pop(task, None)
-            value = self._values.get(task)
-        return blob or self._encoded(task, value)
+            blob = self._outputs.take_blob(task)
+            value = self._outputs.values.get(task)
+        return blob or self._outputs.encoded(task, value)
 
     def unsaved(self, task: TaskId, error: NotPicklable) -> None:
-        """An own output can't be pickled."""
-        self._failures[task] = described_failure(error, task, self._unpacked, self._key)
-        self._tell(Unsaved(task))
+        """Tell the machine that an own output can't be pickled."""
+        self._failures[task] = self._caller.failure(error, task)
+        self.tell(Unsaved(task))
 
-    def failure(self, task: TaskId, error: BaseException) -> Letter:
-        """What to tell the client of a task that can't be run."""
-        return Letter("failed", task, described_failure(error, task, self._unpacked, self._key))
-
-    def _encoded(self, task: TaskId, value: Any) -> Blob:
-        what = f"the output of task {task!r}"
-        return encode(value, self._key, signed_output(task), what=what)
+    def failure(self, task: TaskId, error: BaseException) -> TaskFailed:
+        """The message to the client about a task that can't be run."""
+        return TaskFailed(task, self._caller.failure(error, task))
 
     def tell(self, event: Event) -> None:
-        """Tell the machine what happened, from a thread that sees to the orders afterwards."""
-        self._tell(event)
-
-    def _tell(self, event: Event) -> None:
+        """Tell the machine what happened. The caller's thread lets the courier work afterwards."""
         with self._lock:
             if not self._over:
-                self._perform(self._handle(event, self._clock.now()))
+                self._perform(self._handle(event, self._now()))
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
-        """The machine's time is that since the run's start."""
-        return self._machine.handle(event, now - self._invocation.started)
+        """Pass an event to the machine, whose time counts from the run's start."""
+        return self._machine.handle(event, now - self._invocation.context.started)
 
     def keep(self, outputs: dict[TaskId, Any]) -> None:
-        """Outputs of others came in."""
+        """Hold outputs of other workers."""
         with self._lock:
-            self._values.update(outputs)
+            self._outputs.add(outputs)
 
     def parked(self, *, left: bool) -> None:
-        """Whether the store let us go; if it didn't, a message is there and told first."""
+        """Note whether the store let the worker leave; if not, a message comes first."""
         with self._lock:
-            self._leaving = False
-            self._refused = not left
+            self._mail.leave = _LeaveState.STAYING if left else _LeaveState.REFUSED
             self._over = self._over or left
             self._changed.notify_all()
 
     def give_up(self, error: BaseException) -> None:
-        """Something that isn't the user's fault went wrong: stop."""
+        """Stop, because of an error that isn't the user's fault."""
         with self._lock:
             if self._broken is None:
                 self._broken = error
@@ -462,103 +413,100 @@ class WorkerRuntime:
                 else:
                     self._hand_to_slot(effect.task)
             elif type(effect) is Forget:
-                for output in effect.outputs:
-                    self._values.pop(output, None)
-                    self._blobs.pop(output, None)
+                self._outputs.forget(effect.outputs)
             else:
                 self._pass_on(effect)
         return taken
 
     def _hand_to_slot(self, task: TaskId) -> None:
-        self._todo.append(task)
-        if len(self._todo) <= self._idle:
-            self._changed.notify_all()  # who waits isn't only slots
-        elif 0 < self._slots < self._most_slots:
+        self._slots.todo.append(task)
+        if len(self._slots.todo) <= self._slots.idle:
+            self._changed.notify_all()  # not only slots wait for changes
+        elif 0 < self._slots.alive < self._caller.slots:
             self._add_slot()
 
     def _pass_on(self, effect: Effect) -> None:
         courier = self._courier
         match effect:
-            case Fetch(outputs):
-                courier.fetch(outputs)
-            case Save(task):
-                courier.save(task)
-            case Mark() | Invoke() | Announce() | HandIn() | WarmUp():
-                self._send(effect)
+            case Fetch() | Save() | Announce() | WarmUp() | Leave():
+                courier.order(effect)
+            case Mark() | Invoke():
+                courier.order(effect, self._outputs.inline(effect.inline))
+            case HandIn(task, saved):
+                courier.order(effect, self._outputs.inline(() if saved else (task,)))
             case SetTimer(timer, seconds):
-                courier.after(seconds, lambda: self._tell(TimerFired(timer)))
-            case Park(executed, again):
-                self._leaving = True
-                numbers = [self._numbers[task] for task in executed]
-                courier.park(json.dumps(numbers).encode(), self._read, again=again)
+                self._background.after(seconds, lambda: self.tell(TimerFired(timer)))
+            case Park(executed):
+                self._mail.leave = _LeaveState.ASKING
+                numbers = [self._unpacked.numbers[task] for task in executed]
+                courier.order(effect, (json.dumps(numbers).encode(), self._mail.read))
             case Abort(task):
-                courier.post(Letter("failed", task, self._failures[task]))
+                courier.order(effect, self._failures[task])
                 self._finish(done=False)
-            case Leave():
-                courier.leave()
             case Finish():
-                self._finish(done=not self._stopping)
+                self._finish(done=not self._mail.stop)
             case Execute() | Forget():
                 raise AssertionError("carried out by _perform")
             case _:
                 assert_never(effect)
 
-    def _send(self, effect: Mark | Invoke | Announce | HandIn | WarmUp) -> None:
-        courier = self._courier
-        match effect:
-            case Mark():
-                courier.mark(effect, *self._inline(effect.inline))
-            case Invoke(task, inline, many):
-                courier.invoke(task, *self._inline(inline), many=many)
-            case Announce(task, owner):
-                courier.announce(task, owner)
-            case HandIn(task, saved):
-                courier.hand_in(task, self._values.get(task), self._blobs.get(task), saved=saved)
-            case WarmUp(resources, count):
-                courier.warm_up(resources, count)
-
-    def _inline(self, outputs: tuple[TaskId, ...]) -> tuple[dict[TaskId, Any], dict[TaskId, Blob]]:
-        """Outputs that are to travel along: those that aren't pickled, and those that are."""
-        blobs, values = self._blobs, self._values
-        pickled = {output: blobs[output] for output in outputs if output in blobs}
-        return {o: values[o] for o in outputs if o not in blobs}, pickled
-
     def _finish(self, *, done: bool) -> None:
-        self._courier.finish(done=done)
+        self._courier.order(Finish(), done)
         self._over = True
         self._changed.notify_all()
 
     def _receive(self) -> None:
-        """Read the mailbox until the worker is done."""
+        """Read the mailbox until the worker has ended."""
         run, me = self._invocation.run, self._part.worker
         try:
             while not self._over:
                 with alive(self._store, self._invocation):
-                    letters = self._store.receive(run, me, self._read, _RECEIVE_SECONDS)
-                for letter in letters:
-                    if not self._read_letter(letter):
+                    received = self._store.receive(run, me, self._mail.read, _RECEIVE_SECONDS)
+                for id_, letter in received:
+                    if not self._read_letter(id_, letter):
                         return
                     self._courier.work()
         except BaseException as error:  # noqa: BLE001 - the driver's outermost edge
             self.give_up(error)
 
-    def _read_letter(self, letter: Letter) -> bool:
-        """Tell the machine of a message; False if the worker is done."""
-        if letter.kind == "stop":
-            self._stopping = True
-            self._tell(Stopped())
-            self._courier.work()
-            return False
-        task, held = TaskId(letter.name), self._courier.opened(letter)
-        event = Announced((task,)) if letter.kind == "saved" else Arrived(task, tuple(held))
+    def _read_letter(self, id_: str, letter: Letter) -> bool:
+        """Tell the machine about a message; False if the worker has ended."""
+        if not isinstance(letter, WorkerLetter):
+            raise misaddressed(letter)
+        held: dict[TaskId, Any] = {}
+        event: Event
+        match letter:
+            case TaskReady(task):
+                held = self._messages.opened(letter)
+                event = Arrived(task, tuple(held))
+            case OutputSaved(task):
+                self._messages.learn(letter)
+                event = Announced((task,))
+            case StopRequested():
+                self._mail.stop = True
+                self.tell(Stopped())
+                self._courier.work()
+                return False
+            case _:
+                assert_never(letter)
         with self._lock:
-            self._changed.wait_for(lambda: not self._leaving or self._over)
+            self._changed.wait_for(lambda: self._mail.leave is not _LeaveState.ASKING or self._over)
             if self._over:
                 return False
-            self._read = letter.id
-            self._values.update(held)
-            self._perform(self._handle(event, self._clock.now()))
-            if self._refused:
-                self._refused = False
-                self._perform(self._handle(MailCame(), self._clock.now()))
+            self._mail.read = id_
+            self._outputs.add(held)
+            self._perform(self._handle(event, self._now()))
+            if self._mail.leave is _LeaveState.REFUSED:
+                self._mail.leave = _LeaveState.STAYING
+                self._perform(self._handle(MailCame(), self._now()))
         return True
+
+
+def _machine(part: Part) -> WorkerMachine | FlexibleMachine:
+    match part:
+        case PlannedPart():
+            return WorkerMachine(part)
+        case FlexiblePart():
+            return FlexibleMachine(part)
+        case _:
+            assert_never(part)

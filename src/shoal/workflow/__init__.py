@@ -1,13 +1,12 @@
-"""The language: tasks, outputs and the frozen workflow that they make."""
+"""Tasks, their outputs, and the immutable workflow graph built from them."""
 
 from shoal.workflow.graph import Call, Outputs, Ref, Where, Workflow, needed
 from shoal.workflow.origin import origin_of, program
-from shoal.workflow.output import Engine, Output, engine, use_engine
-from shoal.workflow.task import Task, attribute_of, importable, known_by, task
+from shoal.workflow.output import Output
+from shoal.workflow.task import Task, attribute_of, importable, sent_by_value, task, with_key
 
 __all__ = [
     "Call",
-    "Engine",
     "Output",
     "Outputs",
     "Ref",
@@ -15,12 +14,11 @@ __all__ = [
     "Where",
     "Workflow",
     "attribute_of",
-    "engine",
     "importable",
-    "known_by",
     "needed",
     "origin_of",
     "program",
+    "sent_by_value",
     "task",
-    "use_engine",
+    "with_key",
 ]

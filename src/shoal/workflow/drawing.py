@@ -1,10 +1,11 @@
-"""Drawings of a workflow: as text for a terminal, as SVG for notebooks and files.
+"""Draw a workflow as text for terminals and as SVG for notebooks and files.
 
-1. A task's level is the longest path to it. Levels are rows, from top to bottom; tasks of one
-   name and level share a box, except in an SVG of few tasks.
-2. Of many levels, equal neighbours share a row; if that isn't enough, the middle ones share one.
-3. An output that is taken further down runs past the rows between as a line.
-4. Only boxes are laid out, and rows and boxes are few however large the workflow is.
+1. A task's level is the length of the longest path to it. Levels are rows, from top to bottom.
+   Tasks of one name and level share a box, except in an SVG of few tasks.
+2. If there are many levels, equal neighbours share a row; if that isn't enough, the middle ones
+   share one.
+3. An output that is used further down is drawn as a line past the rows in between.
+4. The layout handles boxes, not tasks, so it stays small however large the workflow is.
 """
 
 from __future__ import annotations
@@ -21,35 +22,35 @@ from shoal.workflow.graph import Workflow
 
 _MOST_ROWS = 40
 _ROWS_KEPT = 10
-"""At each end, where the middle rows share one."""
+"""The rows that remain at each end if the middle rows share one."""
 _MOST_LINES = 6
-"""That run past a row of text; what doesn't fit is listed below the drawing."""
+"""The most lines past a row of text; further edges are listed below the drawing."""
 _MOST_TASKS = 150
-"""That have a box each in an SVG."""
+"""The most tasks that get a box of their own in an SVG."""
 
 _STROKES = " │││─┘┐┤─└┌├─┴┬┼"
-"""For each sum of directions: up 1, down 2, left 4, right 8."""
+"""The character for each sum of directions: up 1, down 2, left 4, right 8."""
 
 _HUES = (212, 36, 140, 345, 258, 186, 52, 306, 82, 18)
-"""Of the colours of task names, in the order in which they appear."""
+"""The hues of task names, in order of appearance."""
 
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 @dataclass(slots=True, eq=False)
 class _Item:
-    """A box of a row or, without a label, a line that runs past it."""
+    """A box in a row or, without a label, a line that passes the row."""
 
     row: int
     label: str = ""
     name: str = ""
-    """Of its tasks; empty if they have several."""
+    """The name of its tasks; empty if they have different ones."""
     tasks: list[TaskId] = field(default_factory=list)
     above: list[_Item] = field(default_factory=list)
     below: list[_Item] = field(default_factory=list)
     size: float = 1.0
     x: float = 0.0
-    """Of its middle."""
+    """The position of its centre."""
 
     @property
     def column(self) -> int:
@@ -61,7 +62,7 @@ _Edges = Iterable[tuple[_Item, _Item]]
 
 
 def draw_text(workflow: Workflow, width: int = 100) -> str:
-    """The workflow as lines of text, as a rule at most `width` characters wide."""
+    """Draw the workflow as text, usually at most `width` characters wide."""
     rows, edges = _grouped(workflow, width)
     room = [width - sum(len(item.label) + 8 for item in row) for row in rows]
     unseen = _connect(rows, edges, [min(free // 6, _MOST_LINES) for free in room])
@@ -74,7 +75,7 @@ def draw_text(workflow: Workflow, width: int = 100) -> str:
 
 
 def draw_svg(workflow: Workflow) -> str:
-    """The workflow as a standalone SVG."""
+    """Draw the workflow as a standalone SVG."""
     each = len(workflow) <= _MOST_TASKS
     rows, edges = _separate(workflow) if each else _grouped(workflow, width=150)
     _connect(rows, edges, [len(workflow)] * len(rows))
@@ -92,7 +93,7 @@ def _levels(workflow: Workflow) -> dict[TaskId, int]:
 
 
 def _separate(workflow: Workflow) -> tuple[_Rows, _Edges]:
-    """Every task in a box of its own."""
+    """Give each task a box of its own."""
     levels = _levels(workflow)
     boxes: dict[TaskId, _Item] = {}
     for task, call in workflow.calls.items():
@@ -101,7 +102,7 @@ def _separate(workflow: Workflow) -> tuple[_Rows, _Edges]:
 
 
 def _grouped(workflow: Workflow, width: int) -> tuple[_Rows, _Edges]:
-    """Tasks of one name and level in one box, and few enough boxes for this many characters."""
+    """Group tasks of one name and level in a box, with few enough boxes to fit the width."""
     levels = _levels(workflow)
     counts: list[Counter[str]] = [Counter() for _ in range(max(levels.values()) + 1)]
     for task, level in levels.items():
@@ -114,7 +115,7 @@ def _grouped(workflow: Workflow, width: int) -> tuple[_Rows, _Edges]:
 
 
 def _folded(counts: list[Counter[str]]) -> list[list[Counter[str]]]:
-    """The levels that share each row."""
+    """Return the levels that share each row."""
     rows = [[counts[0]]]
     for before, level in pairwise(counts):
         if before == level and len(counts) > _MOST_ROWS:
@@ -128,7 +129,7 @@ def _folded(counts: list[Counter[str]]) -> list[list[Counter[str]]]:
 
 
 def _row(number: int, levels: list[Counter[str]], width: int) -> dict[str, _Item]:
-    """The box of each name in a row."""
+    """Return the box of each name in a row."""
     total = Counter[str]()
     for level in levels:
         total.update(level)
@@ -171,7 +172,7 @@ def _filled(workflow: Workflow, boxes: dict[TaskId, _Item], count: int) -> tuple
 
 
 def _connect(rows: _Rows, edges: _Edges, room: list[int]) -> list[str]:
-    """Link items of neighbouring rows, with lines in between; list edges that had no room."""
+    """Link the items of adjacent rows, adding lines past rows; return the edges without room."""
     far: dict[_Item, list[_Item]] = {}
     for source, target in edges:
         if target.row == source.row + 1:
@@ -200,7 +201,7 @@ def _link(source: _Item, target: _Item) -> None:
 
 
 def _arrange(rows: _Rows, gap: float, width: float = 0.0) -> None:
-    """Order the items of each row and give each its place, within `width` if that's possible."""
+    """Order the items of each row and set their positions, within `width` if possible."""
     _untangle(rows)
     width = max([width, *(sum(item.size + gap for item in row) - gap for row in rows)])
     for row in rows:
@@ -213,7 +214,7 @@ def _arrange(rows: _Rows, gap: float, width: float = 0.0) -> None:
 
 
 def _untangle(rows: _Rows) -> None:
-    """Order each row by what its items are linked to; an order without crossings stays."""
+    """Order each row by what its items link to, which keeps an order without crossings."""
     rank = {item: (i + 0.5) / len(row) for row in rows for i, item in enumerate(row)}
     for sweep in range(4):
         for row in rows[1:] if sweep % 2 == 0 else rows[-2::-1]:
@@ -228,7 +229,7 @@ def _mean(values: Sequence[float], default: float) -> float:
 
 
 def _place(row: list[_Item], wanted: list[float], gap: float, width: float) -> None:
-    """Move a row's items as near to where they are wanted as their order and sizes allow."""
+    """Move a row's items as close to the wanted positions as their order and sizes allow."""
     packed: list[float] = []
     end = -gap
     for item in row:
@@ -247,14 +248,14 @@ def _place(row: list[_Item], wanted: list[float], gap: float, width: float) -> N
 
 @dataclass(slots=True, eq=False)
 class _Net:
-    """Items that all lead to the same items below: joined by one line across."""
+    """Items that link to the same items below, joined by one horizontal line."""
 
     sources: list[int] = field(default_factory=list)
-    """Columns where lines come from above."""
+    """The columns where lines arrive from above."""
     targets: list[int] = field(default_factory=list)
-    """Columns where lines leave to below."""
+    """The columns where lines continue below."""
     track: int = -1
-    """The line of text of the line across, if there is one."""
+    """The text line of the horizontal line, if there is one."""
 
     @property
     def columns(self) -> range:
@@ -265,13 +266,13 @@ class _Net:
         return one.start <= two.stop and two.start <= one.stop
 
     def crossings(self, lower: _Net) -> int:
-        """How many lines cross if this net's line across is above the other's."""
+        """Count the crossings if this net's horizontal line is above the other's."""
         across = sum([column in self.columns for column in lower.sources])
         return across + sum([column in lower.columns for column in self.targets])
 
 
 def _nets(sources: list[_Item]) -> dict[frozenset[_Item], _Net]:
-    """The nets below these items, by what they lead to."""
+    """Return the nets below these items, by the items that they link to."""
     nets: dict[frozenset[_Item], _Net] = {}
     for item in sources:
         if item.below:
@@ -280,7 +281,7 @@ def _nets(sources: list[_Item]) -> dict[frozenset[_Item], _Net]:
 
 
 def _routed(sources: list[_Item], targets: list[_Item]) -> list[_Net]:
-    """The nets between two rows, each with its columns and its track."""
+    """Route the nets between two rows: set their columns and tracks."""
     nets = _nets(sources)
     taken = {column: net for net in nets.values() for column in net.sources}
     for item in targets:
@@ -303,7 +304,7 @@ def _routed(sources: list[_Item], targets: list[_Item]) -> list[_Net]:
 
 
 def _entry(item: _Item, wanted: int, net: _Net, taken: dict[int, _Net]) -> int:
-    """The column where a net enters an item: straight from above if that's near."""
+    """Return the column where a net enters an item: straight from above if that is close."""
     half = int(item.size) // 2 - bool(item.label)
     straight = 4 if len(net.sources) == 1 else 2
     inside = range(item.column - half, item.column + half + 1)
@@ -317,7 +318,7 @@ def _entry(item: _Item, wanted: int, net: _Net, taken: dict[int, _Net]) -> int:
 
 
 def _insert(order: list[_Net], net: _Net) -> None:
-    """Put a net between the others of a channel where it crosses the fewest lines."""
+    """Insert a net among the others of a channel where it crosses the fewest lines."""
     above = [other.crossings(net) for other in order]
     below = [net.crossings(other) for other in order]
     costs = [sum(above[:i]) + sum(below[i:]) for i in range(len(order) + 1)]
@@ -325,7 +326,7 @@ def _insert(order: list[_Net], net: _Net) -> None:
 
 
 def _painted(rows: _Rows) -> list[str]:
-    """The lines of text of rows that have their places."""
+    """Render rows with known positions as lines of text."""
     width = int(max(item.x + item.size for row in rows for item in row)) + 1
     lines: list[list[str]] = []
     for number, row in enumerate(rows):
@@ -420,7 +421,7 @@ def _svg_box(item: _Item, y: float, hue: int | None) -> str:
 
 
 def _svg_curve(item: _Item, target: _Item, y: float, end: float) -> str:
-    """A curve down to a box, or to and along a line that runs past a row."""
+    """Return a curve down to a box, or to and along a line that passes a row."""
     middle = (y + end) / 2
     stop, rest = (end - 5, "") if target.label else (end, "v28")
     return (

@@ -1,17 +1,17 @@
-"""`Workflow`: the frozen graph of calls that some outputs need.
+"""Define `Workflow`, the immutable graph of task calls that some outputs depend on.
 
-1. Tasks stand in the order of a depth-first search from the sinks, so each after its upstream
-   tasks, related tasks side by side, whatever order they were created in.
-2. The fingerprint tells any two wirings apart and knows nothing of constants' values, so that
-   runs on other data learn from each other.
-3. No recursion over the graph: a chain of 100,000 tasks is a workflow like any other.
+1. Tasks are in the post-order of a depth-first search from the sinks: each task comes after its
+   upstream tasks, and related tasks are adjacent, whatever order they were created in.
+2. The fingerprint identifies the wiring but ignores the values of constants, so that runs on
+   different data share history.
+3. No function recurses over the graph, so a chain of 100,000 tasks works like any other workflow.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -22,9 +22,9 @@ from shoal.workflow.output import Output
 from shoal.workflow.task import Task
 
 Outputs = Output[Any] | Sequence[Output[Any]]
-"""What is asked for: outputs one by one, or a list of them."""
+"""The outputs to compute: one, or a list of them."""
 Where = int | str
-"""An argument's place in a call: a position or a name."""
+"""Which argument of a call: its position or its name."""
 
 _CONTAINERS = frozenset((list, tuple, dict))
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
@@ -33,7 +33,7 @@ _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Stands inside a nested argument for the output of an upstream task."""
+    """A placeholder, inside a nested argument, for the output of an upstream task."""
 
     task: TaskId
 
@@ -46,36 +46,36 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     refs: dict[Where, TaskId]
-    """Arguments that are outputs of upstream tasks; `args` and `kwargs` have None there."""
+    """The arguments that are outputs of upstream tasks; `args` and `kwargs` have None there."""
     nested: tuple[Where, ...]
-    """Arguments that hold `Ref`s inside lists, tuples or dicts."""
+    """The arguments that contain `Ref`s inside lists, tuples or dicts."""
 
 
 @dataclass(frozen=True)
 class Workflow:
-    """A frozen graph: built once from outputs, never mutated, never executed."""
+    """An immutable graph of task calls, built from outputs."""
 
     calls: Mapping[TaskId, Call]
-    """Every task, each after all of its upstream tasks."""
+    """Every task's call, in an order in which each comes after its upstream tasks."""
     upstream: Mapping[TaskId, tuple[TaskId, ...]]
-    """The tasks whose outputs a task takes, each once, in the order of its arguments."""
+    """The tasks whose outputs each task takes, without repeats, in the order of its arguments."""
     sinks: tuple[TaskId, ...]
-    """The tasks whose outputs are asked for, in the order asked for; may repeat."""
+    """The tasks whose outputs were requested, in that order; may contain repeats."""
     needs: Mapping[str, int] = field(default_factory=dict, compare=False)
-    """Memory that tasks have turned out to need, in MB, by their keys."""
+    """The memory that tasks turned out to need, in MB, by task key."""
     title: str | None = field(default=None, compare=False)
-    """What the user calls it."""
+    """The name that the user gave the workflow, if any."""
 
     def named(self, title: str | None) -> Workflow:
-        """The same workflow, as the user calls it, if that was said."""
+        """Return this workflow with the name that the user gave it, if any."""
         return replace(self, title=title) if title else self
 
     def needing(self, needs: Mapping[str, int]) -> Workflow:
-        """The same workflow, with what is known of its tasks' memory."""
+        """Return this workflow with the memory that its tasks turned out to need."""
         return replace(self, needs=needs) if needs else self
 
     def resources(self, task: TaskId) -> Resources | None:
-        """What a task asks for, or needs; None: nothing in particular."""
+        """Return the resources that a task requests or turned out to need; None if neither."""
         found = self.calls[task].task
         need, asked = self.needs.get(found.key, 0), found.resources
         if need <= (asked.memory_mb if asked else 0):
@@ -84,17 +84,17 @@ class Workflow:
 
     @staticmethod
     def of(*given: Outputs) -> Workflow:
-        """The workflow that these outputs, or those of one list, need."""
+        """Build the workflow of these outputs, given one by one or as one list."""
         outputs: Any = given
         if len(given) == 1 and isinstance(given[0], list | tuple):
             outputs = tuple(given[0])
         if not outputs:
-            raise UsageError("There is nothing to compute: give at least one output.")
+            raise UsageError("Nothing to compute: pass at least one output.")
         for output in outputs:
             if not isinstance(output, Output):
                 raise UsageError(
-                    f"{output!r} is not an output of a task: call a function decorated with @task, "
-                    "and give outputs or one list of them."
+                    f"{output!r} is not an output of a task. Call a function decorated with @task, "
+                    "and pass its outputs, or one list of them."
                 )
         ids: dict[int, TaskId] = {}
         counts: dict[str, int] = {}
@@ -120,29 +120,34 @@ class Workflow:
         return downstream
 
     def downstream(self, task: TaskId) -> tuple[TaskId, ...]:
-        """The tasks that take this task's output."""
+        """Return the tasks that take this task's output."""
         return tuple(self._downstream[task])
 
     def after(self, task: TaskId) -> tuple[TaskId, ...]:
-        """Every task that needs this one, directly or not, in order."""
+        """Return all tasks that depend on this one, directly or indirectly, in order."""
         reached = {task}
         for other, sources in self.upstream.items():
             if not reached.isdisjoint(sources):
                 reached.add(other)
         return tuple(other for other in self.calls if other in reached and other != task)
 
+    def numbered(self, numbers: Iterable[int]) -> list[TaskId]:
+        """The tasks at these positions; a number that no task has is left out."""
+        tasks = list(self.calls)
+        return [tasks[number] for number in numbers if 0 <= number < len(tasks)]
+
     @property
     def name(self) -> str:
-        """What the workflow is called: what the user says, or as its last sink's task."""
+        """The workflow's name: the user's, or that of the last sink's task."""
         return self.title or self.calls[self.sinks[-1]].task.name
 
     @property
     def key(self) -> str:
-        """What history knows it by: what the user calls it, or where its last sink is defined."""
+        """The workflow's key in the history: the user's name, or where the last sink is defined."""
         return self.title or self.calls[self.sinks[-1]].task.key
 
     def fingerprint(self) -> str:
-        """Stands for the wiring: which tasks, and which outputs go into which arguments."""
+        """Return a hash of the wiring: the tasks, and which outputs are which arguments."""
         return self._fingerprint
 
     @cached_property
@@ -153,7 +158,7 @@ class Workflow:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
     def draw(self) -> str:
-        """The workflow as text."""
+        """Draw the workflow as text."""
         from shoal.workflow.drawing import draw_text
 
         return draw_text(self)
@@ -165,12 +170,12 @@ class Workflow:
 
 
 def needed(*outputs: Output[Any]) -> list[Output[Any]]:
-    """Every output that these need, in the order of their workflow's tasks."""
+    """Return all outputs that these depend on, in the order of their workflow's tasks."""
     return [output for output, _ in _ordered(outputs)]
 
 
 class _Scan:
-    """A call's arguments, read once: the outputs among them, and which hold some inside."""
+    """The outputs among a call's arguments, and which arguments contain some inside."""
 
     __slots__ = ("nested", "sources")
 
@@ -178,11 +183,11 @@ class _Scan:
         self.sources: list[Output[Any]] = []
         self.nested: list[Where] = []
         for position, value in enumerate(output.args):
-            self._take(position, value, output)
+            self._scan(position, value, output)
         for name, value in output.kwargs.items():
-            self._take(name, value, output)
+            self._scan(name, value, output)
 
-    def _take(self, where: Where, value: Any, output: Output[Any]) -> None:
+    def _scan(self, where: Where, value: Any, output: Output[Any]) -> None:
         if type(value) is Output:
             self.sources.append(value)
         elif type(value) in _CONTAINERS:
@@ -190,7 +195,7 @@ class _Scan:
             if repeats and _holds_itself(value):
                 raise WorkflowError(
                     f"{_argument(where)} of {output.task.name!r} is a {type(value).__name__} that "
-                    "contains itself: pass one that doesn't."
+                    "contains itself; pass one that doesn't."
                 )
             if found:
                 self.sources.extend(found)
@@ -210,19 +215,19 @@ class _Scan:
                 refs[name] = ids[id(value)]
                 kwargs[name] = None
         for where in self.nested:
-            place: Any = args if isinstance(where, int) else kwargs
+            arguments: Any = args if isinstance(where, int) else kwargs
             try:
-                place[where] = _with_refs(place[where], ids)
+                arguments[where] = _with_refs(arguments[where], ids)
             except RecursionError as error:
                 raise WorkflowError(
-                    f"{_argument(where)} of {output.task.name!r} holds outputs too deep inside: "
-                    "pass them in a flatter list, tuple or dict."
+                    f"{_argument(where)} of {output.task.name!r} nests outputs too deeply; pass "
+                    "them in a flatter list, tuple or dict."
                 ) from error
         return Call(output.task, tuple(args), kwargs, refs, tuple(self.nested))
 
 
 def _ordered(sinks: tuple[Output[Any], ...]) -> Iterator[tuple[Output[Any], _Scan]]:
-    """Every output that the sinks need, in depth-first post-order."""
+    """Yield all outputs that the sinks depend on, in depth-first post-order."""
     open_: dict[int, _Scan] = {}
     done: set[int] = set()
     stack = list(reversed(sinks))
@@ -240,9 +245,9 @@ def _ordered(sinks: tuple[Output[Any], ...]) -> Iterator[tuple[Output[Any], _Sca
             for source in reversed(scan.sources):
                 if id(source) in open_:
                     raise WorkflowError(
-                        f"The output of {source.task.name!r} needs itself: one of its arguments "
-                        "was changed after the call so that it holds the output, or one that "
-                        "needs it."
+                        f"The output of {source.task.name!r} depends on itself: one of its "
+                        "arguments was modified after the call, and now contains the output or "
+                        "one that depends on it."
                     )
                 if id(source) not in done:
                     stack.append(source)
@@ -253,7 +258,7 @@ def _argument(where: Where) -> str:
 
 
 def _outputs_in(container: Any) -> tuple[list[Output[Any]], bool]:
-    """The outputs inside a container, in order, at any depth; whether a part is there twice."""
+    """Return the outputs at any depth inside a container, and whether any container repeats."""
     found: list[Output[Any]] = []
     seen: set[int] = set()
     repeats = False
@@ -272,7 +277,7 @@ def _outputs_in(container: Any) -> tuple[list[Output[Any]], bool]:
 
 
 def _holds_itself(container: Any) -> bool:
-    """Whether a container, or one inside, is somewhere inside itself."""
+    """Return whether a container, or one inside it, contains itself."""
     path: set[int] = set()
     done: set[int] = set()
     stack = [container]
@@ -291,7 +296,7 @@ def _holds_itself(container: Any) -> bool:
 
 
 def _with_refs(value: Any, ids: dict[int, TaskId]) -> Any:
-    """The container with each output in it replaced by a `Ref`."""
+    """Return a copy of the container with each output replaced by a `Ref`."""
     if type(value) is Output:
         return Ref(ids[id(value)])
     if type(value) is dict:
@@ -302,7 +307,7 @@ def _with_refs(value: Any, ids: dict[int, TaskId]) -> Any:
 
 
 def _wiring(call: Call, index: dict[TaskId, str]) -> str:
-    """One line that stands for a call's wiring; constants are dots."""
+    """Encode a call's wiring in one line, with dots for constants."""
     refs, nested = call.refs, frozenset(call.nested)
     if not call.kwargs and not nested:
         parts = ["@" + index[refs[i]] if i in refs else "." for i in range(len(call.args))]
@@ -319,7 +324,7 @@ def _wiring(call: Call, index: dict[TaskId, str]) -> str:
 
 
 def _shape(value: Any, index: dict[TaskId, str]) -> str:
-    """A nested argument as text; what holds no `Ref` is a dot like any constant."""
+    """Encode a nested argument; a part without `Ref`s is a dot, like any constant."""
     if type(value) is Ref:
         return "@" + index[value.task]
     if type(value) not in _CONTAINERS:
@@ -334,7 +339,7 @@ def _shape(value: Any, index: dict[TaskId, str]) -> str:
 
 
 def _key(key: Any) -> str:
-    """A dict's key as text that is the same in every process, whatever its address or hash."""
+    """Encode a dict's key as text that is the same in every process."""
     if type(key) in _PLAIN:
         return repr(key)
     if type(key) is tuple:

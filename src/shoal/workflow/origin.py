@@ -1,10 +1,10 @@
-"""Where functions are defined: what history knows tasks by, whatever they are called.
+"""Identify a function by where it is defined, which gives its task a key in the history.
 
-1. A module of a package goes by its name, wherever it is installed; a script, and a module that is
-   in no package, by its file. So two scripts that have a function of the same name never learn from
-   each other, and one learns from itself however it is loaded.
-2. A notebook goes by its file, as far as the kernel knows it. Any other interactive session goes by
-   its working folder.
+1. A module in a package is identified by its name, wherever it is installed. A script, or a module
+   outside any package, is identified by its file. So two scripts with a function of the same name
+   never share history, and a script keeps its history however it is loaded.
+2. A notebook is identified by its file if the kernel knows it. Any other interactive session is
+   identified by its working folder.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 _INTERACTIVE = "<interactive>"
 _DEEPEST = 100
-"""Partials and decorators around a function."""
+"""How many partials and decorators around a function are unwrapped."""
 
 
 def origin_of(function: Callable[..., Any]) -> str:
-    """A function's module or file, and its qualified name."""
+    """Return a function's module or file, and its qualified name."""
     inner: Any = function
     for _ in range(_DEEPEST):
         within = inner.func if isinstance(inner, partial) else getattr(inner, "__wrapped__", None)
@@ -29,18 +29,21 @@ def origin_of(function: Callable[..., Any]) -> str:
             break
         inner = within
     name = getattr(inner, "__qualname__", None) or getattr(inner, "__name__", None)
-    if not isinstance(name, str):  # an object that can be called
+    if not isinstance(name, str):  # a callable object
         inner, name = type(inner), type(inner).__qualname__
-    return f"{_place(_namespace(inner))}:{name}"
+    return f"{_module_id(_namespace(inner))}:{name}"
 
 
 def program() -> str:
-    """The program that this process runs: a module, a script, a notebook or a working folder."""
-    return _place(vars(sys.modules["__main__"]))
+    """Identify the program that this process runs: a module, script, notebook or folder."""
+    return _module_id(vars(sys.modules["__main__"]))
 
 
 def _namespace(defined: Any) -> Mapping[str, Any]:
-    """Of the module in which something is defined; the latest of that name may be another one."""
+    """Return the namespace of the module that defines a function.
+
+    It prefers `__globals__`, because `sys.modules` may hold a different module of that name by now.
+    """
     found = getattr(defined, "__globals__", None)
     if isinstance(found, dict):
         return found
@@ -48,8 +51,8 @@ def _namespace(defined: Any) -> Mapping[str, Any]:
     return vars(sys.modules[module]) if module in sys.modules else {"__name__": str(module)}
 
 
-def _place(namespace: Mapping[str, Any]) -> str:
-    """What a module goes by."""
+def _module_id(namespace: Mapping[str, Any]) -> str:
+    """Return the name or file that identifies a module."""
     spec, file = namespace.get("__spec__"), namespace.get("__file__")
     name = str(namespace.get("__name__", "__main__") if spec is None else spec.name)
     if "." in name:
@@ -68,5 +71,5 @@ def _resolved(file: str) -> str:
 def _folder() -> str:
     try:
         return os.path.join(os.getcwd(), _INTERACTIVE)
-    except OSError:  # it has been deleted
+    except OSError:  # the working folder was deleted
         return _INTERACTIVE

@@ -1,16 +1,16 @@
-"""`Output`: what a task's call will return once its workflow has run.
+"""Define `Output`, the future result of calling a task.
 
-An output is a node of a graph that grows by calling tasks. It knows its own call and nothing
-else, so that making one costs about a microsecond; `Workflow.of` reads the graph off.
+An output is a node in a graph that grows as tasks are called. It holds only its own call, so
+creating one takes about a microsecond. `Workflow.of` builds the graph.
 
-How outputs are run isn't known here: the session says so with `use_engine`.
+It does not know how to run: `shoal.engine_hook` finds the engine.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
+from shoal.engine_hook import engine
 from shoal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,41 +19,8 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Engine(Protocol):
-    """What runs outputs."""
-
-    def compute(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> list[Any]:
-        """Run the workflow of these outputs and return their values."""
-        ...
-
-    def submit(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Any:
-        """Start the workflow of these outputs and return a handle."""
-        ...
-
-    def plan(self, outputs: tuple[Output[Any], ...], options: dict[str, Any]) -> Any:
-        """What running the workflow of these outputs is predicted to do."""
-        ...
-
-
-_engine: Engine | None = None
-
-
-def use_engine(engine: Engine) -> None:
-    """From now on, outputs are run by `engine`."""
-    global _engine
-    _engine = engine
-
-
-def engine() -> Engine:
-    """What outputs are run by: the session's, which is loaded when it is first needed."""
-    if _engine is None:
-        import_module("shoal.engine")
-    assert _engine is not None
-    return _engine
-
-
 class Output(Generic[T_co]):
-    """A call of a task: an argument of other tasks, or a result to compute."""
+    """The future result of a task call: pass it to other tasks, or compute it."""
 
     __slots__ = ("args", "kwargs", "task")
 
@@ -73,20 +40,20 @@ class Output(Generic[T_co]):
         return value
 
     def submit(self, **options: Any) -> Any:
-        """Start the workflow that ends here; the handle has `result()`, `status()`, `cancel()`."""
+        """Start the workflow that ends here and return its `Run`."""
         return engine().submit((self,), options)
 
     def plan(self, **options: Any) -> Any:
-        """What running the workflow that ends here is predicted to do; nothing runs.
+        """Plan the workflow that ends here and return a `Preview`, without running anything.
 
         Args:
             **options: As for `compute`: `planner`, `deadline`, `budget`, `sla`, `workers`, …;
-                `timeout` and `resume` don't change the plan.
+                `timeout` and `resume` don't affect the plan.
         """
         return engine().plan((self,), options)
 
     def draw(self) -> str:
-        """The workflow that ends here, as text."""
+        """Draw the workflow that ends here as text."""
         from shoal.workflow.drawing import draw_text
         from shoal.workflow.graph import Workflow
 
@@ -103,21 +70,21 @@ class Output(Generic[T_co]):
 
     def __reduce__(self) -> NoReturn:
         raise UsageError(
-            f"The output of {self.task.name!r} isn't known yet, so it can't be sent to a worker. "
-            "Pass it to a task as an argument, or in a list, a tuple or a dict's values; "
-            "a task can't return it."
+            f"The output of {self.task.name!r} has not been computed, so it can't be pickled. "
+            "Pass it to a task as an argument, or inside a list, tuple or dict. "
+            "A task can't return it."
         )
 
-    if not TYPE_CHECKING:  # so that type checkers refuse the loop too
+    if not TYPE_CHECKING:  # so that type checkers reject loops over an output
 
         def __iter__(self) -> NoReturn:
             raise UsageError(
-                f"The output of {self.task.name!r} isn't known yet, so it can't be looped over. "
-                "Pass it to a task that does, or compute() it first."
+                f"The output of {self.task.name!r} has not been computed, so it can't be iterated. "
+                "Iterate over it inside a task, or call compute() first."
             )
 
     def __bool__(self) -> bool:
         raise UsageError(
-            f"The output of {self.task.name!r} isn't known yet, so it is neither true nor false. "
-            "Pass it to a task that decides, or compute() it first."
+            f"The output of {self.task.name!r} has not been computed, so it has no truth value. "
+            "Test it inside a task, or call compute() first."
         )

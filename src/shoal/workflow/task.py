@@ -1,4 +1,4 @@
-"""`@task`: an ordinary function becomes a task; calling it makes an `Output`, and runs nothing."""
+"""Define `@task`, which turns a function into a task; calling a task returns an `Output`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from shoal.workflow.output import Output
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MEANT = {"retry": "retries", "memory": "resources", "memory_mb": "resources", "cpus": "resources"}
-"""What others call options of a task, where its name alone suggests another one."""
+_ALIASES = {
+    "retry": "retries",
+    "memory": "resources",
+    "memory_mb": "resources",
+    "cpus": "resources",
+}
+"""Names of options in other libraries that a similarity search would map to the wrong option."""
 
 
 class Task(Generic[P, T]):
-    """A function that can be composed into workflows, and how it wants to be run."""
+    """A function that can be composed into workflows, with the options to run it with."""
 
     def __init__(
         self,
@@ -44,25 +49,26 @@ class Task(Generic[P, T]):
         self.retry_on = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
         self.timeout = timeout
         self.cache = cache
-        self.forced_optimizations = _listed(forced_optimizations, self.name)
+        self.forced_optimizations = _check_list(forced_optimizations, self.name)
         _check_options(self.name, resources, retries, timeout)
         for kind in self.retry_on:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise UsageError(
-                    f"@task(retry_on=…) of {self.name!r} takes exceptions, not {kind!r}."
+                    f"@task(retry_on=…) of {self.name!r} takes exception classes, not {kind!r}."
                 )
         if not isinstance(cache, bool | str) or cache == "":
             raise UsageError(
-                f"@task(cache={cache!r}) of {self.name!r}: give True, or a version such as 'v2'."
+                f"@task(cache={cache!r}) of {self.name!r}: must be True, False, or a version such "
+                "as 'v2'."
             )
 
     @cached_property
     def key(self) -> str:
-        """What history knows it by: the name that it was given, or where it is defined."""
+        """The task's key in the history: the name that it was given, or where it is defined."""
         return origin_of(self.function) if self._given is None else self._given
 
     def __call__(self, *args: Any, **kwargs: Any) -> Output[T]:
-        """The output that this call will have; arguments may be outputs, at any depth."""
+        """Return the future output of this call; arguments may contain outputs at any depth."""
         return Output(self, args, kwargs)
 
     def __repr__(self) -> str:
@@ -79,30 +85,30 @@ class Task(Generic[P, T]):
 OPTIONS = (
     *("name", "resources", "retries", "retry_on", "timeout", "cache", "forced_optimizations"),
 )
-"""What a task may be given besides its function."""
+"""The options of `@task`."""
 
 
 def _rebuild(
     function: Callable[..., Any], options: dict[str, Any], key: str = ""
 ) -> Task[..., Any]:
     rebuilt: Task[..., Any] = Task(function, **options)
-    return known_by(key, rebuilt) if key else rebuilt
+    return with_key(key, rebuilt) if key else rebuilt
 
 
-def known_by(key: str, task: Task[P, T]) -> Task[P, T]:
-    """The task, which history knows by a key of its own."""
+def with_key(key: str, task: Task[P, T]) -> Task[P, T]:
+    """Set the task's key in the history, and return the task."""
     task.key = key
     return task
 
 
 def importable(task: Task[..., Any]) -> tuple[str, str] | None:
-    """The module and name under which any process finds the task's function, if there is one."""
+    """Return the module and name that other processes can import the function by, if any."""
     function = task.function
     module = getattr(function, "__module__", None)
     name = getattr(function, "__qualname__", None)
     if not module or not name or module == "__main__" or "<locals>" in name:
         return None
-    if getattr(sys.modules.get(module), "__spec__", None) is None or _sent_by_value(module):
+    if getattr(sys.modules.get(module), "__spec__", None) is None or sent_by_value(module):
         return None
     try:
         found = attribute_of(module, name)
@@ -111,15 +117,15 @@ def importable(task: Task[..., Any]) -> tuple[str, str] | None:
     return (module, name) if found is task or found is function else None
 
 
-def _sent_by_value(module: str) -> bool:
-    """Whether cloudpickle is to send what a module, or a package around it, defines as it is."""
-    cloudpickle = sys.modules.get("cloudpickle")  # who never imported it has told it nothing
+def sent_by_value(module: str) -> bool:
+    """Return whether a module, or a package around it, is registered to be pickled by value."""
+    cloudpickle = sys.modules.get("cloudpickle")  # if not imported, nothing is registered
     registered: set[str] = cloudpickle.list_registry_pickle_by_value() if cloudpickle else set()
     return any(module == name or module.startswith(f"{name}.") for name in registered)
 
 
 def attribute_of(module: str, name: str) -> Any:
-    """The object that `module` has under a dotted name."""
+    """Return the object with this dotted name in `module`."""
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
@@ -128,14 +134,16 @@ def attribute_of(module: str, name: str) -> Any:
 
 def _valid_name(name: str) -> str:
     if not isinstance(name, str) or not name or "#" in name or not name.isprintable():
-        raise UsageError(f"A task can't be named {name!r}: use printable characters without '#'.")
+        raise UsageError(
+            f"Invalid task name {name!r}: use printable characters other than '#', at least one."
+        )
     return name
 
 
-def _listed(optimizations: Sequence[object], name: str) -> tuple[object, ...]:
+def _check_list(optimizations: Sequence[object], name: str) -> tuple[object, ...]:
     if not isinstance(optimizations, Iterable) or isinstance(optimizations, str | type):
         raise UsageError(
-            f"@task(forced_optimizations={optimizations!r}) of {name!r}: give a list such as "
+            f"@task(forced_optimizations={optimizations!r}) of {name!r}: must be a list such as "
             "[PreLoadOptimization]."
         )
     return tuple(optimizations)
@@ -149,9 +157,14 @@ def _check_options(
             f"@task(resources=…) of {name!r} takes Resources(memory_mb=…), not {resources!r}."
         )
     if not isinstance(retries, int) or retries < 0:
-        raise UsageError(f"@task(retries={retries!r}) of {name!r}: give a whole number from 0.")
+        raise UsageError(
+            f"@task(retries={retries!r}) of {name!r}: must be an integer of at least 0."
+        )
     if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
-        raise UsageError(f"@task(timeout={timeout!r}) of {name!r}: give seconds above 0, or None.")
+        raise UsageError(
+            f"@task(timeout={timeout!r}) of {name!r}: must be a number of seconds greater than 0, "
+            "or None."
+        )
 
 
 @overload
@@ -170,23 +183,23 @@ def task(
 def task(
     function: Callable[P, T] | None = None, /, **options: Any
 ) -> Task[P, T] | Callable[[Callable[P, T]], Task[P, T]]:
-    """Make a function a task of workflows.
+    """Turn a function into a task.
 
     Args:
-        function: What the task does; given by the decorator without arguments.
-        **options: `name` (default: the function's), `resources` (what its worker must have),
-            `retries` (how often to try again after an exception, with growing pauses),
-            `retry_on` (after which exceptions; default: after any),
-            `timeout` (seconds that one try may take), `cache` (True, or a version: its outputs
-            are kept across runs, and it isn't run again for the same inputs) and
-            `forced_optimizations` (applied to this task by every planner).
+        function: The function to run; passed implicitly if the decorator has no arguments.
+        **options: `name` (default: the function's name), `resources` (what its worker needs at
+            least), `retries` (how often to retry after an exception, with increasing delays),
+            `retry_on` (the exceptions to retry after; default: any), `timeout` (the seconds that
+            one attempt may take), `cache` (True, or a version: outputs are kept across runs, and
+            the task doesn't run again for the same inputs) and `forced_optimizations` (which every
+            planner applies to this task).
     """
     for name in options.keys() - OPTIONS:
         raise UsageError(
-            f"@task has no option {name!r}; {suggestion(_MEANT.get(name, name), OPTIONS)}"
+            f"@task has no option {name!r}; {suggestion(_ALIASES.get(name, name), OPTIONS)}"
         )
     if function is None:
         return lambda decorated: Task(decorated, **options)
     if not callable(function):
-        raise UsageError(f"@task takes a function, not {function!r}; options go by name.")
+        raise UsageError(f"@task takes a function, not {function!r}; pass options by keyword.")
     return Task(function, **options)

@@ -1,1 +1,1 @@
-"""The centralised designs that decentralised workers replaced, for the factor analysis only."""
+"""Designs with a central scheduler, for comparison with Shoal's decentralised workers."""

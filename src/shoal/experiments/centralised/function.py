@@ -1,21 +1,20 @@
-"""What a sandbox does for a central scheduler: one task, and nothing after it.
+"""Run one task in a sandbox for a central scheduler.
 
-The task's inputs come from the store, its output goes there, and the scheduler is told. The
-connection to the store stays open for the next task that the sandbox is given, as it does for
-Shoal's own workers; the one to the scheduler is opened anew each time.
+The task's inputs come from the store, its output goes there, and the scheduler is notified. The
+connection to the store stays open for the sandbox's next task, as for
+Shoal's own workers; the one to the scheduler is opened for each task.
 """
 
 from __future__ import annotations
 
-from base64 import b64decode
-from typing import Any
+import contextlib
 
 from shoal.errors import RunOver, StoreError
 from shoal.experiments.centralised.reports import DONE, FAILED, OutputStore, TcpReport
-from shoal.platform.base import Invocation
+from shoal.platform.invocation import Invocation, SandboxMessage
 from shoal.storage.codec import Blob, Buffer, decode, encode
 from shoal.storage.keys import signed_output
-from shoal.storage.shared import SharedFolder, worthwhile
+from shoal.storage.shared_memory import SharedFolder, worthwhile
 from shoal.types import TaskId
 from shoal.worker.entry import move_to
 from shoal.worker.failure import described_failure
@@ -25,24 +24,22 @@ from shoal.worker.runtime import Running
 ENTRY = f"{__name__}:handle"
 
 _stores: dict[tuple[str, float], OutputStore] = {}
-"""Connections that the next job in this sandbox may use again."""
+"""The connections that the next worker in this sandbox can reuse."""
 
 
-def handle(job: dict[str, Any], running: Running) -> bool:
-    """Run one task; whether the sandbox can be used again."""
-    invocation = Invocation.from_dict(job["invocation"])
-    move_to(invocation)
-    where = (invocation.store, invocation.latency)
+def handle(message: SandboxMessage, running: Running) -> bool:
+    """Run one task and return whether the sandbox can be reused."""
+    context = message.context
+    move_to(context.code)
+    where = (context.store, context.settings.latency)
     store = _stores.get(where)
     if store is None:
         store = _stores[where] = OutputStore(*where, known=True)
-    try:
-        _Function(invocation, store, running).run()
-    except RunOver:
-        return True
-    except BaseException:
-        _stores.pop(where, None)
-        raise
+    with contextlib.ExitStack() as undo:
+        undo.callback(_stores.pop, where, None)
+        with contextlib.suppress(RunOver):
+            _Function(message, store, running).run()
+        undo.pop_all()
     return True
 
 
@@ -53,31 +50,32 @@ class _Function:
         self._invocation = invocation
         self._store = store
         self._running = running
-        self._key = bytes.fromhex(invocation.key)
+        context, address = invocation.context, invocation.start.inputs
+        self._key = context.key
         self._task = TaskId(invocation.worker)
-        self._shared = SharedFolder(invocation.shared) if invocation.shared else None
-        address = invocation.inputs
-        self._connection = TcpReport(address, invocation.latency) if address else None
+        self._shared = SharedFolder(context.shared) if context.shared else None
+        latency = context.settings.latency
+        self._connection = TcpReport(address.decode(), latency) if address else None
 
     def run(self) -> None:
         unpacked = self._unpacked()
         part, task = unpacked.part, self._task
-        names = [*part.upstream[0], *part.constants.get(task, ())]
+        names = [*part.upstream[task], *part.constants.get(task, ())]
         found = zip(names, self._found(names), strict=True)
         values = {name: decode(data, self._key, signed_output(name)) for name, data in found}
-        self._running.set(0, part.numbers[0])
+        self._running.set(0, unpacked.numbers[task])
         name = signed_output(task)
         try:
             blob = encode(unpacked.run(task, values), self._key, name, what=f"the {name}")
             said = DONE
-        except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+        except BaseException as error:  # noqa: BLE001 - the edge to the user's code: it is reported
             blob = encode(described_failure(error, task, unpacked, self._key), self._key, name)
             said = FAILED
         self._running.clear(0)
         self._report(blob, f"{said} {task}")
 
     def _report(self, blob: Blob, report: str) -> None:
-        """Save the output, then tell of it."""
+        """Save the output, then report it."""
         run, task = self._invocation.run, self._task
         shared = self._shared is not None and worthwhile(blob) and self._shared.write(task, blob)
         left = None if shared else blob
@@ -88,12 +86,12 @@ class _Function:
             self._connection.send(report)
 
     def _unpacked(self) -> Unpacked:
-        part = self._invocation.part
-        data = b64decode(part) if part is not None else self._found([part_name(self._task)])[0]
+        part = self._invocation.start.part
+        data = part if part is not None else self._found([part_name(self._task)])[0]
         return unpack(data, self._key, self._invocation.worker)
 
     def _found(self, names: list[TaskId]) -> list[Buffer]:
-        """What has been saved, wherever it is."""
+        """Load a saved value, from the store or shared memory."""
         found: dict[TaskId, Buffer | None] = {}
         if self._shared is not None:
             found = {name: self._shared.read(name) for name in names}
@@ -109,5 +107,5 @@ class _Function:
 
 
 def part_name(task: TaskId) -> TaskId:
-    """Under which name the part of a task is saved that is too large for an invocation."""
+    """Return the key of the part of a task that is too large for an invocation."""
     return TaskId(f"part:{task}")

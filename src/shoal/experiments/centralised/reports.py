@@ -1,8 +1,8 @@
-"""How a central scheduler learns which tasks are done: over TCP, or through the store's channel.
+"""Report finished tasks to a central scheduler, over TCP or through a channel of the store.
 
-1. A report names a task, and says whether it failed; values never travel in it.
+1. A report names a task and says whether it failed; it never contains values.
 2. Each trip costs the setting `latency`: opening a connection, and a message on it. A message
-   through the store goes with the output that it is about, in one trip.
+   through the store is sent together with its output, in one round trip.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from shoal.storage.resp import Arg, Connection
 from shoal.types import RunId, TaskId
 
 DONE, FAILED = "done", "failed"
-"""How a report begins; a space and the task follow."""
+"""The prefix of a report, followed by a space and the task."""
 
 _CONNECT_SECONDS = 5.0
 _SILENCE = 24 * 3600.0
-"""Seconds that a channel may be silent."""
+"""How many seconds a channel may be silent."""
 _BACKLOG = 4096
 
 Tell = Callable[[str | ShoalError], None]
-"""Takes a report, or why there will be none any more."""
+"""Receives a report, or the error that ended the reports."""
 
 
 class OutputStore(RedisStore):
-    """The store, where each output is saved, and told of on a channel if there is one."""
+    """The store, where outputs are saved and, if there is a channel, published."""
 
     def save(self, run: RunId, task: TaskId, blob: Blob | None, report: str = "") -> None:
-        """Save an output, unless it is elsewhere, and publish a report, in one trip."""
+        """Save an output unless it is in shared memory, and publish a report, in one round trip."""
         commands: list[list[Arg]] = []
         if blob is not None:
             commands.append(["HSET", keys.outputs(run), task, blob])
@@ -50,25 +50,25 @@ class OutputStore(RedisStore):
             self._call(commands)
 
     def subscribed(self, run: RunId) -> Connection:
-        """A connection on which a run's reports come in."""
+        """Open a connection that receives a run's reports."""
         connection = self._connect()
         connection.call("SUBSCRIBE", keys.reports(run))
         return connection
 
 
 class Reports(Protocol):
-    """What a scheduler listens to during a run."""
+    """The source of a scheduler's reports during a run."""
 
     address: str
-    """Where workers report to; empty: they publish."""
+    """The address that workers report to; empty if they publish."""
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         ...
 
 
 class TcpReports:
-    """Takes a connection from each worker; one thread listens to all of them."""
+    """Accepts a connection from each worker; one thread serves all of them."""
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
@@ -101,11 +101,11 @@ class TcpReports:
                     self._selector.unregister(connection)
                     connection.close()
                     report = heard.pop(connection).decode(errors="replace")
-                    if report:  # else the worker has died, or was started for nothing
+                    if report:  # else the worker died, or was started in vain
                         self._tell(report)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._waker.send(b"!")
         self._thread.join()
         self._selector.close()
@@ -120,7 +120,7 @@ def _received(connection: socket.socket) -> bytes:
 
 
 class TcpReport:
-    """A worker's connection to the scheduler: opened while the task runs, used once."""
+    """A worker's connection to the scheduler, opened while the task runs and used once."""
 
     def __init__(self, address: str, latency: float) -> None:
         host, _, port = address.rpartition(":")
@@ -129,7 +129,7 @@ class TcpReport:
         self._open = time.monotonic() + latency
 
     def send(self, report: str) -> None:
-        """Send a report and hang up."""
+        """Send a report and close the connection."""
         opening = max(0.0, self._open - time.monotonic())
         if opening or self._latency:
             time.sleep(opening + self._latency)
@@ -159,7 +159,7 @@ class PublishedReports:
                 self._tell(error)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._closed = True
         self._connection.interrupt()
         self._thread.join()

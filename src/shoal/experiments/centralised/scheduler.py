@@ -1,4 +1,4 @@
-"""`CentralScheduler`: a scheduler in the client that invokes a function for each task.
+"""Define `CentralScheduler`, a scheduler in the client that invokes a function for each task.
 
 1. It alone knows which tasks are ready. A task's function is invoked when reports of all its
    upstream tasks have come in; every output goes through the store, or the machine's shared memory.
@@ -11,7 +11,7 @@
    An invocation is a request of its own, as on FaaS platforms. The gateway here takes several in
    one request, of which Shoal's workers make use; `BATCHING_INVOKERS` does so too.
 3. The platform, the store, the sandboxes' resources and the latency are those of Shoal's runs.
-4. It is there to be compared with: no retries, no timeouts, and a lost function ends the run.
+4. It is only for comparison: there are no retries or timeouts, and a lost function ends the run.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import queue
 import secrets
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from shoal.clock import RealClock
@@ -37,38 +36,38 @@ from shoal.experiments.centralised.reports import (
     Reports,
     TcpReports,
 )
-from shoal.platform.base import INLINE_PART, Invocation
-from shoal.platform.gateway import LocalGateway, import_path
-from shoal.platform.housing import Housing, variable_names
+from shoal.import_path import import_path
+from shoal.platform.gateway import LocalGateway
+from shoal.platform.invocation import INLINE_PART, RunContext, RunSettings, Start, UserCode
 from shoal.platform.logs import RunLogs
+from shoal.platform.sandbox_env import SandboxEnv, variable_names
 from shoal.session import Session
-from shoal.settings import SANDBOXES
 from shoal.storage.base import Opening
 from shoal.storage.codec import Buffer, blob_nbytes, decode
 from shoal.storage.keys import signed_output
-from shoal.storage.shared import SharedFolder, worthwhile
+from shoal.storage.shared_memory import SharedFolder, worthwhile
 from shoal.types import Resources, RunId, TaskId, WorkerId
 from shoal.worker.failure import failure_error
 from shoal.worker.package import pack
 from shoal.workflow import Output, Workflow
 
 _GLANCE = 1.0
-"""Seconds without a report after which is looked whether any is to come."""
+"""How many seconds without a report to wait before checking for running functions."""
 _SILENT = 3
-"""Looks in a row that found nobody at work, after which nobody will be."""
+"""How many checks in a row must find no running function before the run fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """How a central scheduler hears of its functions, and invokes them."""
+    """A centralised design: how functions report, and how they are invoked."""
 
     name: str
     published: bool = True
     """Whether functions report through the store; else each connects to the scheduler."""
     invokers: int = 1
-    """How many invocations are under way at a time."""
+    """How many invocations may be in progress at a time."""
     batched: bool = False
-    """Whether what becomes ready at the same time is invoked by one request."""
+    """Whether tasks that become ready together are invoked by one request."""
 
 
 STRAWMAN = Design("strawman", published=False)
@@ -79,45 +78,42 @@ DESIGNS = (STRAWMAN, PUB_SUB, PARALLEL_INVOKERS, BATCHING_INVOKERS)
 
 
 class CentralScheduler:
-    """Runs workflows in the centralised way, on a session's store and a gateway like its own."""
+    """Runs workflows with a central scheduler, on a session's store and a gateway like its own."""
 
     def __init__(self, session: Session) -> None:
         settings = session.settings
         self.ended = 0.0
-        """When the latest result was there, in seconds since the epoch."""
+        """When the latest result arrived, in seconds since the epoch."""
         self._settings = settings
         self._session = secrets.token_hex(8)
         self._store = OutputStore(session.store.url, settings.latency)
         self.gateway = LocalGateway(
             ENTRY,
             RunLogs(settings.data_folder() / "logs"),
-            capacity=settings.sandboxes or SANDBOXES,
+            capacity=settings.capacity,
             idle_seconds=settings.idle_seconds,
             latency=settings.latency,
-            housing=Housing(settings.isolation, False, variable_names(settings.pass_variables)),
+            sandbox_env=SandboxEnv(
+                settings.isolation, False, variable_names(settings.pass_variables)
+            ),
         )
 
     def compute(self, *outputs: Output[Any], design: Design) -> list[Any]:
         """Run the workflow of some outputs and return their values."""
         run = RunId(time.strftime("%m%d-%H%M%S-") + secrets.token_hex(3))
         shared = SharedFolder.create(run)
-        like = Invocation(
+        context = RunContext(
             run=run,
-            worker=WorkerId(""),
-            epoch=1,
-            memory_mb=self._settings.memory_mb,
-            cpus=Resources(self._settings.memory_mb, self._settings.cpus).cpu_share,
+            key=secrets.token_bytes(32),
             store=self._store.url,
-            key=secrets.token_hex(32),
-            session=self._session,
-            path=import_path(),
-            folder=os.getcwd(),
+            code=UserCode(session=self._session, path=import_path(), folder=os.getcwd()),
+            settings=RunSettings(latency=self._settings.latency),
             shared=shared.path if shared else None,
-            latency=self._settings.latency,
         )
+        default = Resources(self._settings.memory_mb, self._settings.cpus)
         try:
-            workflow = Workflow.of(*outputs)
-            values = _Run(workflow, design, like, self._store, self.gateway, shared).values()
+            plan = _plan(Workflow.of(*outputs), default)
+            values = _Run(plan, design, context, self._store, self.gateway, shared).values()
             self.ended = RealClock().now()
             return values
         finally:
@@ -127,7 +123,7 @@ class CentralScheduler:
                 shared.delete()
 
     def close(self) -> None:
-        """End the gateway and the connection to the store."""
+        """Stop the gateway and close the connection to the store."""
         self.gateway.close()
         self._store.disconnect()
 
@@ -138,41 +134,41 @@ class CentralScheduler:
         self.close()
 
 
+def _plan(workflow: Workflow, default: Resources) -> Plan:
+    """A plan that gives each task a worker of its own."""
+    placements = {
+        task: Placement(WorkerId(task), workflow.resources(task) or default)
+        for task in workflow.calls
+    }
+    return Plan(workflow, placements, planner="centralised")
+
+
 class _Run:
-    """One workflow under way."""
+    """One running workflow."""
 
     def __init__(
         self,
-        workflow: Workflow,
+        plan: Plan,
         design: Design,
-        like: Invocation,
+        context: RunContext,
         store: OutputStore,
         gateway: LocalGateway,
         shared: SharedFolder | None,
     ) -> None:
-        self._workflow = workflow
+        self._workflow = plan.workflow
         self._design = design
-        self._like = like
-        self._key = bytes.fromhex(like.key)
+        self._context = context
+        self._key = context.key
         self._store = store
         self._gateway = gateway
         self._shared = shared
         self._heard: queue.SimpleQueue[str | ShoalError] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[Sequence[TaskId] | None] = queue.SimpleQueue()
-        self._packed = pack(self._plan(), self._key)
+        self._packed = pack(plan, self._key)
         self._resources = {part.worker: part.resources for part in self._packed.parts}
 
-    def _plan(self) -> Plan:
-        """A plan that gives each task a worker of its own."""
-        default, workflow = self._like.resources, self._workflow
-        placements = {
-            task: Placement(WorkerId(task), workflow.resources(task) or default)
-            for task in workflow.calls
-        }
-        return Plan(workflow, placements, planner="centralised")
-
     def values(self) -> list[Any]:
-        """The values of the sinks, once everything is done."""
+        """Run all tasks and return the values of the sinks."""
         self._open()
         reports = self._reports()
         invokers = [
@@ -195,7 +191,7 @@ class _Run:
         ]
 
     def _open(self) -> None:
-        """Tell the store of the run, and save what is too large for an invocation."""
+        """Register the run with the store, and save what is too large for an invocation."""
         large = dict(self._packed.constants)
         for worker, blob in self._packed.packages.items():
             if blob_nbytes(blob) > INLINE_PART:
@@ -205,15 +201,15 @@ class _Run:
             for name, blob in large.items()
             if not (self._shared and worthwhile(blob) and self._shared.write(name, blob))
         }
-        self._store.open(self._like.run, Opening((), outputs=outputs))
+        self._store.open(self._context.run, Opening((), outputs=outputs))
 
     def _reports(self) -> Reports:
         if self._design.published:
-            return PublishedReports(self._heard.put, self._store, self._like.run)
+            return PublishedReports(self._heard.put, self._store, self._context.run)
         return TcpReports(self._heard.put)
 
     def _schedule(self) -> None:
-        """Have each task invoked when its upstream tasks are done, until all are."""
+        """Invoke each task when its upstream tasks are done, until all are."""
         missing = {task: len(sources) for task, sources in self._workflow.upstream.items()}
         self._give([task for task, count in missing.items() if not count])
         left = set(missing)
@@ -236,7 +232,7 @@ class _Run:
                 self._ready.put((task,))
 
     def _done(self) -> list[TaskId]:
-        """The tasks that have been reported, one at least."""
+        """Wait for reports and return their tasks, at least one."""
         reports = [self._next_report()]
         while not self._heard.empty():
             reports.append(self._next_report())
@@ -249,10 +245,10 @@ class _Run:
                 report = self._heard.get(timeout=_GLANCE)
                 break
             except queue.Empty:
-                silent = 0 if self._gateway.active(self._like.run) else silent + 1
+                silent = 0 if self._gateway.active(self._context.run) else silent + 1
                 if silent == _SILENT:
                     waits = "A function has ended without a report."
-                    raise RunStuck(self._like.run, silent * _GLANCE, waits) from None
+                    raise RunStuck(self._context.run, silent * _GLANCE, waits) from None
         if isinstance(report, BaseException):
             raise report
         said, _, task = report.partition(" ")
@@ -261,15 +257,15 @@ class _Run:
         return TaskId(task)
 
     def _raise_failure(self, task: TaskId) -> None:
-        parts = self._value(task, self._found([task])[0])
-        raise failure_error(task, parts, self._workflow.after(task), self._key)
+        failure = self._value(task, self._found([task])[0])
+        raise failure_error(task, failure, self._workflow.after(task), self._key)
 
     def _found(self, names: Sequence[TaskId]) -> list[Buffer | None]:
-        """Outputs, wherever they are."""
+        """Load outputs, from the store or shared memory."""
         found = [self._shared.read(name) if self._shared else None for name in names]
         if None not in found:
             return list(found)
-        stored = self._store.fetch(self._like.run, names)
+        stored = self._store.fetch(self._context.run, names)
         return [there if here is None else here for here, there in zip(found, stored, strict=True)]
 
     def _value(self, task: TaskId, data: Buffer | None) -> Any:
@@ -278,22 +274,16 @@ class _Run:
         return decode(data, self._key, signed_output(task))
 
     def _invoke_all(self, address: str) -> None:
-        """What an invoker does until it is told to end."""
+        """Invoke ready tasks until told to stop."""
         while (tasks := self._ready.get()) is not None:
             try:
-                self._gateway.invoke([self._invocation(task, address) for task in tasks])
+                starts = [self._start(task, address) for task in tasks]
+                self._gateway.invoke(self._context, starts)
             except ShoalError as error:
                 self._heard.put(error)
 
-    def _invocation(self, task: TaskId, address: str) -> Invocation:
+    def _start(self, task: TaskId, address: str) -> Start:
         worker = WorkerId(task)
         blob, resources = self._packed.packages[worker], self._resources[worker]
-        inline = blob_nbytes(blob) <= INLINE_PART
-        return replace(
-            self._like,
-            worker=worker,
-            memory_mb=resources.memory_mb,
-            cpus=resources.cpu_share,
-            part=b64encode(b"".join(blob)).decode() if inline else None,
-            inputs=address or None,
-        )
+        part = b"".join(blob) if blob_nbytes(blob) <= INLINE_PART else None
+        return Start.first(worker, resources, 0.0, part=part, inputs=address.encode() or None)

@@ -1,9 +1,9 @@
-"""The figures of a report as SVG drawings: bars, boxes, dots, stacks and curves.
+"""Draw the charts of a report as SVG: bars, boxes, dots, stacks and curves.
 
 1. A chart has a row for each label, and its values run to the right; only curves have two axes.
-2. Lines and letters take the page's colours, in light and dark; `standalone` brings them along,
-   `plain` fixes them for what knows no such thing.
-3. What a mark stands for is told in words when it is pointed at.
+2. Lines and text use the page's colours, light or dark; `standalone` includes them,
+   `plain` replaces them by fixed ones for renderers without CSS variables.
+3. Each mark has a tooltip that describes it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from math import ceil, floor, log10
 from shoal.experiments.report.statistics import Spread
 
 WIDE, NARROW = 900, 450
-"""Of a chart that stands alone, and of one of two side by side."""
+"""The width of a single chart, and of one of two side by side."""
 _LEFT, _RIGHT, _ROW = 160, 24, 28
 _TOP = 26
-"""Above the rows, for the axis."""
+"""The height above the rows, for the axis."""
 _LETTER = 7.2
-"""How wide a letter is at most, on average."""
+"""The average width of a letter, rounded up."""
 
 _LIGHT = {"page": "#fff", "ink": "#1f2937", "pale": "#6b7280", "line": "#e5e7eb",
           "box": "#f6f7f9", "good": "#15803d", "part": "#b45309", "bad": "#b91c1c"}  # fmt: skip
@@ -48,11 +48,11 @@ class Bar:
     value: float
     colour: str
     note: str = ""
-    """Written after the bar."""
+    """The text after the bar."""
     paper: float | None = None
-    """Where the paper's value would be."""
+    """The paper's value."""
     link: str = ""
-    """What a click on the bar opens."""
+    """The link of the bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A value to compare with: a line, or a band between two values."""
+    """A reference value: a line, or a band between two values."""
 
     low: float
     high: float
@@ -75,7 +75,7 @@ class Guide:
 
 
 def bars(title: str, unit: str, rows: Sequence[Bar], width: int = WIDE) -> str:
-    """A bar for each row, with the paper's value as a dashed frame."""
+    """Draw a bar for each row, with the paper's value as a dashed frame."""
     most = max((max(row.value, row.paper or 0.0) for row in rows), default=0.0)
     notes = _LETTER * max((len(row.note) for row in rows), default=0)
     axis = _Axis(0.0, most or 1.0, width - 8 - notes)
@@ -99,7 +99,7 @@ def bars(title: str, unit: str, rows: Sequence[Bar], width: int = WIDE) -> str:
 def boxes(
     title: str, unit: str, rows: Sequence[tuple[str, str, Spread]], width: int, *, log: bool = False
 ) -> str:
-    """A box from quartile to quartile for each (label, colour, spread), with whiskers."""
+    """Draw a box plot with whiskers for each (label, colour, spread)."""
     low = min(spread.low for _, _, spread in rows) if log else 0.0
     axis = _Axis(low, max(spread.high for _, _, spread in rows) or 1.0, width - _RIGHT, log=log)
     marks = []
@@ -121,7 +121,7 @@ def boxes(
 def stacks(
     title: str, unit: str, parts: Mapping[str, str], rows: Mapping[str, Sequence[float]]
 ) -> str:
-    """A bar of several parts for each label; parts are given with their colours."""
+    """Draw a stacked bar for each label; parts are given with their colours."""
     axis = _Axis(0.0, max(map(sum, rows.values()), default=1.0) or 1.0, WIDE - _RIGHT - 50)
     marks = []
     for number, (label, row) in enumerate(rows.items()):
@@ -141,7 +141,7 @@ def dots(
     guides: Sequence[Guide],
     series: Mapping[str, str],
 ) -> str:
-    """Several dots for each label, beside lines and bands to compare them with."""
+    """Draw several dots for each label, with lines and bands for reference."""
     every = [dot.value for row in rows.values() for dot in row]
     most = max([*every, *(guide.high for guide in guides)], default=1.0) or 1.0
     axis = _Axis(0.0, most, WIDE - _RIGHT)
@@ -171,7 +171,7 @@ def curves(
     lines: Mapping[str, Sequence[tuple[float, float]]],
     colours: Mapping[str, str],
 ) -> str:
-    """Lines through points; an axis (across, up) that spans a lot is logarithmic."""
+    """Draw lines through points; an axis with a large range is logarithmic."""
     points = [point for line in lines.values() for point in line]
     most = max(x for x, _ in points)
     right = NARROW - max(_RIGHT, round(_LETTER * len(_number(most)) / 2) + 4)
@@ -205,12 +205,12 @@ def curves(
 
 
 def standalone(svg: str) -> str:
-    """A drawing as a file of its own, in the folder of figures."""
+    """Make a drawing a file of its own, for the folder of figures."""
     return _styled(svg.replace('href="', 'href="../'), VARIABLES + MARKS)
 
 
 def plain(svg: str) -> str:
-    """A drawing in the colours of light pages, without what only browsers know."""
+    """Return a drawing in fixed light colours, for renderers other than browsers."""
     styled = _styled(svg, MARKS)
     for name, colour in _LIGHT.items():
         styled = styled.replace(f"var(--{name})", colour)
@@ -224,7 +224,7 @@ def _styled(svg: str, style: str) -> str:
 
 
 class _Axis:
-    """Where values lie across, in pixels."""
+    """Maps values to horizontal positions in pixels."""
 
     def __init__(
         self, low: float, high: float, right: float, *, left: float = _LEFT, log: bool = False
@@ -243,7 +243,7 @@ class _Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """Round values to write on the axis."""
+        """Return round values for the axis."""
         if self._log:
             return self._powers()
         raw = (self._high - self._low) / 6

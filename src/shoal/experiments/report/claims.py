@@ -1,7 +1,7 @@
-"""What the papers claim, held against records; pure but for reading `papers.json`.
+"""Check the papers' claims against records; pure except for reading `papers.json`.
 
 `papers.json` has the papers' own figures, in numbers, with the place of each, and the claims: how
-a claim is measured, and between which bounds it holds. Shoal's own aims are claims without a paper.
+a claim is measured, and the bounds within which it holds. Shoal's own goals have no paper.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from shoal.experiments.report.statistics import (
 )
 
 _ENOUGH = 100
-"""Runs that it takes to tell a share within 5 points."""
+"""The number of runs needed to estimate a share within 5 points."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a paper in the numbers that its text gives."""
+    """A paper's figure, with the numbers that its text gives."""
 
     title: str
     where: str
@@ -39,8 +39,8 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Something that a paper says of its planners."""
+class PaperClaim:
+    """A claim of a paper about its planners."""
 
     where: str
     """The paper and the section."""
@@ -48,7 +48,7 @@ class Claim:
     paper: str
     """The paper's figure."""
     kind: str
-    """How it is measured: `change`, `saving`, `error`, `fulfilment` or `largest-step`."""
+    """How the claim is measured: `change`, `saving`, `error`, `fulfilment` or `largest-step`."""
     metric: str = ""
     of: str = ""
     than: str = ""
@@ -60,13 +60,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was measured of a claim."""
+    """The measurement of a claim."""
 
-    claim: Claim
+    claim: PaperClaim
     here: str
-    """The figure; empty if the records have nothing to say."""
+    """The measured figure; empty if the records have none."""
     typical: str
-    """The median of the changes within each workflow and SLA, of a claim about a change."""
+    """For a claim about a change, the median of the changes within each workflow and SLA."""
     verdict: str
     """`holds`, `in part`, `doesn't hold`, `too few runs` or `not measured`."""
 
@@ -78,32 +78,32 @@ def _papers() -> Mapping[str, Any]:
 
 
 def titles() -> Mapping[str, str]:
-    """The papers by their numbers."""
+    """Return the papers' titles by number."""
     return _papers()["papers"]  # type: ignore[no-any-return]
 
 
 def figure(name: str) -> Figure:
-    """A figure of a paper, such as `000/3`."""
+    """Return a figure of a paper, such as `000/3`."""
     return Figure(**_papers()["figures"][name])
 
 
 def relative(metric: str) -> Mapping[str, float]:
-    """The paper's medians of each planner as changes against WUKONG optimised."""
+    """Return the paper's medians of each planner, relative to optimised WUKONG."""
     return _papers()["relative"][metric]  # type: ignore[no-any-return]
 
 
 def relative_note() -> str:
-    """Where those come from."""
+    """Return the source of those medians."""
     return str(_papers()["relative"]["note"])
 
 
-def claims() -> list[Claim]:
-    """Every claim, in the order in which it is told."""
-    return [Claim(**each) for each in _papers()["claims"]]
+def claims() -> list[PaperClaim]:
+    """Return all claims, in the order of the report."""
+    return [PaperClaim(**each) for each in _papers()["claims"]]
 
 
-def judged(claim: Claim, rows: Sequence[Row]) -> Verdict:
-    """What the records say of a claim."""
+def judged(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
+    """Check a claim against the records."""
     concerned = [row for row in rows if _concerns(claim, row)]
     match claim.kind:
         case "change":
@@ -118,13 +118,13 @@ def judged(claim: Claim, rows: Sequence[Row]) -> Verdict:
             return _largest_step(claim, concerned)
 
 
-def _concerns(claim: Claim, row: Row) -> bool:
+def _concerns(claim: PaperClaim, row: Row) -> bool:
     return (not claim.workflow or row.workflow == claim.workflow) and (
         not claim.sla or row.sla == claim.sla
     )
 
 
-def _change(claim: Claim, rows: Sequence[Row]) -> Verdict:
+def _change(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
     measured = change(rows, claim.metric, claim.of, claim.than)
     if measured is None:
         return Verdict(claim, "", "", "not measured")
@@ -132,7 +132,7 @@ def _change(claim: Claim, rows: Sequence[Row]) -> Verdict:
     return Verdict(claim, more(measured), more(typical or 0.0), _held(claim, measured))
 
 
-def _saving(claim: Claim, rows: Sequence[Row]) -> Verdict:
+def _saving(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
     planners = by_planner(rows)
     before, after = (values(planners.get(n, []), claim.metric) for n in (claim.than, claim.of))
     if not before or not after:
@@ -141,14 +141,14 @@ def _saving(claim: Claim, rows: Sequence[Row]) -> Verdict:
     return Verdict(claim, f"{saved:.2f} s a run", "", _held(claim, saved))
 
 
-def _error(claim: Claim, rows: Sequence[Row]) -> Verdict:
+def _error(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
     errors = values(rows, claim.metric)
     if not errors:
         return Verdict(claim, "", "", "not measured")
     return Verdict(claim, f"{100 * median(errors):.1f} %", "", _held(claim, median(errors)))
 
 
-def _fulfilment(claim: Claim, rows: Sequence[Row]) -> Verdict:
+def _fulfilment(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
     kept = promises(rows)
     if kept is None:
         return Verdict(claim, "", "", "not measured")
@@ -157,8 +157,8 @@ def _fulfilment(claim: Claim, rows: Sequence[Row]) -> Verdict:
     return Verdict(claim, here, "", _held(claim, kept.share) if enough else "too few runs")
 
 
-def _largest_step(claim: Claim, rows: Sequence[Row]) -> Verdict:
-    """Which design shortened the makespan most against the one before it."""
+def _largest_step(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
+    """Return the design that shortened the makespan most, compared with the previous one."""
     present = [name for name in DESIGNS if name in by_planner(rows)]
     steps = {
         later: typical_change(rows, claim.metric, later, earlier) or 0.0
@@ -173,8 +173,8 @@ def _largest_step(claim: Claim, rows: Sequence[Row]) -> Verdict:
     return Verdict(claim, here, "", "holds" if largest == claim.of else "doesn't hold")
 
 
-def _held(claim: Claim, measured: float) -> str:
-    """A claim about a difference holds in part if there is one in that direction, but smaller."""
+def _held(claim: PaperClaim, measured: float) -> str:
+    """Return whether a difference has the right direction but is too small (holds in part)."""
     if claim.least <= measured <= claim.most:
         return "holds"
     differs = (claim.kind == "change" and claim.most < measured < 0) or (
@@ -184,5 +184,5 @@ def _held(claim: Claim, measured: float) -> str:
 
 
 def more(change: float) -> str:
-    """A change in words: `12.6 % less`."""
+    """Describe a change in words, such as `12.6 % less`."""
     return f"{100 * abs(change):.1f} % {'less' if change < 0 else 'more'}"

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs no other files; Gantt charts are linked."""
+"""Render the report as one self-contained HTML page; Gantt charts are linked."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def page(
     links: Links,
     damaged: Sequence[str],
 ) -> str:
-    """The whole page."""
-    notices = [f"It can't be read, and is left out: {what}" for what in damaged]
+    """Return the whole page."""
+    notices = [f"Skipped, because it can't be read: {what}" for what in damaged]
     if lacking := missing(rows, experiment.repeat):
         notices.append(f"{_count(lacking, 'run')} of the grid still to come: {_UNEQUAL}")
     title = f"Evaluation: {experiment.grid}, {experiment.mode}"
@@ -123,7 +123,7 @@ def _paper(figure: Figure) -> str:
 
 
 def _runs(rows: Sequence[Row], links: Links) -> str:
-    """A table for each workload: every planner's medians, and Gantt charts of median runs."""
+    """Return a table for each workload with every planner's medians and links to Gantt charts."""
     if not rows:
         return ""
     tables = []
@@ -190,8 +190,8 @@ def _flat(settings: Mapping[str, object]) -> dict[str, object]:
 
 _UNEQUAL = "until then, medians over all runs mix unequal shares of workflows."
 _ABOUT_RUNS = (
-    "Medians over all SLAs and repeats. The numbers in the last column are SLAs, and open the "
-    "Gantt chart of the median run at that SLA."
+    "Medians over all SLAs and repeats. The numbers in the last column are SLAs; click one to open "
+    "the Gantt chart of the median run at that SLA."
 )
 
 _CLAIMS = """<section id="claims"><h2>Claims</h2>

@@ -1,6 +1,6 @@
-"""The parts of a report: each figure of the papers, drawn from records, with what it shows; pure.
+"""Build the sections of a report: the papers' figures, drawn from records; pure.
 
-A figure whose records aren't there is left out, not drawn empty.
+A figure without records is omitted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shoal.experiments.report.statistics import (
 )
 
 BASELINE = "wukong-optimised"
-"""What planners are compared with."""
+"""The planner that others are compared with."""
 
 _COLOURS = {
     "wukong": "#b9aed0", "wukong-optimised": "#7b68a8",
@@ -43,28 +43,28 @@ _SHADES = {"tree": ("#a4d9bd", "#4fb783", "#1f7a4a"), "layered": ("#f5c9a3", "#e
 _ALONG: tuple[Literal["tasks"], Literal["workers"]] = ("tasks", "workers")
 _PARTS = ("#e0a050", "#b4bcc8", "#6fb1c9", "#4c78a8", "#8a7fb5")
 _KEPT = {50: (0.419, 0.715), 75: (0.667, 0.897), 90: (0.869, 1.0)}
-"""The paper's shares of kept SLAs, over its planners."""
+"""The paper's shares of met SLAs, over its planners."""
 _WORKLOADS = {"tr": "7", "tree": "7", "gemm": "8", "svd1": "9", "svd2": "10", "svc": "11"}
-"""The figures of the WUKONG paper by what they are about."""
+"""The figures of the WUKONG paper by topic."""
 
 Links = Mapping[str, str]
-"""The Gantt charts that there are, by the ids of their runs."""
+"""The links of Gantt charts, by run id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, what there is to see, drawings, and the paper's numbers."""
+    """A heading, a text, drawings and the paper's numbers."""
 
     name: str
     heading: str
     about: str
     drawings: Mapping[str, str]
-    """SVG by what it is called, which is its caption too."""
+    """SVGs by name, which is also the caption."""
     paper: Figure | None = None
 
 
 def planner_sections(rows: Sequence[Row], links: Links) -> list[Section]:
-    """The counterparts of the figures of the paper on predictive planning."""
+    """Build the counterparts of the figures of the paper on predictive planning."""
     return [
         section
         for section in (
@@ -101,10 +101,10 @@ def _accuracy(rows: Sequence[Row]) -> Section:
         drawings[title] = charts.dots(title, "%", found, guides, colours)
     drawings |= _kept(rows)
     about = (
-        "Above, how far predictions made before a run were off; the lines are the paper's figures "
-        "for executions and transfers. Below, the share of runs that took no longer than was "
-        "predicted at their SLA; the lines are the percentiles asked for, the bands what the "
-        "paper's planners reached."
+        "Above, the errors of predictions made before a run; the lines are the paper's figures for "
+        "executions and transfers. Below, the share of runs that took no longer than predicted at "
+        "their SLA; the lines are the requested percentiles, the bands what the paper's planners "
+        "reached."
     )
     paper = figure("000/3")
     return Section("figure-3", paper.title, about, drawings, paper)
@@ -138,8 +138,8 @@ def _distribution(rows: Sequence[Row]) -> Section:
     if len(workflows) > 1:
         drawings |= {name: _boxes(group, name) for name, group in sorted(workflows.items())}
     about = (
-        "A box holds the middle half of the runs of a planner at all SLAs, the line in it is the "
-        "median, and the whiskers reach to the shortest and the longest run."
+        "A box contains the middle half of a planner's runs at all SLAs, the line in it is the "
+        "median, and the whiskers extend to the shortest and the longest run."
     )
     paper = figure("000/4")
     return Section("figure-4", paper.title, about, drawings if rows else {}, paper)
@@ -163,8 +163,8 @@ def _times(rows: Sequence[Row]) -> Section:
     title = "Seconds of all workers of a run together, means"
     drawings = {title: charts.stacks(title, "s", parts, found)} if found else {}
     about = (
-        "What the workers of a run spend their time on, added up: two workers that execute for a "
-        "second each count as two. Fetching that goes on beside executing counts as both."
+        "How the workers of a run spend their time, in total: two workers that execute for a "
+        "second each count as two seconds. Fetching during an execution counts as both."
     )
     paper = figure("000/5")
     return Section("figure-5", paper.title, about, drawings, paper)
@@ -184,9 +184,9 @@ def _compared(rows: Sequence[Row], name: str, metric: str, unit: str, links: Lin
                 for workflow, group in sorted(workflows.items())
             }
     about = (
-        "Medians over all workflows and SLAs, and how they differ from WUKONG optimised; below, "
-        "the same of each workflow. A dashed frame is as long as the bar would be if it differed "
-        "as in the paper. A bar opens the Gantt chart of its median run. "
+        "Medians over all workflows and SLAs, and their change from optimised WUKONG; below, the "
+        "same for each workflow. A dashed frame shows the bar's length with the paper's change. "
+        "Click a bar to open the Gantt chart of its median run. "
     ) + (relative_note() if metric == "makespan" else "")
     paper = figure(name)
     return Section(f"figure-{name[-1]}", paper.title, about, drawings, paper)
@@ -195,7 +195,7 @@ def _compared(rows: Sequence[Row], name: str, metric: str, unit: str, links: Lin
 def _medians(
     rows: Sequence[Row], metric: str, links: Links, paper: Mapping[str, float] | None = None
 ) -> list[charts.Bar]:
-    """A bar for each planner, and how it differs from the baseline, here and in the paper."""
+    """Draw a bar for each planner, with its change from the baseline here and in the paper."""
     planners = by_planner(rows)
     medians = {
         planner: median(known)
@@ -218,7 +218,7 @@ def _medians(
 
 
 def design_sections(rows: Sequence[Row], links: Links) -> list[Section]:
-    """The counterparts of the figures of the WUKONG paper."""
+    """Build the counterparts of the figures of the WUKONG paper."""
     sections = []
     trees = [row for row in rows if row.workflow in ("tr", "tree")]
     if early := [row for row in trees if row.planner in CENTRALISED]:
@@ -232,7 +232,7 @@ def design_sections(rows: Sequence[Row], links: Links) -> list[Section]:
 
 
 def cases(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The runs of a workflow by the parameters that differ between them, in words."""
+    """Group the runs of a workflow by a description of the parameters that differ."""
     seen: dict[str, set[str]] = {}
     for row in rows:
         for name, value in row.parameters.items():
@@ -276,7 +276,7 @@ def _designs(rows: Sequence[Row], links: Links) -> list[charts.Bar]:
 
 
 def _factors(rows: Sequence[Row]) -> Section:
-    """How long each design takes on each workload, in per cent of the first design there is."""
+    """Draw the time of each design on each workload, as a percentage of the first design."""
     workloads = {
         f"{workflow} {case}".strip(): group
         for workflow, runs in grouped(rows, lambda row: row.workflow).items()
@@ -303,7 +303,7 @@ def _factors(rows: Sequence[Row]) -> Section:
 
 
 def scale_sections(lines: Sequence[Scale]) -> list[Section]:
-    """How makespan, coordination and the simulation itself grow with tasks and workers."""
+    """Draw how makespan, coordination and simulation time grow with tasks and workers."""
     if not lines:
         return []
     drawn: dict[str, tuple[str, Callable[[Scale], float]]] = {
@@ -320,15 +320,15 @@ def scale_sections(lines: Sequence[Scale]) -> list[Section]:
             named = {", ".join(name): points for name, points in found.items()}
             drawings[title] = charts.curves(title, (along, unit), named, _shaded(found))
     about = (
-        "Simulated runs of very large workflows of tasks that take about a second. The ideal is "
-        "the longer of the critical path and the work divided by the workers: no schedule is "
-        "shorter. An operation is a round trip to the store or the gateway."
+        "Simulated runs of very large workflows whose tasks take about a second. The ideal is the "
+        "longer of the critical path and the work divided by the workers; no schedule is shorter. "
+        "An operation is a round trip to the store or the gateway."
     )
     return [Section("scale", "Scale", about, drawings)]
 
 
 def _shaded(names: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """A colour for each curve: its shape's hue, the darker the larger."""
+    """Return a colour for each curve: the hue of its shape, darker for larger ones."""
     seen: Counter[str] = Counter()
     colours = {}
     for name in names:

@@ -1,9 +1,9 @@
-"""What the records of an experiment say; pure.
+"""Compute statistics of an experiment's records; pure.
 
 1. A median of a planner is taken over all its runs, of all workflows and SLAs alike.
-2. A change compares two planners: -0.126 is 12.6 % less. Beside the change of the medians there is
+2. A change compares two planners: -0.126 is 12.6 % less. Besides the change of the medians there is
    the typical one: the median of the changes within each case (a workflow with its parameters, at
-   an SLA), so that no workflow decides alone by its size.
+   an SLA), so that no workflow dominates by its size.
 3. A promise is kept if the run took no longer than was predicted at its SLA before it began.
 """
 
@@ -26,7 +26,7 @@ PLANNERS = {
     "auto-fastest": "Auto, fastest",
     "auto-cheapest": "Auto, cheapest",
 }
-"""The planners that are compared, as they are recorded and as they are called, in their order."""
+"""The names of the compared planners, by the names in the records, in order."""
 
 DESIGNS = {
     "strawman": "strawman",
@@ -44,7 +44,7 @@ VARIANTS = {
     "without-clustering": "all but clustering",
     "predicted": "all, by predictions",
 }
-"""What the last of the designs is compared with."""
+"""The design that the last one is compared with."""
 
 _LABELS = {**DESIGNS, **VARIANTS, **PLANNERS}
 
@@ -55,14 +55,14 @@ BREAKDOWN = {
     "executing": "executing",
     "saving": "saving",
 }
-"""What the workers of a run spend their time on."""
+"""How the workers of a run spend their time."""
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How values are distributed: the least, the quartiles and the largest."""
+    """The distribution of values: minimum, quartiles and maximum."""
 
     low: float
     first: float
@@ -73,19 +73,19 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """How many runs were promised a makespan, and how many of them kept it."""
+    """How many runs had a predicted makespan, and how many met it."""
 
     made: int
     kept: int
 
     @property
     def share(self) -> float:
-        """Of the promises that were kept."""
+        """The share of predictions that were met."""
         return self.kept / self.made
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
-    """The rows by what they have in common, in the order of their appearance."""
+    """Group rows by a key, in order of appearance."""
     groups: dict[Key, list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -93,25 +93,25 @@ def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Ro
 
 
 def by_planner(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """The rows of each planner or design: first those that are known, in their order."""
+    """Group rows by planner or design, known ones first, in their order."""
     groups = grouped(rows, lambda row: row.planner)
     order = [*(name for name in _LABELS if name in groups), *groups]
     return {name: groups[name] for name in dict.fromkeys(order)}
 
 
 def label(planner: str) -> str:
-    """What a planner or a design is called."""
+    """Return the display name of a planner or design."""
     return _LABELS.get(planner, planner)
 
 
 def values(rows: Iterable[Row], metric: str) -> list[float]:
-    """What was recorded of a metric, of the runs that have it."""
+    """Return the values of a metric, of the runs that have it."""
     found = (getattr(row, metric) for row in rows)
     return [float(value) for value in found if value is not None]
 
 
 def spread(numbers: Sequence[float]) -> Spread:
-    """How they are distributed; there is at least one."""
+    """Return the distribution of values, of which there is at least one."""
     if len(numbers) == 1:
         return Spread(*(numbers[0] for _ in range(5)))
     first, middle, third = quantiles(numbers, n=4, method="inclusive")
@@ -119,13 +119,13 @@ def spread(numbers: Sequence[float]) -> Spread:
 
 
 def change(rows: Sequence[Row], metric: str, of: str, than: str) -> float | None:
-    """How much more a planner's median is than another's; None if it can't be told."""
+    """Return the relative change of a planner's median to another's; None if unknown."""
     planners = by_planner(rows)
     return _change(planners.get(of, []), planners.get(than, []), metric)
 
 
 def typical_change(rows: Sequence[Row], metric: str, of: str, than: str) -> float | None:
-    """The median of the changes within each case that has both planners."""
+    """Return the median of the changes within each case that has both planners."""
     changes = [change(group, metric, of, than) for group in grouped(rows, _case).values()]
     known = [value for value in changes if value is not None]
     return median(known) if known else None
@@ -143,7 +143,7 @@ def _change(ours: Sequence[Row], theirs: Sequence[Row], metric: str) -> float | 
 
 
 def promises(rows: Iterable[Row]) -> Promises | None:
-    """How many runs kept their promise; None if none was made."""
+    """Count the runs that met their prediction; None if there were no predictions."""
     promised = [row for row in rows if row.predicted is not None]
     if not promised:
         return None
@@ -152,22 +152,22 @@ def promises(rows: Iterable[Row]) -> Promises | None:
 
 
 def breakdown(rows: Sequence[Row]) -> dict[str, float]:
-    """The mean seconds of a run that its workers together spend on each part."""
+    """Return the mean seconds per run that workers spend on each part."""
     return {part: fmean(values(rows, part)) for part in BREAKDOWN}
 
 
 def middle_run(rows: Sequence[Row]) -> Row:
-    """The run with the median makespan; of two in the middle, the shorter."""
+    """Return the run with the median makespan; of two in the middle, the shorter."""
     return sorted(rows, key=lambda row: (row.makespan, row.id))[(len(rows) - 1) // 2]
 
 
 def configurations(rows: Iterable[Row]) -> list[list[Row]]:
-    """The repeats of each case under each planner."""
+    """Return the number of repeats of each case and planner."""
     return list(grouped(rows, lambda row: (*_case(row), row.planner)).values())
 
 
 def missing(rows: Sequence[Row], repeat: int) -> int:
-    """How many runs it takes until every planner has as many in each case."""
+    """Return how many runs are missing until all planners have equally many in each case."""
     groups = configurations(rows)
     wanted = len({_case(row) for row in rows}) * len({row.planner for row in rows})
     return repeat * wanted - sum(min(repeat, len(group)) for group in groups)
@@ -176,7 +176,7 @@ def missing(rows: Sequence[Row], repeat: int) -> int:
 def curves(
     rows: Iterable[Scale], value: Callable[[Scale], float], along: Literal["tasks", "workers"]
 ) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """For each shape and number of the other kind the points (tasks or workers, value)."""
+    """Return the points (tasks or workers, value) for each shape and other dimension."""
     other = "workers" if along == "tasks" else "tasks"
     found: dict[tuple[str, str], dict[float, list[float]]] = {}
     rows = sorted(rows, key=lambda row: row.shape, reverse=True)

@@ -1,7 +1,7 @@
-"""`write_report`: an experiment's records as a page, with its figures and Gantt charts as files.
+"""Write an experiment's report: a page, with figures and Gantt charts as files.
 
 The page is `report.html` in the experiment's folder; figures are in `figures/`, as SVG and, where
-resvg is installed, as PNG; and `gantt/` has the median run of whatever a bar or a cell stands for.
+resvg is installed, as PNG; `gantt/` has the median run of each bar and table cell.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from shoal.experiments.report.statistics import (
 )
 
 _ZOOM = 2.0
-"""Of figures as PNG, so that they are sharp in print."""
+"""The scale of PNG figures, for sharp print."""
 PAGE, FIGURES, GANTT = "report.html", "figures", "gantt"
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a report was made of, and where it is."""
+    """The result of writing a report."""
 
     path: Path
     verdicts: Sequence[Verdict]
     damaged: Sequence[str]
-    """What couldn't be read, and was left out."""
+    """Messages about records that can't be read and were skipped."""
     note: str = ""
-    """What else is left out, and how to get it."""
+    """What else is missing, and how to get it."""
 
 
 def write_report(folder: Path) -> Written:
-    """Make the report of the experiment in a folder, in that folder."""
+    """Write the report of the experiment in a folder to that folder."""
     if not folder.is_dir():
         raise UsageError(f"There is no folder {folder}.")
     records = Records(folder)
@@ -62,7 +62,7 @@ def write_report(folder: Path) -> Written:
     damaged += more_damaged
     if not rows and not lines:
         why = f" {damaged[0]}." if damaged else ""
-        raise UsageError(f"No run is recorded in {folder} yet.{why}")
+        raise UsageError(f"{folder} has no recorded runs yet.{why}")
     try:
         links, missing = _draw_runs(records, rows)
         damaged += missing
@@ -84,7 +84,7 @@ def _verdicts(rows: Sequence[Row], designs: bool) -> list[Verdict]:
 
 
 def _draw_runs(records: Records, rows: Sequence[Row]) -> tuple[Links, list[str]]:
-    """Gantt charts of the median runs, and which timelines can't be read.
+    """Write Gantt charts of the median runs; return their links and the unreadable timelines.
 
     Central designs have no timelines.
     """
@@ -109,7 +109,7 @@ def _draw_runs(records: Records, rows: Sequence[Row]) -> tuple[Links, list[str]]
 
 
 def _draw_figures(folder: Path, sections: Sequence[Section]) -> str:
-    """Write the figures; what is left out."""
+    """Write the figures; return a note about what is missing."""
     folder.mkdir(exist_ok=True)
     rendered = _renderer()
     for section in sections:
@@ -119,11 +119,11 @@ def _draw_figures(folder: Path, sections: Sequence[Section]) -> str:
             path.write_text(standalone(svg), encoding="utf-8")
             if rendered is not None:
                 path.with_suffix(".png").write_bytes(rendered(plain(svg)))
-    return "" if rendered else "The figures as PNG are left out: pip install 'shoal[experiments]'."
+    return "" if rendered else "No PNG figures were written: pip install 'shoal[experiments]'."
 
 
 def _renderer() -> Callable[[str], bytes] | None:
-    """What makes a PNG of an SVG, if it is installed."""
+    """Return the function that converts SVG to PNG, if it is installed."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError:

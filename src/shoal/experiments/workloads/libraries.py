@@ -1,4 +1,4 @@
-"""Dask for the workloads; without it, an error that says how to get it."""
+"""Import Dask, or raise an error that says how to install it."""
 
 from __future__ import annotations
 

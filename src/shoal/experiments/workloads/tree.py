@@ -1,14 +1,14 @@
-"""TR: numbers added up in pairs, as in `tree_reduction`, but built with Dask."""
+"""Define TR, a tree reduction like `tree_reduction`, but built with Dask."""
 
 from __future__ import annotations
 
-from shoal.experiments.checks import check_counts, check_seconds
+from shoal.experiments.parameters import check_counts, check_seconds
 from shoal.experiments.tree_reduction import add, in_pairs
 from shoal.experiments.workloads.libraries import Delayed, delayed
 
 
 def tr(numbers: int = 1024, *, seconds: float = 0.0) -> Delayed:
-    """The sum of the numbers below `numbers`: one task less; each sleeps `seconds` first."""
+    """Build the sum of the numbers below `numbers`; each addition sleeps `seconds` first."""
     check_counts("tr", least=2, numbers=numbers)
     check_seconds("tr", seconds=seconds)
     joined = delayed(add.function, pure=False)

@@ -1,1 +1,1 @@
-"""Dask's graphs as workflows; public as `shoal.dask`."""
+"""Run Dask graphs as workflows; public as `shoal.dask`."""

@@ -1,12 +1,11 @@
-"""A graph of Dask's as outputs of Shoal's.
+"""Convert a Dask graph to outputs.
 
-1. Only tasks are run by workers: an alias is what it stands for, data are constants of who takes
-   them, and what merely puts a result together is left to the client.
-2. A task's name is its key's prefix, and inputs stand in the order in which the task's arguments
-   name them, so that history finds the same computation of the same program again, whatever its
-   hashes.
-3. Tasks in a row become one, unless somebody wants an output in between.
-4. No recursion over the graph: only into the arguments of one task.
+1. Workers run only tasks. An alias is replaced by its target, data nodes become constants of the
+   tasks that use them, and tasks that only assemble a result run on the client.
+2. A task is named after its key's prefix, and its inputs are in the order of its arguments, so that
+   history recognizes the same computation of the same program, whatever its hashes.
+3. A chain of tasks becomes one task, unless an output in between is needed elsewhere.
+4. No function recurses over the graph, only over the arguments of one task.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from dask.utils import key_split
 from shoal.errors import UsageError
 from shoal.integrations.dask.steps import apply, follow
 from shoal.types import Resources
-from shoal.workflow import Output, Task, known_by, program
+from shoal.workflow import Output, Task, program, with_key
 
 Key = Hashable
 Nodes = Mapping[Key, Any]
-"""A graph of Dask's: a node for each key."""
+"""A Dask graph: a node for each key."""
 
 _FINAL = ("finalize", "compositefinalize", "repartitiontofewer")
-"""How the names begin of what only puts a result together."""
+"""The prefixes of tasks that only assemble a result."""
 _LONGEST = 60
-"""Characters of a name."""
+"""The longest task name, in characters."""
 _SEQUENCES = {List: list, Tuple: tuple}
 
 
@@ -52,7 +51,7 @@ class _Complex(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a task asks for by `dask.annotate`."""
+    """The options that a task gets from `dask.annotate`."""
 
     resources: Resources | None = None
     retries: int = 0
@@ -62,7 +61,7 @@ _NONE = Demands()
 
 
 class Conversion:
-    """The outputs that some keys of a graph need, and how their values become the result."""
+    """The outputs that some keys of a graph depend on, and how to assemble their result."""
 
     def __init__(
         self,
@@ -75,10 +74,10 @@ class Conversion:
         """Convert a graph.
 
         Args:
-            nodes: The graph, without tuples that stand for tasks.
-            wanted: The keys that are asked for.
-            annotations: Dask's, by kind and key.
-            each: Whether every task of Dask's is to be one of Shoal's.
+            nodes: The graph, with all tasks converted from Dask's legacy tuples.
+            wanted: The requested keys.
+            annotations: Dask's annotations, by kind and key.
+            each: Whether to keep every Dask task separate, without fusing chains.
         """
         self._nodes = nodes
         self._annotations = annotations or {}
@@ -88,7 +87,7 @@ class Conversion:
         self._outputs: dict[Key, Output[Any]] = {}
         self._wanted = {key: self._resolved(key, None) for key in wanted}
         self._inputs: dict[Key, list[Key]] = {}
-        """For each task, whatever it takes, by the names that it uses."""
+        """The keys that each task takes, under the names that it uses."""
         targets = dict.fromkeys(self._wanted.values())
         order = list(self._ordered(targets))
         users = Counter(source for key in order for source in self._sources(key))
@@ -100,20 +99,20 @@ class Conversion:
         for end, chain in self._chains(order, users, sinks, each):
             self._outputs[end] = self._output(chain)
         self.sinks: dict[Key, Output[Any]] = {key: self._outputs[key] for key in sinks}
-        """What is to be run, by keys."""
+        """The outputs to compute, by key."""
 
     @property
     def outputs(self) -> Mapping[Key, Output[Any]]:
-        """The output of each task that workers run; of tasks in a row, of the last one."""
+        """The output of each task that workers run; for a chain, of its last task."""
         return self._outputs
 
     def result(self, values: Mapping[Key, Any]) -> dict[Key, Any]:
-        """The value of each key that was asked for, given those of the sinks."""
+        """Return the value of each requested key, given those of the sinks."""
         known = self.finished(values)
         return {key: self.held(target, known) for key, target in self._wanted.items()}
 
     def finished(self, values: Mapping[Key, Any]) -> dict[Key, Any]:
-        """Values of tasks, with those that are left to the client."""
+        """Run the tasks that are left to the client, and return all values."""
         known = dict(values)
         for key in self._final:
             inputs = {name: self.held(name, values) for name in self._inputs[key]}
@@ -121,12 +120,12 @@ class Conversion:
         return known
 
     def held(self, name: Key, values: Mapping[Key, Any]) -> Any:
-        """The value of a key, given those of tasks."""
+        """Return the value of a key, given those of tasks."""
         key = self._resolved(name, None)
         return values[key] if self._is_task(key) else self._nodes[key].value
 
     def _resolved(self, key: Key, user: Key | None) -> Key:
-        """The key of the task or data that a key stands for."""
+        """Return the key of the task or data that a key refers to, following aliases."""
         passed = {key}
         while True:
             node = self._nodes.get(key)
@@ -148,12 +147,12 @@ class Conversion:
         return named and type(node) is DaskTask and node.func is not _execute_subgraph
 
     def _sources(self, key: Key) -> list[Key]:
-        """The tasks whose outputs a task takes."""
+        """Return the tasks whose outputs a task takes."""
         found = dict.fromkeys([self._resolved(name, key) for name in self._inputs.get(key, ())])
         return [source for source in found if self._is_task(source)]
 
     def _ordered(self, targets: Iterable[Key]) -> Iterator[Key]:
-        """Every task that is needed, each after what it takes."""
+        """Yield every task that is needed, each after its sources."""
         open_: set[Key] = set()
         done: set[Key] = set()
         stack = [key for key in reversed(list(targets)) if self._is_task(key)]
@@ -175,7 +174,7 @@ class Conversion:
                         stack.append(source)
 
     def _names(self, node: Any) -> list[Key]:
-        """The keys that a task names, in the order of its arguments."""
+        """Return the keys that a task refers to, in the order of its arguments."""
         if not node.dependencies:
             return []
         if len(node.dependencies) == 1:
@@ -186,7 +185,7 @@ class Conversion:
         return list(named)
 
     def _canonical(self, node: Any) -> Sequence[Any]:
-        """A node's arguments; those of fused tasks, which Dask sorts by hash, as they are used."""
+        """Return a node's arguments; those of fused tasks in order of use, not of their hash."""
         if type(node) is not DaskTask:
             return (node,)
         if node.func is not _execute_subgraph or len(node.args) < 5:
@@ -204,7 +203,7 @@ class Conversion:
     def _chains(
         self, order: Iterable[Key], users: Counter[Key], sinks: Mapping[Key, Any], each: bool
     ) -> Iterable[tuple[Key, list[Key]]]:
-        """Tasks in a row that become one, by the last of them; each after what it takes."""
+        """Return chains of tasks to fuse, by their last task, each after its sources."""
         chains: dict[Key, list[Key]] = {}
         for key in order:
             if key in self._final:
@@ -249,7 +248,7 @@ class Conversion:
         if task is None:
             resources, retries = demands.resources, demands.retries
             task = Task(function, name=name, resources=resources, retries=retries)
-            task = known_by(f"{self._program}:{name}", task)
+            task = with_key(f"{self._program}:{name}", task)
             self._tasks[kind] = task
         return task
 
@@ -258,7 +257,7 @@ class Conversion:
         return self._outputs[key] if self._is_task(key) else self._nodes[key].value
 
     def _arguments(self, node: Any) -> tuple[Sequence[Any], dict[str, Any]]:
-        """A task's function and arguments, if nothing in them needs Dask."""
+        """Return a task's function and arguments, if evaluating them doesn't need Dask."""
         if type(node) is not DaskTask:
             raise _Complex
         given = node.args
@@ -288,14 +287,14 @@ class Conversion:
 
 
 def _missing(key: Key, user: Key | None) -> Exception:
-    """As Dask's own schedulers say it."""
+    """Return the error that Dask's own schedulers raise."""
     if user is None:
         return KeyError(key)
     return ValueError(f"Missing dependency {key} for dependents {{{user!r}}}")
 
 
 def _named_in(args: Iterable[Any]) -> Iterator[Key]:
-    """The keys that arguments name, in order."""
+    """Yield the keys that arguments refer to, in order."""
     for arg in args:
         kind = type(arg)
         if kind is TaskRef:
@@ -308,7 +307,7 @@ def _named_in(args: Iterable[Any]) -> Iterator[Key]:
 
 
 def _name(chain: Sequence[Key]) -> str:
-    """What a task is called: after its keys' prefixes."""
+    """Return a task's name, made of its keys' prefixes."""
     name = "-".join(dict.fromkeys(map(key_split, chain)))
     if len(name) > _LONGEST:
         name = name[: _LONGEST - 1] + "…"
@@ -332,7 +331,7 @@ def _resources(asked: Any) -> Resources | None:
     unknown = asked.keys() - {"memory_mb", "cpus", "MEMORY"}
     if unknown or "memory_mb" not in known:
         raise UsageError(
-            f"dask.annotate(resources={asked!r}): Shoal's workers have memory_mb (or MEMORY, in "
-            "bytes) and, beside it, cpus."
+            f"dask.annotate(resources={asked!r}): must have memory_mb (or MEMORY, in bytes), and "
+            "may have cpus."
         )
     return Resources(**known)

@@ -1,4 +1,4 @@
-"""`get`: runs a graph of Dask's on Shoal, as Dask's own schedulers run it here."""
+"""Define `get`, a Dask scheduler that runs graphs on Shoal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from shoal.settings import NAMES, PER_CALL, in_force
 
 
 def get(dsk: Any, keys: Any, **kwargs: Any) -> Any:
-    """The values of some keys of a graph of Dask's, computed on Shoal.
+    """Compute some keys of a Dask graph on Shoal.
 
     Args:
         dsk: The graph: a mapping, or an expression that has one.
-        keys: A key, or a list of keys, of lists of keys and so on.
-        **kwargs: What `shoal.compute` takes, and `num_workers` and `callbacks` as Dask means them.
-            What only other schedulers know is ignored, as by them.
+        keys: A key, or a nested list of keys.
+        **kwargs: The options of `shoal.compute`, and Dask's `num_workers` and `callbacks`. Options
+            of other schedulers are ignored, as Dask's schedulers do.
     """
     options = _options(kwargs)
     wanted = list(flatten(keys)) if isinstance(keys, list) else [keys]

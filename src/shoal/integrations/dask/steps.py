@@ -1,4 +1,4 @@
-"""What workers run for a graph of Dask's; imports nothing, so that they needn't either."""
+"""Define the functions that workers run for Dask graphs; it imports nothing heavy for them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 def apply(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call the function of one of Dask's tasks."""
+    """Call the function of a Dask task."""
     return function(*args, **kwargs)
 
 
 def follow(steps: Sequence[tuple[Any, Any]], names: Sequence[Any], /, *values: Any) -> Any:
-    """Run tasks of Dask's in a row.
+    """Run a chain of Dask tasks.
 
     Args:
-        steps: Each task, and what it calls the output of the one before it.
-        names: What the tasks call the values.
-        *values: What they take from elsewhere.
+        steps: The name that each task uses for the previous output, and the task.
+        names: The names that the tasks use for the values.
+        *values: The inputs from other tasks.
     """
     given = dict(zip(names, values, strict=True))
     value = None

@@ -1,0 +1,1 @@
+"""The client: a run from its start to its result, and what a session keeps of it."""

@@ -1,0 +1,322 @@
+"""The backends of a session: its store, its platform and its history.
+
+`Backends` opens and closes what a session uses. The functions open one backend each, as settings
+name it, for commands that need no session.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from shoal.client.notices import Notices, Room
+from shoal.client.shared_folders import SharedFolders
+from shoal.errors import HistoryError, SettingsError
+from shoal.metadata.history import History
+from shoal.metadata.remote import RedisHistory
+from shoal.metadata.sqlite import SqliteHistory
+from shoal.platform.base import Platform
+from shoal.platform.gateway import LocalGateway
+from shoal.platform.logs import RunLogs
+from shoal.platform.nesting import refuse_in_sandbox
+from shoal.platform.sandbox_env import SandboxEnv, hidden_folder, variable_names
+from shoal.platform.server import GatewayServer
+from shoal.platform.tokens import Token, address_of, new_token, reached_as, read_token
+from shoal.settings import Settings
+from shoal.storage.base import Store
+from shoal.storage.cache import Cache, CacheLocation, cache_key
+from shoal.storage.cache_folder import FolderCache
+from shoal.storage.cache_shards import server_cache
+from shoal.storage.embedded import EmbeddedServer
+from shoal.storage.redis import RedisStore
+from shoal.storage.resp import with_certificates, with_patience
+from shoal.storage.shard_urls import url_for
+from shoal.storage.sharded import open_store
+from shoal.workflow import Workflow
+
+if TYPE_CHECKING:
+    from shoal.client.far_code import FarCode
+    from shoal.platform.engine import Engine
+    from shoal.platform.events import Deployment
+    from shoal.platform.fleet import Fleet
+    from shoal.platform.http import HttpPlatform
+    from shoal.platform.invocation import PythonEnvironment
+    from shoal.platform.remote import RemotePlatform
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+WORKER_ENTRY = "shoal.worker.entry:handle"
+
+
+class Backends:
+    """The store, the platform and the history of a session, opened and closed together."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store | str | None = None,
+        platform: Platform | str | None = None,
+    ) -> None:
+        """Use the objects that are given; open or start what the settings name otherwise."""
+        refuse_in_sandbox()
+        self.settings = settings
+        self.session = secrets.token_hex(8)
+        """What the platform knows the session by."""
+        self.notices = Notices()
+        self.temporary_store: RedisStore | None = None
+        """The embedded store, if what it holds ends with this process."""
+        self.embedded_store = store is None and settings.store is None
+        """Whether the store is a server that only processes of this machine reach."""
+        self._history: History | None = None
+        self._far_code: FarCode | None = None
+        self._lock = threading.Lock()
+        self._of_platform, self._of_store = ExitStack(), ExitStack()
+        try:
+            self.platform = _object(platform) or self._open_platform()
+            embedded = _object(platform) is None
+            self.room = Room(self.platform, settings, self.notices, embedded=embedded)
+            self.store = _object(store) or self._open_store()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def lasting(self) -> bool:
+        """Whether the store may outlive this process."""
+        return self.settings.store is not None or self.settings.durable
+
+    def limit(self, settings: Settings) -> float | None:
+        """How long a worker may run: what the settings say, else what the platform does."""
+        named = settings.function_seconds
+        return self.platform.function_seconds if named is None else named
+
+    @property
+    def history(self) -> History:
+        """The history of earlier runs, opened when it is first needed."""
+        with self._lock:
+            if self._history is None:
+                self._history = open_history(self.settings, known=True)
+            return self._history
+
+    def report_history(self, error: HistoryError) -> None:
+        """Warn once about a history that can't be used."""
+        self.notices.say(f"{error} Until this is fixed, runs ignore history.")
+
+    def far_code(self, folders: SharedFolders) -> FarCode | None:
+        """Ships the user's code to workers that don't see this machine's files; None: they do.
+
+        Workers see them that are forked here, or share this machine's memory.
+        """
+        if isinstance(self.platform, LocalGateway) or folders.usable:
+            return None
+        from shoal.client.far_code import FarCode
+
+        with self._lock:
+            if self._far_code is None:
+                settings = self.settings
+                excluded, warn = variable_names(settings.exclude_files), self.notices.say
+                self._far_code = FarCode(self.store.url, settings.latency, excluded, warn)
+                self._of_store.callback(self._far_code.close)
+            return self._far_code
+
+    def environment(self) -> PythonEnvironment | None:
+        """What workers must match; None: they are forked from this process's environment."""
+        if isinstance(self.platform, LocalGateway):
+            return None
+        from shoal.platform.environment import this_environment
+
+        return this_environment()
+
+    def hurry(self) -> None:
+        """Wait no longer for a history on a server that doesn't answer: the session closes."""
+        if isinstance(self._history, RedisHistory):
+            self._history.hurry()
+
+    def close(self) -> None:
+        """Close what was opened, the platform before the store in which it tends runs."""
+        with self._of_store, self._of_platform:
+            pass
+        if self._history is not None:
+            self._history.close()
+
+    def _open_platform(self) -> Platform:
+        settings = self.settings
+        remote = remote_platform(settings)
+        if remote is not None:
+            self._of_platform.callback(remote.close)
+            remote.check_environment()
+            return remote
+        gateway = LocalGateway(
+            WORKER_ENTRY,
+            RunLogs(settings.data_folder() / "logs"),
+            capacity=settings.capacity,
+            idle_seconds=settings.idle_seconds,
+            latency=settings.latency,
+            function_seconds=settings.function_seconds,
+            sandbox_env=SandboxEnv(
+                settings.isolation, False, variable_names(settings.pass_variables)
+            ),
+        )
+        self._of_platform.callback(gateway.close)
+        server = GatewayServer(gateway, new_token())
+        self._of_platform.callback(server.close)
+        return gateway
+
+    def _open_store(self) -> Store:
+        settings = self.settings
+        url, revive = settings.store, None
+        if url is None:
+            file = settings.data_folder() / "store" if settings.durable else None
+            embedded = EmbeddedServer(file, settings.store_memory_mb)
+            self._of_store.callback(embedded.close)
+            url, revive = embedded.url, embedded.revive
+        url = with_certificates(with_patience(url, settings.reconnect_seconds))
+        store = open_store(url, settings.latency, revive=revive)
+        self._of_store.callback(store.disconnect)
+        if not self.lasting and isinstance(store, RedisStore):
+            self.temporary_store = store
+        if settings.durable and not store.durable:
+            raise SettingsError(
+                "durable is set, but the given store keeps nothing on disk: turn its append-only "
+                "file on (`appendonly yes`), or leave the setting out."
+            )
+        return store
+
+
+def _object(value: T | str | None) -> T | None:
+    """An object that was passed instead of a URL."""
+    return None if isinstance(value, str) else value
+
+
+def open_history(settings: Settings, *, known: bool = False) -> History:
+    """The history: on the store's server if a store is set and no folder, else in the folder.
+
+    Args:
+        settings: What names the store and the folder.
+        known: Whether the store has been reached before: if it doesn't answer now, wait for it.
+    """
+    if settings.store is not None and settings.folder is None:
+        url = with_patience(url_for(settings.store, "history"), settings.reconnect_seconds)
+        return RedisHistory(url, settings.history_runs, settings.latency, known=known)
+    return SqliteHistory(settings.data_folder(), settings.history_runs)
+
+
+def open_cache(settings: Settings) -> Cache:
+    """The cache of outputs: on the store's server if a store is set, else in the folder."""
+    nbytes = settings.cache_mb * 2**20
+    if settings.store is not None:
+        return server_cache(settings.store, nbytes, settings.latency)
+    return FolderCache(_cache_folder(settings), nbytes)
+
+
+def _cache_folder(settings: Settings) -> Path:
+    return settings.data_folder().absolute() / "cache"
+
+
+def cache_location(workflow: Workflow, settings: Settings, store: Store) -> CacheLocation | None:
+    """Where outputs of a workflow are cached; None if no task asks for that, or it can't be.
+
+    Remote workers can't use a folder of this machine. They need a `store` that they reach, and
+    its server holds the cache.
+    """
+    if not settings.cache_mb or not any(call.task.cache for call in workflow.calls.values()):
+        return None
+    try:
+        key = cache_key(settings.data_folder())
+    except OSError as error:
+        log.warning("outputs are not cached: %s", error)
+        return None
+    where = str(_cache_folder(settings)) if settings.store is None else store.url
+    return CacheLocation(where, key, settings.cache_mb * 2**20)
+
+
+def remote_platform(settings: Settings) -> HttpPlatform | Fleet | RemotePlatform | None:
+    """The gateway or the engine that the settings name; None if they name none."""
+    if settings.platform is None:
+        return None
+    scheme, _, rest = settings.platform.partition(":")
+    if rest and scheme not in ("http", "https"):
+        return _engine_platform(settings.platform, settings)
+    from shoal.platform.http import HttpPlatform
+
+    gateways = [
+        HttpPlatform(
+            *gateway_access(url.strip(), settings.token), settings.latency, settings.ca_file
+        )
+        for url in settings.platform.split(",")
+    ]
+    if len(gateways) == 1:
+        return gateways[0]
+    from shoal.platform.fleet import Fleet
+
+    return Fleet(gateways)
+
+
+def _engine_platform(url: str, settings: Settings) -> RemotePlatform:
+    """The platform of the engine at a URL."""
+    from shoal.platform.engine import CheckedEngine
+    from shoal.platform.remote import RemotePlatform
+
+    engine, deployment = open_engine(url, settings)
+    if isinstance(engine, CheckedEngine):
+        engine.check()
+    return RemotePlatform(engine, deployment)
+
+
+def open_engine(url: str, settings: Settings) -> tuple[Engine, Deployment]:
+    """The engine at a URL, and what its jobs need to know."""
+    from shoal.platform.engine import maker_of
+    from shoal.platform.events import Deployment
+
+    make = maker_of(url)
+    if settings.store is None:
+        raise SettingsError(
+            f"platform={url!r}: its workers meet in a store that they can reach. Set store= to the "
+            "URL of a Valkey or Redis server."
+        )
+    folder = settings.data_folder().absolute()
+    user = Deployment.of_user(folder, settings.store)
+    deployment = replace(user, token=settings.token, ca_file=settings.ca_file)
+    return make(url, deployment, folder), deployment
+
+
+def gateway_access(url: str, token: str | None) -> tuple[str, Token]:
+    """A gateway's URL and token: the token that is set, or the one in the gateway's file."""
+    if token is not None:
+        return url, Token(token)
+    found, where = _left_token(url)
+    return where, Token(found, lambda: _left_token(url)[0])
+
+
+def _left_token(url: str) -> tuple[str, str]:
+    """The token in the file of this user's gateway, and the URL that it belongs to."""
+    path = token_file(address_of(url)[2])
+    cure = (
+        "set token where platform is set (in the call, in shoal.toml, or SHOAL_TOKEN beside "
+        "SHOAL_PLATFORM) to what is in its token file"
+    )
+    if not path.exists():
+        raise SettingsError(
+            f"The gateway at {url} wants a token, and no gateway of this user has written one to "
+            f"{path}: start `shoal gateway`, or {cure}."
+        )
+    token, named = read_token(path)
+    where = reached_as(url, named) if named else None
+    if where is None:
+        raise SettingsError(
+            f"The gateway at {url} wants a token. The one in {path} belongs to "
+            f"{named or 'an older gateway'} and goes to no other URL: use that one, or {cure}."
+        )
+    return token, where
+
+
+def token_file(port: int) -> Path:
+    """The file to which a stand-alone gateway of this user writes its token."""
+    return hidden_folder() / f"gateway-{port}.token"

@@ -1,0 +1,454 @@
+"""`Run`: a workflow under way, seen from the client that waits for it.
+
+The client starts the workers that have something to do from the beginning. Then it waits: for the
+sinks' outputs, for a failure, for the workers' timelines. However a run ends, none of its workers
+is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, assert_never
+
+from shoal.client.interrupts import interruptible
+from shoal.client.launch import first_starts, opening_of
+from shoal.client.mailbox import Mailbox
+from shoal.client.planning import Planned
+from shoal.client.progress import State, Status, display_of
+from shoal.client.resume import UnfinishedRun, leaves_outputs
+from shoal.client.shared_folders import SharedFolders
+from shoal.client.stalls import StallDetector
+from shoal.client.supervisor import RunSupervisor
+from shoal.client.transfers import Transfers
+from shoal.client.worker_errors import loss_error
+from shoal.errors import (
+    PlatformError,
+    RunCancelled,
+    RunGoesOn,
+    RunLost,
+    RunOver,
+    RunStuck,
+    RunTimeout,
+    ShoalError,
+    StoreError,
+    UsageError,
+)
+from shoal.execution.timeline import Timeline, decode_records
+from shoal.platform.base import LogLine, Platform
+from shoal.platform.invocation import (
+    CacheAccess,
+    PythonEnvironment,
+    RunContext,
+    RunSettings,
+    Start,
+    UserCode,
+)
+from shoal.storage.base import Opening, Store
+from shoal.storage.keys import CLIENT, shared_part
+from shoal.storage.letters import (
+    ClientLetter,
+    MemoryGrown,
+    NoProgress,
+    OutputReady,
+    Received,
+    TaskFailed,
+    WorkerFinished,
+    WorkerLost,
+    WorkerParked,
+    misaddressed,
+)
+from shoal.storage.shared_memory import SharedFolder
+from shoal.types import TaskId, WorkerId
+from shoal.worker.failure import failure_error
+from shoal.worker.package import Packed, pack
+
+if TYPE_CHECKING:
+    from shoal.client.far_code import FarCode
+
+_LAST_WORDS = 2.0
+"""Seconds to wait for the workers' timelines once the result is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What a run needs of the session it belongs to."""
+
+    store: Store
+    platform: Platform
+    code: UserCode
+    """Where workers find the user's code."""
+    python: PythonEnvironment | None
+    """What workers must match; None: they are forked from this process's own environment."""
+    far: FarCode | None
+    """Ships the user's code to workers that don't see this machine's files; None: they do."""
+    settings: RunSettings
+    """The settings that workers and platform obey."""
+    cache: CacheAccess | None
+    """The cache that keeps outputs across runs, if any task uses it."""
+    folders: SharedFolders
+
+
+class Run:
+    """A handle on a run: `result()`, `status()`, `cancel()`, `timeline`, `logs()`."""
+
+    _detached = False
+    """Whether it goes on without this client."""
+
+    def __init__(
+        self, planned: Planned, environment: Environment, unfinished: UnfinishedRun | None = None
+    ) -> None:
+        self.planned = planned
+        self.preview = planned.preview
+        """What the plan is predicted to do."""
+        self.plan = self.preview.plan
+        origin = unfinished or UnfinishedRun.new(self.plan)
+        self.id, self._key = origin.id, origin.key
+        self.tries = origin.tries
+        """How often the run has been started."""
+        self.started = origin.started
+        """Seconds since the epoch, by the store's clock."""
+        self.settings = planned.request.settings
+        self.workflow = self.plan.workflow
+        self.name = self.workflow.name
+        self.makespan = 0.0
+        self.outcome = ""
+        """How the run ended: `done`, or why it has no result; empty if it goes on."""
+        self.records: list[bytes] = []
+        """The workers' timelines, encoded."""
+        self._environment = environment
+        self._display = display_of(self.settings, self.workflow)
+        self.clock = environment.store.clock(self.id)
+        """Tells the store's time."""
+        self._mailbox = Mailbox(environment.store, self.id)
+        self.shared: SharedFolder | None = None
+        """The folder of its large outputs, if its workers are on this machine."""
+        self._begun = unfinished is not None
+        """Whether the store may have completed outputs of it."""
+        self._forgotten = False
+        """Whether large outputs of an earlier try ended with its client."""
+        self._state: State = "running"
+        self._outputs: dict[TaskId, Any] = {}
+        self._unfinished: set[WorkerId] = set(self.plan.workers)
+        """Known workers whose timelines are missing."""
+        self._finished: set[WorkerId] = set()
+        self._error: BaseException | None = None
+        self.needs: dict[str, int] = {}
+        """The memory that tasks turned out to need, in MB, by task key."""
+        self._arrived: Callable[[TaskId, Any], None] | None = None
+        """Called with each sink's output as soon as it arrives."""
+        self._cancelled = threading.Event()
+        self._ended = threading.Event()
+        self.remade: frozenset[str] = frozenset()
+        """What is made again when the run is resumed: large constants, the part of all workers."""
+
+    @property
+    def unfinished(self) -> UnfinishedRun:
+        """What it takes to resume the run."""
+        return UnfinishedRun(self.id, self._key, self.plan, self.tries, self.started)
+
+    def start(self) -> None:
+        """Start the first workers."""
+        self.started = self.clock.now()
+        self._begin(self._opened)
+
+    def resume(self) -> None:
+        """Continue a run that failed, was cancelled or lost its client."""
+        self.started = self.clock.now()
+        self.tries += 1
+        self._begin(self._resumed)
+
+    def _begin(self, begin: Callable[[Packed, list[Start]], Sequence[Start]]) -> None:
+        """Start the first workers; `begin` tells the store, and returns the starts to invoke."""
+        packed = pack(self.plan, self._key)
+        self.remade = frozenset((*packed.constants, shared_part(packed.name)))
+        environment = self._environment
+        if not self._detached and self.shared is None and environment.folders.usable:
+            self._forgotten = self.tries > 1
+            self.shared = environment.folders.create(self.id)
+        self._transfers = Transfers(environment.store, self.id, self._key, self.shared)
+        context = self._context(packed)
+        self._supervisor = RunSupervisor(
+            self.plan, self.preview, environment.store, environment.platform, context
+        )
+        inline_nbytes = environment.platform.inline_nbytes
+        starts = begin(packed, first_starts(packed, self.clock.now(), inline_nbytes))
+        self._unfinished.update([start.worker for start in starts])
+        if starts:
+            environment.platform.invoke(context, starts)
+        self._begun = True
+
+    def _context(self, packed: Packed) -> RunContext:
+        """What all workers of the run have in common."""
+        environment = self._environment
+        code, python = environment.code, environment.python
+        if environment.far is not None:
+            code, python = environment.far.of_run(code, packed, self.workflow)
+        return RunContext(
+            run=self.id,
+            key=self._key,
+            store=environment.store.url,
+            code=code,
+            environment=python,
+            settings=environment.settings,
+            cache=environment.cache,
+            shared=self.shared.path if self.shared else None,
+            common=packed.name,
+            detached=self._detached,
+            started=self.started,
+        )
+
+    def _opened(self, packed: Packed, first: list[Start]) -> Sequence[Start]:
+        self._environment.store.open(self.id, self._opening(packed))
+        return first
+
+    def _resumed(self, packed: Packed, first: list[Start]) -> Sequence[Start]:
+        try:
+            opening = self._opening(packed)
+            store, forgotten = self._environment.store, self._forgotten
+            claims, self._mailbox.stale = store.resume(self.id, opening, forgotten=forgotten)
+        except RunOver as error:
+            self._begun = False  # so there is nothing to keep
+            raise UsageError(
+                f"Run {self.id} can't be resumed: the store no longer has it. Run the workflow "
+                "again, without resume=."
+            ) from error
+        return self._supervisor.starts(claims)
+
+    def _opening(self, packed: Packed) -> Opening:
+        constants = self._transfers.share(packed)
+        waiting = self._environment.platform.queue_seconds
+        return opening_of(packed, constants, self.settings.lease, waiting, self.settings.restarts)
+
+    def notify(self, arrived: Callable[[int, Any], None] | None) -> None:
+        """Call a function with the position and the value of each output as soon as it arrives."""
+        if arrived is not None:
+            positions = {task: position for position, task in enumerate(self.workflow.sinks)}
+            self._arrived = lambda task, value: arrived(positions[task], value)
+
+    def watch(self) -> None:
+        """Wait until the run has ended, and stop its workers."""
+        self.outcome = "cancelled"
+        try:
+            self._await_outputs()
+            with contextlib.suppress(StoreError):  # the result is there
+                self._await_timelines()
+            self.makespan = self.makespan or self.clock.now() - self.started
+            self._state, self.outcome = "done", "done"
+            if self._supervisor.twins:
+                self._stop_workers()  # the slower of two
+        except RunGoesOn as error:
+            self._error, self.outcome = error, ""
+        except BaseException as error:  # the run's outermost edge: it becomes the outcome
+            self._fail(error)
+            if not isinstance(error, ShoalError):
+                raise
+        finally:
+            if self._display is not None:
+                self._display.close()
+            self.records += self._transfers.records()
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, RunOver):  # only its client ends a run
+            error = RunLost(self.id).with_traceback(error.__traceback__)
+        self._error = error
+        self._state = "cancelled" if isinstance(error, RunCancelled) else "failed"
+        self.outcome = str(error).partition("\n")[0] or type(error).__name__
+        self.makespan = self.clock.now() - self.started
+        self._let_workers_save()
+        self._stop_workers()
+
+    def _await_outputs(self) -> None:
+        missing = set(self.workflow.sinks)
+        lease, straggling = self.settings.lease, self.settings.straggling
+        stalls = StallDetector(self._supervisor, lease)
+        checked = time.monotonic()
+        while missing:
+            self._check_awaited()
+            received = self._mailbox.receive()
+            self._take_all(received, missing)
+            if self._display is not None and missing:
+                self._display.show(self._environment.store.progress(self.id))
+            if time.monotonic() - checked > lease / 3:
+                checked = time.monotonic()
+                self._supervisor.restart_lost()
+            now = time.monotonic()
+            if straggling is not None and self.preview.learnt:
+                self._supervisor.start_twins(straggling, now)
+            stalled = stalls.stalled(now, heard=bool(received))
+            if stalled:
+                self._environment.store.post(self.id, NoProgress())  # unless it can't
+                raise RunStuck(self.id, stalled, self._supervisor.awaited(missing))
+        self.makespan = self.clock.now() - self.started
+
+    def _check_awaited(self) -> None:
+        """Raise `RunCancelled` if somebody has cancelled the run."""
+        if self._cancelled.is_set():
+            raise RunCancelled(self.id)
+
+    def _take_all(self, received: Sequence[Received], missing: set[TaskId]) -> None:
+        """Take letters in order; one that raises stays unread, and so do those after it."""
+        for each in received:
+            self._take(each, missing)
+            self._mailbox.mark_read(each.id)
+
+    def _take(self, received: Received, missing: set[TaskId]) -> None:
+        letter, stale = received.letter, self._mailbox.outdated(received.id)
+        if not isinstance(letter, ClientLetter):
+            raise misaddressed(letter)
+        if stale and not isinstance(letter, OutputReady):
+            return  # of an earlier try
+        match letter:
+            case OutputReady(task):
+                if task in missing and not (stale and self._transfers.data(letter) is None):
+                    missing.discard(task)
+                    self._arrive(task, self._transfers.output(letter))
+            case TaskFailed(task, failure):
+                not_run = self.workflow.after(task)
+                raise failure_error(task, failure, not_run, self._key, run=self.id)
+            case WorkerLost(worker, loss):
+                if not self._supervisor.restarted(worker, loss):
+                    raise loss_error(worker, loss, self.workflow, self.id)
+            case MemoryGrown():
+                self._grow(letter)
+            case WorkerParked(_, record):
+                self.records.append(bytes(record))
+            case WorkerFinished(worker, record, invoked):
+                self.records.append(bytes(record))
+                self._finished.add(worker)
+                self._unfinished.update(invoked or ())
+                self._unfinished -= self._finished
+            case NoProgress():
+                pass
+            case _:
+                assert_never(letter)
+
+    def _arrive(self, task: TaskId, value: Any) -> None:
+        self._outputs[task] = value
+        if self._arrived is not None:
+            self._arrived(task, value)
+
+    def _grow(self, grown: MemoryGrown) -> None:
+        """Note the memory that the tasks of a worker got after it ran out of memory."""
+        calls = self.workflow.calls
+        for key in {calls[task].task.key for task in self.workflow.numbered(grown.running)}:
+            self.needs[key] = max(grown.memory_mb, self.needs.get(key, 0))
+
+    def _await_timelines(self) -> None:
+        deadline = time.monotonic() + _LAST_WORDS
+        while self._unfinished and time.monotonic() < deadline:
+            received = self._mailbox.receive()
+            self._take_all([e for e in received if not isinstance(e.letter, WorkerLost)], set())
+            if received:
+                self._mailbox.mark_read(received[-1].id)
+
+    def _let_workers_save(self) -> None:
+        """If the run can be resumed, have workers save the outputs that only they hold."""
+        if self.resumable:
+            with contextlib.suppress(StoreError):  # the next step reports it
+                stopped = set(self._environment.store.stop(self.id))
+                self.records.extend(self._mailbox.last_timelines(stopped))
+
+    def tell(self, note: str) -> None:
+        """Add a note to the error that the run ended with."""
+        if self._error is not None:
+            self._error.add_note(note)
+
+    def give_up(self, error: BaseException) -> None:
+        """Cancel the run because of an error, and copy the notes on resuming it to that error."""
+        self.cancel()
+        if error is not self._error:
+            for note in getattr(self._error, "__notes__", ()):
+                error.add_note(note)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the run has no result, and its completed outputs are kept."""
+        wanted = self._state != "done" and self.settings.keep_seconds > 0
+        return wanted and self._begun and leaves_outputs(self._error)
+
+    def _stop_workers(self) -> None:
+        try:
+            self._environment.platform.cancel(self.id)
+        except PlatformError as error:
+            self.tell(f"Its workers could not be stopped: {error}")
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the output's value, or for a list of values if several were asked for.
+
+        Args:
+            timeout: Seconds after which `RunTimeout` is raised; the run goes on.
+        """
+        values = self.values(timeout)
+        return values[0] if len(values) == 1 else values
+
+    def values(self, timeout: float | None = None) -> list[Any]:
+        """Wait for the values of all outputs, in the order asked for."""
+        if not self._wait(timeout):
+            assert timeout is not None
+            raise RunTimeout(self.id, timeout, str(self.status()))
+        if self._error is not None:
+            raise self._error
+        return [self._outputs[sink] for sink in self.workflow.sinks]
+
+    def status(self) -> Status:
+        """The run's state, and how many tasks have been executed."""
+        tasks = len(self.workflow)
+        if self._state == "done":
+            return Status("done", tasks, tasks)
+        executed = 0 if self._ended.is_set() else self._environment.store.progress(self.id)
+        return Status(self._state, executed, tasks)
+
+    def cancel(self) -> None:
+        """Cancel the run; when this returns, its workers have ended."""
+        self._cancelled.set()
+        self._environment.store.hang_up(self.id, CLIENT)
+        self._wait()
+
+    def leave(self) -> None:
+        """Cancel the run, because its session is being closed."""
+        self.cancel()
+
+    def mark_ended(self) -> None:
+        """Wake those who wait for the run."""
+        self._ended.set()
+
+    def _wait(self, timeout: float | None = None) -> bool:
+        """Wait until the run has ended; returns whether it has."""
+        with interruptible():
+            return self._ended.wait(timeout)
+
+    def report(self, width: int = 100, color: bool = False) -> str:
+        """A chart of the prediction and the run, side by side."""
+        from shoal.planning.report import report
+
+        self._wait()
+        timeline = self.timeline
+        makespan = self.predicted(timeline) if self._state == "done" else None
+        return report(self.preview, timeline, makespan=makespan, width=width, color=color)
+
+    @property
+    def timeline(self) -> Timeline:
+        """What ran where and when, as far as the workers have reported."""
+        return decode_records(self.records, list(self.workflow.calls), self.started, self.makespan)
+
+    def logs(self) -> Sequence[LogLine]:
+        """What the run's tasks printed."""
+        return self._environment.platform.logs(self.id)
+
+    def predicted(self, timeline: Timeline) -> float | None:
+        """The makespan that history records as predicted for a run that succeeded.
+
+        There is none for a run that was resumed or attached to: its beginning is unknown here.
+        """
+        if self._detached or self.tries > 1:
+            return None
+        if not self.preview.learnt or timeline.of_kind("hit"):
+            return None
+        return self.preview.predicted(max(0.05, self.makespan / 10))
+
+    def __repr__(self) -> str:
+        return f"<run {self.id} of {self.name}: {self._state}>"

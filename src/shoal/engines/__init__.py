@@ -1,0 +1,1 @@
+"""The engines that Shoal comes with, one in each module."""

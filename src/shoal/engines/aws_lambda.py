@@ -1,0 +1,200 @@
+"""`lambda://FUNCTION?region=…`: each worker is an invocation of an AWS Lambda function.
+
+1. Lambda's memory belongs to a function's configuration, so a deployment has a function for each
+   memory size: FUNCTION-1024, FUNCTION-2048. A worker runs in the smallest that suffices. Versions
+   of one function could have different sizes, too, but only if they are published one after the
+   other, which a CloudFormation template can't do.
+2. Invocations are asynchronous. Lambda's own retries are off: Shoal restarts lost workers.
+3. A worker that starts others invokes the functions itself, so a fan-out needs few calls of the
+   client.
+4. Lambda freezes a process between invocations, and ends it without notice.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from shoal.engines.aws_api import Access, refusal
+from shoal.errors import SettingsError
+from shoal.platform.engine import EngineFacts, JobState
+from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment
+from shoal.types import Resources
+
+DEFAULT_MEMORY = (1024, 2048, 3008)
+"""The sizes of a deployment that names none. A new AWS account offers no more than 3008 MB."""
+MAX_MEMORY_MB = 10_240
+PAYLOAD_NBYTES = 256 * 1024
+"""The most bytes of an asynchronous event that every region takes, and that is billed as one
+request. Lambda takes 1 MB in most regions, and bills each further 64 KB as another request."""
+SECONDS = 900.0
+"""How long Lambda lets a function run."""
+EVENT_AGE_SECONDS = 300
+"""How long Lambda keeps an event that finds no free function."""
+MB_PER_CPU = 1769
+"""A function has one CPU for so much memory."""
+SECRET_VARIABLE = "SHOAL_SECRET"
+"""Names the secret that holds the store's URL and the deployment's key."""
+ENVIRONMENT_VARIABLE = "SHOAL_ENVIRONMENT"
+"""The hash of the packages that a function was deployed with."""
+_OPTIONS = ("region", "memory", "seconds", "concurrency", "endpoint")
+_CONCURRENCY = 1000
+"""How many functions of an account may run at once, unless AWS has granted more."""
+
+
+class LambdaEngine:
+    """Invokes Lambda functions."""
+
+    def __init__(self, url: str, deployment: Deployment, folder: Path) -> None:
+        """Make an engine from `lambda://shoal?region=eu-west-1&memory=1024,2048`."""
+        self.name, options = function_and_options(url)
+        self._sizes = memory_sizes(options.get("memory"), url)
+        largest = self._sizes[-1]
+        self._access = Access(options.get("region"), options.get("endpoint"))
+        self.facts = EngineFacts(
+            stays=False,
+            nests=True,
+            memory_mb=largest,
+            cpus=largest / MB_PER_CPU,
+            capacity=int(options.get("concurrency", _CONCURRENCY)),
+            payload_nbytes=PAYLOAD_NBYTES,
+            seconds=float(options.get("seconds", SECONDS)),
+            queue_seconds=EVENT_AGE_SECONDS,
+            prices="aws-lambda",
+        )
+
+    def start(self, event: bytes, resources: Resources) -> str:
+        """Invoke the smallest function that has the memory."""
+        function = self.function(resources.memory_mb)
+        invoke(self._access, function, event, "Event")
+        return function
+
+    def function(self, memory_mb: int) -> str:
+        """The function for workers with this much memory."""
+        sufficient = [size for size in self._sizes if size >= memory_mb]
+        return f"{self.name}-{(sufficient or self._sizes[-1:])[0]}"
+
+    def states(self, handles: Sequence[str]) -> Mapping[str, JobState]:
+        """Tell nothing: Lambda doesn't say how an invocation is."""
+        return {}
+
+    def kill(self, handle: str) -> None:
+        """Do nothing: Lambda ends no invocation. A job ends the worker of a cancelled run."""
+
+    def close(self) -> None:
+        """Close the connections to AWS."""
+        self._access.close()
+
+
+def function_and_options(url: str) -> tuple[str, dict[str, str]]:
+    """The name and the options in a `lambda://` URL."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    wrong = "" if parts.netloc else "it names no function"
+    for name in options:
+        if name not in _OPTIONS:
+            wrong = f"{name!r} is no option of it"
+        elif name in ("seconds", "concurrency") and not options[name].isdigit():
+            wrong = f"{name}={options[name]!r} isn't a whole number"
+    if wrong:
+        raise SettingsError(
+            f"platform={url!r}: {wrong}. It looks like lambda://shoal?region=eu-west-1&"
+            f"memory=1024,2048; options are {', '.join(_OPTIONS)}."
+        )
+    return parts.netloc, options
+
+
+def memory_sizes(text: str | None, where: str) -> list[int]:
+    """The memory sizes in a comma-separated list, smallest first."""
+    if text is None:
+        return list(DEFAULT_MEMORY)
+    sizes = [part.strip() for part in text.split(",")]
+    if not all(size.isdigit() and 128 <= int(size) <= MAX_MEMORY_MB for size in sizes):
+        raise SettingsError(
+            f"{where}: memory={text!r} isn't a list of sizes in MB from 128 to {MAX_MEMORY_MB}, "
+            "such as 1024,2048."
+        )
+    return sorted({int(size) for size in sizes})
+
+
+def invoke(access: Access, function: str, event: bytes, way: str) -> bytes:
+    """Invoke a function: `Event` returns at once, `RequestResponse` with what it returns."""
+    path = f"/2015-03-31/functions/{quote(function, safe='')}/invocations"
+    headers = {"content-type": "application/json", "x-amz-invocation-type": way}
+    status, answer = access.post("lambda", path, event, headers)
+    if status >= 300:
+        raise refusal(status, answer, function, access.region)
+    return answer
+
+
+def _job() -> Any:
+    return importlib.import_module("shoal.platform.job")  # a client doesn't need it
+
+
+if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
+    _job()  # Lambda lends a new process more CPU than its functions get later
+
+
+def handler(event: Any, context: Any) -> dict[str, Any]:
+    """Run a worker: what Lambda calls with each event."""
+    if event == CHECK:
+        return facts()
+    if SECRET_VARIABLE in os.environ and KEY_VARIABLE not in os.environ:
+        os.environ.update(secret_variables(os.environ[SECRET_VARIABLE]))
+    seconds = context.get_remaining_time_in_millis() / 1000
+    memory_mb = int(context.memory_limit_in_mb)
+    done: dict[str, Any] = _job().run(event, seconds=seconds, memory_mb=memory_mb)
+    return done
+
+
+CHECK = {"shoal": "check"}
+"""An event that asks a function what it has."""
+
+
+def facts() -> dict[str, Any]:
+    """What a function has: for `shoal deploy` and `shoal doctor`."""
+    import platform
+    from importlib.metadata import version
+
+    return {
+        "shoal": version("shoal"),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "environment": os.environ.get(ENVIRONMENT_VARIABLE, ""),
+    }
+
+
+def secret_variables(name: str) -> dict[str, str]:
+    """The store's URL and the deployment's key in a secret.
+
+    Args:
+        name: `ssm:NAME` for a parameter of Systems Manager; else a secret of Secrets Manager.
+    """
+    access = Access(None, os.environ.get("AWS_ENDPOINT_URL"))
+    if name.startswith("ssm:"):
+        service, target = "ssm", "AmazonSSM.GetParameter"
+        asked: dict[str, Any] = {"Name": name.removeprefix("ssm:"), "WithDecryption": True}
+    else:
+        service, target = "secretsmanager", "secretsmanager.GetSecretValue"
+        asked = {"SecretId": name}
+    headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": target}
+    status, answer = access.post(service, "/", json.dumps(asked).encode(), headers)
+    if status >= 300:
+        raise SettingsError(
+            f"The secret {name!r} can't be read ({status}): {answer.decode(errors='replace')}. The "
+            "function's role must permit it: deploy again with --secret."
+        )
+    found = json.loads(answer)
+    text = found["Parameter"]["Value"] if service == "ssm" else found["SecretString"]
+    try:
+        values = json.loads(text)
+        return {name: str(values[name]) for name in (STORE_VARIABLE, KEY_VARIABLE)}
+    except (ValueError, LookupError, TypeError) as error:
+        raise SettingsError(
+            f"The secret {name!r} must be a JSON object with {STORE_VARIABLE} and {KEY_VARIABLE}."
+        ) from error

@@ -1,0 +1,293 @@
+"""`shoal deploy lambda`: functions for workers, created or brought up to date; and their removal.
+
+1. Repeating a deployment changes only what differs.
+2. `--dry-run` prints the steps; `--template` writes them for CloudFormation. Neither needs a
+   permission.
+3. Errors of AWS become sentences that say what is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from shoal.engines import function_package
+from shoal.engines.aws_api import Access
+from shoal.engines.aws_lambda import (
+    CHECK,
+    EVENT_AGE_SECONDS,
+    function_and_options,
+    invoke,
+    memory_sizes,
+)
+from shoal.engines.function_package import Contents, Say
+from shoal.engines.lambda_management import (
+    AND_WAIT,
+    Deploying,
+    client_of,
+    delete_role,
+    deployed,
+    explained,
+    session_of,
+)
+from shoal.engines.lambda_stack import HANDLER, Stack, role_name, template
+from shoal.errors import PlatformError, SettingsError
+from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment
+from shoal.private import private_folder
+
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+"""The versions that Lambda offers."""
+_NAME = re.compile(r"[A-Za-z0-9-]{1,40}")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `shoal deploy lambda`."""
+    _configure_place(parser)
+    add = parser.add_argument
+    add("--memory", default="1024,2048,3008", metavar="MB,…", help="memory sizes of workers, one "
+        "function each (default: %(default)s)")  # fmt: skip
+    add("--requirements", type=Path, metavar="FILE", help="packages for tasks: a requirements or "
+        "lock file (default: what is installed here)")  # fmt: skip
+    add("--package", action="append", default=[], metavar="NAME", help="a package for tasks, in "
+        "the version that is installed here; repeatable")  # fmt: skip
+    add("--architecture", choices=("x86_64", "arm64"), default="x86_64", help="the processor")
+    add("--image", default="", metavar="URI", help="use a container image instead of a zip")
+    add("--bucket", default="", help="an S3 bucket for a zip of more than 50 MB")
+    add("--secret", default="", metavar="NAME", help="a secret of Secrets Manager with the store's "
+        "URL and the key, or ssm:NAME of Systems Manager; it is created or updated")  # fmt: skip
+    add("--store", help="the store's URL as functions reach it (default: that of the settings)")
+    add("--concurrency", type=int, metavar="N", help="reserve this many invocations at once")
+    add("--pass-variables", default="", metavar="NAME,…", help="environment variables of the "
+        "functions that tasks get; 'AWS_*' lets them use the functions' role")  # fmt: skip
+    add("--subnets", default="", metavar="ID,…", help="subnets of the store's VPC")
+    add("--security-groups", default="", metavar="ID,…", help="security groups in that VPC")
+    add("--dry-run", action="store_true", help="print what would be done")
+    add("--template", type=Path, metavar="FILE", help="write a CloudFormation template instead")
+    add("--no-check", action="store_true", help="don't call the functions afterwards")
+
+
+def configure_undeploy(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `shoal undeploy lambda`."""
+    _configure_place(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print what would be deleted")
+
+
+def _configure_place(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--name", default="shoal", help="the deployment's name (default: %(default)s)")
+    add("--region", help="the AWS region (default: that of the AWS configuration)")
+    add("--endpoint", metavar="URL", help="an emulator of AWS")
+
+
+def deploy(args: argparse.Namespace, folder: Path, store: str | None, say: Say) -> None:
+    """Carry out `shoal deploy lambda`.
+
+    Args:
+        args: Its options.
+        folder: The data folder, with the deployment's key.
+        store: The URL of the store that the settings name.
+        say: Prints a line.
+    """
+    with explained():
+        wanted = contents_of(args)
+        stack = stack_of(args, wanted, folder, store)
+        if args.template is not None:
+            _write_template(args, stack, wanted, folder, say)
+            return
+        if args.dry_run:
+            for line in planned(stack, args):
+                say(line)
+            return
+        path = None if stack.image else _package(wanted, folder, say)
+        Deploying(args, stack, say).carry_out(path)
+        _remember(args, stack, folder)
+
+
+def contents_of(args: argparse.Namespace) -> Contents:
+    """What the functions' package has."""
+    return function_package.contents(args.requirements, args.package, args.architecture)
+
+
+def stack_of(args: argparse.Namespace, wanted: Contents, folder: Path, store: str | None) -> Stack:
+    """The deployment that the options describe."""
+    if _NAME.fullmatch(args.name) is None:
+        raise SettingsError(f"--name {args.name!r}: use up to 40 letters, digits and hyphens.")
+    if wanted.python not in PYTHONS and not args.image:
+        raise SettingsError(
+            f"Lambda has no Python {wanted.python}, only {', '.join(PYTHONS)}: use a client with "
+            "one of these, or deploy an image (--image)."
+        )
+    url = args.store or store
+    if url is None:
+        raise SettingsError(
+            "Workers on Lambda meet in a store: set store= to the URL of a Valkey or Redis server "
+            "that functions can reach, or give it as --store."
+        )
+    if bool(args.subnets) != bool(args.security_groups):
+        raise SettingsError("--subnets and --security-groups go together.")
+    key = Deployment.of_user(folder, url).key.hex()
+    return Stack(
+        name=args.name,
+        memory=tuple(memory_sizes(args.memory, "--memory")),
+        python=wanted.python,
+        machine=args.architecture,
+        environment=wanted.hash,
+        variables={STORE_VARIABLE: url, KEY_VARIABLE: key},
+        secret=args.secret,
+        image=args.image,
+        concurrency=args.concurrency,
+        pass_variables=args.pass_variables,
+        subnets=_listed(args.subnets),
+        security_groups=_listed(args.security_groups),
+    )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def planned(stack: Stack, args: argparse.Namespace) -> Iterator[str]:
+    """The steps of a deployment, in words."""
+    code = f"image {stack.image}" if stack.image else f"package lambda-{stack.environment}.zip"
+    yield f"would build or reuse the {code}"
+    if stack.secret:
+        yield f"would write the store's URL and the key to the secret {stack.secret}"
+    yield (
+        f"would create or update the role {stack.role(args.region or 'REGION')}: invoke "
+        f"{stack.name}-*, write their logs{', read the secret' if stack.secret else ''}"
+    )
+    for name, memory_mb in stack.functions.items():
+        reserved = stack.reserved().get(name)
+        limit = "" if reserved is None else f", {reserved} at once"
+        yield (
+            f"would create or update the function {name}: {memory_mb} MB, {stack.machine}, 900 s, "
+            f"no retries, events of up to {EVENT_AGE_SECONDS} s{limit}"
+        )
+    yield f'then set platform = "{stack.platform(args.region or "REGION")}"'
+
+
+def _package(wanted: Contents, folder: Path, say: Say) -> Path:
+    """The zip, or an error with the way to an image if Lambda wouldn't take it."""
+    path = function_package.build(wanted, folder / "packages", say)
+    nbytes = function_package.unzipped_nbytes(path)
+    if nbytes <= function_package.UNZIPPED_NBYTES:
+        return path
+    image = Path("shoal-lambda-image").absolute()
+    function_package.write_image(wanted, image, HANDLER)
+    tag = f"shoal-lambda:{wanted.hash}"
+    raise PlatformError(
+        f"The package has {nbytes / 2**20:.0f} MB unzipped, and Lambda takes 250. Name only what "
+        "your tasks import (--package, --requirements), or deploy an image of up to 10 GB:\n"
+        f"  docker build --platform linux/{_docker(wanted.machine)} -t {tag} {image}\n"
+        "  aws ecr create-repository --repository-name shoal-lambda\n"
+        f"  docker tag {tag} ACCOUNT.dkr.ecr.REGION.amazonaws.com/{tag}\n"
+        f"  docker push ACCOUNT.dkr.ecr.REGION.amazonaws.com/{tag}\n"
+        f"  shoal deploy lambda --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/{tag}\n"
+        f"The Dockerfile is in {image}."
+    )
+
+
+def _docker(machine: str) -> str:
+    return {"x86_64": "amd64", "arm64": "arm64"}[machine]
+
+
+def _write_template(
+    args: argparse.Namespace, stack: Stack, wanted: Contents, folder: Path, say: Say
+) -> None:
+    key = f"lambda-{stack.environment}.zip"
+    args.template.write_text(json.dumps(template(stack, key), indent=2) + "\n")
+    say(f"wrote {args.template}")
+    if not stack.image:
+        path = _package(wanted, folder, say)
+        say(f"upload the package:  aws s3 cp {path} s3://BUCKET/{key}")
+    given = "CodeBucket=BUCKET " if not stack.image else ""
+    if not stack.secret:
+        given += "Store=URL DeploymentKey=$(xxd -p -c 64 " + str(folder / "deployment.key") + ")"
+    say(
+        f"create the stack:  aws cloudformation deploy --stack-name {stack.name} --template-file "
+        f"{args.template} --capabilities CAPABILITY_IAM --parameter-overrides {given}"
+    )
+    _remember(args, stack, folder)
+
+
+def _remembered(folder: Path, name: str) -> Path:
+    return private_folder(folder / "packages") / f"lambda-{name}.json"
+
+
+def _remember(args: argparse.Namespace, stack: Stack, folder: Path) -> None:
+    """Note what a deployment was made from, for `shoal doctor`."""
+    requirements = str(args.requirements.absolute()) if args.requirements else None
+    noted = {"environment": stack.environment, "requirements": requirements,
+             "packages": args.package, "architecture": args.architecture}  # fmt: skip
+    _remembered(folder, stack.name).write_text(json.dumps(noted))
+
+
+def wanted_hash(folder: Path, name: str) -> str | None:
+    """The hash that a deployment would have now; None if it wasn't made from here."""
+    path = _remembered(folder, name)
+    if not path.exists():
+        return None
+    noted = json.loads(path.read_text())
+    requirements = Path(noted["requirements"]) if noted["requirements"] else None
+    return function_package.contents(requirements, noted["packages"], noted["architecture"]).hash
+
+
+def undeploy(args: argparse.Namespace, say: Say) -> None:
+    """Carry out `shoal undeploy lambda`: delete the functions, their logs and their role."""
+    with explained():
+        session = session_of(args)
+        functions, logs, iam = (
+            client_of(session, each, args) for each in ("lambda", "logs", "iam")
+        )
+        names = list(deployed(functions, args.name))
+        role = role_name(args.name, str(session.region_name))
+        steps = {f"function {n}": partial(functions.delete_function, FunctionName=n) for n in names}
+        for group in (f"/aws/lambda/{name}" for name in names):
+            steps[f"log group {group}"] = partial(logs.delete_log_group, logGroupName=group)
+        with contextlib.suppress(iam.exceptions.NoSuchEntityException):
+            iam.get_role(RoleName=role)
+            steps[f"role {role}"] = partial(delete_role, iam, role)
+        missing = logs.exceptions.ResourceNotFoundException
+        for what, delete in steps.items():
+            if args.dry_run:
+                say(f"would delete the {what}")
+                continue
+            with contextlib.suppress(missing):
+                delete()
+            say(f"{what}: deleted")
+        if not steps:
+            say(f"there is no deployment {args.name!r} in {session.region_name}")
+
+
+def check(url: str, folder: Path) -> tuple[bool, str]:
+    """Whether the functions that a platform's URL names work; for `shoal doctor`.
+
+    Args:
+        url: The platform's URL.
+        folder: The data folder.
+    """
+    name, options = function_and_options(url)
+    sizes = memory_sizes(options.get("memory"), url)
+    wanted, here = wanted_hash(folder, name), ".".join(map(str, sys.version_info[:2]))
+    with contextlib.closing(Access(options.get("region"), options.get("endpoint"))) as access:
+        for function in (f"{name}-{memory_mb}" for memory_mb in sizes):
+            found = json.loads(invoke(access, function, json.dumps(CHECK).encode(), AND_WAIT))
+            if "python" not in found:
+                return False, f"{function} doesn't work: {found}"
+            if not found["python"].startswith(f"{here}."):
+                return False, f"{function} has Python {found['python']}, this client {here}"
+            if wanted is not None and found["environment"] != wanted:
+                return False, (
+                    f"{function} has another environment than this client: run `shoal deploy "
+                    "lambda` again"
+                )
+    known = (
+        "the client's environment" if wanted else "an environment that wasn't deployed from here"
+    )
+    return True, f"{len(sizes)} functions {name}-… in {access.region} answer, with {known}"

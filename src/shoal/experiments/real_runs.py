@@ -1,0 +1,196 @@
+"""Define `RealRunner`, which executes plans in real sandboxes with tasks that sleep.
+
+Every run starts cold: idle sandboxes of earlier runs are removed first. Each result is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from shoal.clock import RealClock
+from shoal.errors import ShoalError, UsageError
+from shoal.execution.plan import Plan
+from shoal.execution.timeline import Timeline
+from shoal.experiments.centralised.scheduler import (
+    PARALLEL_INVOKERS,
+    PUB_SUB,
+    STRAWMAN,
+    CentralScheduler,
+)
+from shoal.experiments.grid import SMALL, Cell, Grid
+from shoal.experiments.records import Row
+from shoal.experiments.shapes import Shape, counted, shape_named
+from shoal.experiments.tree_reduction import tree_reduction
+from shoal.experiments.virtual_costs import Service
+from shoal.planning.base import Conditions
+from shoal.planning.prices import PRICES
+from shoal.platform.gateway import LocalGateway
+from shoal.session import Session
+from shoal.types import TaskId
+from shoal.workflow import Output, Workflow
+
+_DESIGNS = {"strawman": STRAWMAN, "pubsub": PUB_SUB, "parallel-invokers": PARALLEL_INVOKERS}
+_PATIENCE = 120.0
+"""How many seconds a run may take beyond its work."""
+
+
+class RealRunner:
+    """Runs plans in a session of its own, set up for a grid."""
+
+    mode = "real"
+    emulates = True
+
+    def shape(self, workflow: str) -> Shape:
+        """Return the measured shape of a workflow."""
+        return shape_named(workflow)
+
+    def __init__(self, grid: Grid, folder: str) -> None:
+        """Start the gateway and the store.
+
+        Args:
+            grid: The grid to run.
+            folder: The folder for logs.
+        """
+        self.session = Session(
+            latency=grid.latency,
+            sandboxes=grid.sandboxes,
+            idle_seconds=grid.idle_seconds,
+            workers=grid.workers,
+            memory_mb=SMALL.memory_mb,
+            history=False,
+            progress=False,
+            folder=folder,
+        )
+        assert isinstance(self.session.platform, LocalGateway)
+        self._gateway = self.session.platform
+        # Large outputs go through the store with its latency, as between machines.
+        self._gateway.shares_memory = False
+
+    def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
+        """Run a plan and return the recorded timeline."""
+        seconds = {
+            task: service.seconds(task, placement.resources)
+            for task, placement in plan.placements.items()
+        }
+        self._gateway.cool()
+        output = self._output(shape, seconds)
+        run = self.session.submit(output, planner=_Given(plan), name=shape.name)
+        value = run.result(timeout=_PATIENCE + sum(seconds.values()))
+        if not self._right(shape, value):
+            raise ShoalError(f"{seed}: the result is wrong.")
+        return run.timeline
+
+    def _output(self, shape: Shape, seconds: Mapping[TaskId, float]) -> Output[Any]:
+        return shape.output(seconds.__getitem__)
+
+    def _right(self, shape: Shape, value: Any) -> bool:
+        return counted(value) == shape.expected
+
+    def run_centrally(self, grid: Grid, cell: Cell, repeat: int, seed: int) -> Row:
+        """Run a workflow with a central scheduler; its functions are not recorded in detail."""
+        shape = self.shape(cell.workflow)
+        service = Service(shape, grid.work, f"{seed}/{cell}/{repeat}")
+        output = self._output(shape, {task: service.seconds(task, SMALL) for task in shape.ids})
+        with CentralScheduler(self.session) as central:
+            begin = RealClock().now()
+            (value,) = central.compute(output, design=_DESIGNS[cell.planner])
+            status = central.gateway.status()
+        if not self._right(shape, value):
+            raise ShoalError(f"{cell}/{repeat}: the result is wrong.")
+        starts, held = status["invocations"], status["busy_seconds"] * SMALL.memory_mb / 1024
+        prices = PRICES["aws-lambda"]
+        return Row(
+            id=f"{cell}/{repeat}", workflow=cell.workflow, planner=cell.planner, sla=cell.sla,
+            repeat=repeat, mode=self.mode, tasks=len(shape.tasks),
+            makespan=central.ended - begin, gb_seconds=held,
+            price=held * prices.gb_second + (starts["cold"] + starts["warm"]) * prices.invocation,
+            startup=0.0, waiting=0.0, executing=sum(service.seconds(t, SMALL) for t in shape.ids),
+            fetching=0.0, saving=0.0, uploaded=0, downloaded=0, operations=0,
+            cold=starts["cold"], warm=starts["warm"], workers=len(shape.tasks), planning=0.0,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Stop the gateway and the store."""
+        self.session.close()
+
+    def __enter__(self) -> RealRunner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class ComputingRunner(RealRunner):
+    """Runs small workflows whose tasks compute instead of sleeping."""
+
+    emulates = False
+
+    def __init__(self, grid: Grid, folder: str) -> None:
+        super().__init__(grid, folder)
+        self._known: dict[str, tuple[Shape, Any]] = {}
+
+    def shape(self, workflow: str) -> Shape:
+        """Return the shape of a workflow, measured on first use."""
+        if workflow not in SMALL_WORKFLOWS:
+            names = ", ".join(SMALL_WORKFLOWS)
+            raise UsageError(f"There is no small version of {workflow!r}; choose one of {names}.")
+        if workflow not in self._known:
+            from shoal.experiments.measure_shapes import evaluated
+
+            self._known[workflow] = evaluated(workflow, SMALL_WORKFLOWS[workflow](), "small")
+        return self._known[workflow][0]
+
+    def _output(self, shape: Shape, seconds: Mapping[TaskId, float]) -> Output[Any]:
+        return SMALL_WORKFLOWS[shape.name]()
+
+    def _right(self, shape: Shape, value: Any) -> bool:
+        from shoal.farm.arrays import np
+
+        expected = self._known[shape.name][1]
+        if isinstance(expected, np.ndarray):
+            return bool(np.array_equal(value, expected))
+        return bool(value == expected)
+
+
+def _text() -> Output[Any]:
+    from shoal.experiments.text_analysis import generate_text, text_analysis
+
+    return text_analysis(generate_text(20_000))
+
+
+def _matrix() -> Output[Any]:
+    from shoal.experiments.matrix_multiplication import matrix_multiplication
+
+    return matrix_multiplication(400)
+
+
+def _image() -> Output[Any]:
+    from shoal.experiments.image_transformation import image_transformation
+
+    return image_transformation(width=600, height=400)
+
+
+SMALL_WORKFLOWS: Mapping[str, Callable[[], Output[Any]]] = {
+    "matrix": _matrix,
+    "tree": tree_reduction,
+    "text": _text,
+    "image": _image,
+}
+"""The workflows whose tasks compute, at sizes suitable for two cores."""
+
+
+class _Given:
+    """A planner that returns a given plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
+        return self._plan.of(workflow)

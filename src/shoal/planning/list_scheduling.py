@@ -1,0 +1,250 @@
+"""Plan by list scheduling: place tasks by rank, each where it is predicted to end first.
+
+The model of a worker is a faster version of the simulator's: a number of slots, one transfer at a
+time, and an output that is saved once and fetched once by each worker that needs it. It proposes
+plans; the simulator scores them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
+from random import Random
+
+from shoal.execution.memory import INLINE_NBYTES
+from shoal.execution.plan import Placement, Plan
+from shoal.planning.estimates import Estimates
+from shoal.types import Resources, WorkerId
+
+_Gap = tuple[float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """The parameters of a list schedule."""
+
+    communication: float = 1.0
+    """The weight of transfers in ranks."""
+    thrift: float = 0.0
+    """The additional weight of a transfer when a worker is chosen."""
+    noise: float = 0.0
+    """By what fraction ranks are randomly perturbed."""
+    seed: int = 0
+    insertion: bool = False
+    """Whether a task may run in a gap before tasks that were placed earlier."""
+
+
+class Lister:
+    """Makes list schedules of one workflow for workers with given resources."""
+
+    def __init__(self, estimates: Estimates, workers: Sequence[Resources]) -> None:
+        self.estimates = estimates
+        self.workers = list(workers)
+        self.workflow = workflow = estimates.workflow
+        self.tasks = list(workflow.calls)
+        number = {task: i for i, task in enumerate(self.tasks)}
+        self.sources = [[number[s] for s in workflow.upstream[t]] for t in self.tasks]
+        self.takers: list[list[int]] = [[] for _ in self.tasks]
+        for i, sources in enumerate(self.sources):
+            for source in sources:
+                self.takers[source].append(i)
+        kinds = list(dict.fromkeys(self.workers))
+        self.seconds = {r: [estimates.seconds(r)[t] for t in self.tasks] for r in kinds}
+        self.saves = {r: [estimates.transfer("save", t, r) for t in self.tasks] for r in kinds}
+        self.fetches = {r: [estimates.transfer("fetch", t, r) for t in self.tasks] for r in kinds}
+        self.coordination = estimates.costs.coordination()
+        self.large = [estimates.output_nbytes[t] > INLINE_NBYTES for t in self.tasks]
+        self.starts = [estimates.costs.startup(r, warm=False) for r in self.workers]
+
+    def ranks(self, style: Style) -> list[float]:
+        """Return the length of the longest path from each task to a sink, in seconds."""
+        kind = self.workers[0]
+        seconds, saves, fetches = self.seconds[kind], self.saves[kind], self.fetches[kind]
+        weight, coordination = style.communication, self.coordination
+        rng = Random(style.seed)
+        ranks = [0.0] * len(self.tasks)
+        for i in range(len(self.tasks) - 1, -1, -1):
+            behind = max([ranks[taker] for taker in self.takers[i]], default=0.0)
+            if behind:
+                behind += weight * (saves[i] + fetches[i] + coordination)
+            ranks[i] = seconds[i] + behind
+        if style.noise:
+            ranks = [rank * (1 + style.noise * (2 * rng.random() - 1)) for rank in ranks]
+            for i in range(len(self.tasks) - 1, -1, -1):
+                ranks[i] = max([ranks[i], *(ranks[taker] for taker in self.takers[i])])
+        return ranks
+
+    def listed(self, style: Style) -> Plan:
+        """Return a list schedule with these parameters."""
+        ranks = self.ranks(style)
+        listing = _Listing(self, ranks, style)
+        homes = listing.homes()
+        order = [-start for start in listing.starts] if style.insertion else ranks
+        return self.plan(homes, order, "list")
+
+    def plan(self, homes: Sequence[int], ranks: Sequence[float], planner: str) -> Plan:
+        """Return a plan with these workers, in which tasks with higher ranks run first."""
+        used = {home: i for i, home in enumerate(dict.fromkeys(homes))}
+        placements = {
+            home: Placement(WorkerId(f"w{i}"), self.workers[home]) for home, i in used.items()
+        }
+        order = sorted(range(len(homes)), key=lambda i: (-ranks[i], i))
+        return Plan(
+            self.workflow,
+            {task: placements[home] for task, home in zip(self.tasks, homes, strict=True)},
+            planner=planner,
+            ranks={self.tasks[i]: position for position, i in enumerate(order)},
+        )
+
+
+class _Listing:
+    """One pass over the tasks, which places each of them."""
+
+    def __init__(self, lister: Lister, ranks: Sequence[float], style: Style) -> None:
+        self.lister = lister
+        self.thrift = style.thrift
+        self.order = sorted(range(len(ranks)), key=lambda i: (-ranks[i], i))
+        count, tasks = len(lister.workers), len(ranks)
+        self.slots = [[lister.starts[w]] * lister.workers[w].slots for w in range(count)]
+        self.moving = [0.0] * count
+        self.home = [-1] * tasks
+        self.ends = [0.0] * tasks
+        self.released = [-1.0] * tasks
+        """When other workers can fetch an output; -1 if none needs it yet."""
+        self.holders: list[list[int]] = [[] for _ in range(tasks)]
+        """The workers that have fetched each output."""
+        self.starts = [0.0] * tasks
+        self.gaps = None
+        if style.insertion:
+            starts = [[(-1.0, lister.starts[w])] for w in range(count)]
+            self.gaps = [
+                [list(starts[w]) for _ in range(lister.workers[w].slots)] for w in range(count)
+            ]
+
+    def homes(self) -> list[int]:
+        for task in self._topological():
+            self._place(task)
+        return self.home
+
+    def _topological(self) -> list[int]:
+        """Return the tasks by rank, but each after its sources."""
+        done = [False] * len(self.order)
+        ordered: list[int] = []
+        for task in self.order:
+            stack = [task]
+            while stack:
+                top = stack[-1]
+                missing = [s for s in self.lister.sources[top] if not done[s]]
+                if missing:
+                    stack.extend(missing)
+                    continue
+                stack.pop()
+                if not done[top]:
+                    done[top] = True
+                    ordered.append(top)
+        return ordered
+
+    def _place(self, task: int) -> None:
+        lister, sources = self.lister, self.lister.sources[task]
+        workers = lister.workers
+        best, best_score, best_end, best_ready = 0, float("inf"), 0.0, 0.0
+        local, remote, saving, fetching = self._inputs(sources)
+        for worker in range(len(workers)):
+            kind = workers[worker]
+            arrival = max([at for home, at in remote.items() if home != worker], default=0.0)
+            fetches = fetching[kind] if fetching else 0.0
+            extra = 0.0
+            if sources:
+                if fetches:
+                    own = lister.fetches[kind]
+                    fetches -= sum(
+                        [own[s] for s in sources
+                         if self.home[s] == worker or worker in self.holders[s]]
+                    )  # fmt: skip
+                ready = max(arrival, local.get(worker, 0.0))
+                if fetches > 1e-12:
+                    ready = max(ready, self.moving[worker]) + fetches
+                    extra = fetches + saving.get(-1, 0.0) - saving.get(worker, 0.0)
+            else:
+                ready = 0.0
+            seconds = lister.seconds[kind][task]
+            if self.gaps is None:
+                end = max(ready, self.slots[worker][0]) + seconds
+            else:
+                end = _earliest(self.gaps[worker], ready, seconds)[0] + seconds
+            score = end + self.thrift * extra
+            if score < best_score - 1e-12:
+                best, best_score, best_end, best_ready = worker, score, end, ready
+        self._settle(task, best, best_end, best_ready)
+
+    def _inputs(
+        self, sources: Sequence[int]
+    ) -> tuple[dict[int, float], dict[int, float], dict[int, float], dict[Resources, float]]:
+        """Return when inputs are ready locally and remotely, and what saving and fetching take."""
+        lister = self.lister
+        local: dict[int, float] = {}
+        remote: dict[int, float] = {}
+        saving: dict[int, float] = {-1: 0.0}
+        fetching: dict[Resources, float] = {}
+        for source in sources:
+            home, end = self.home[source], self.ends[source]
+            local[home] = max(local.get(home, 0.0), end)
+            at = self.released[source]
+            if at < 0:
+                kind = lister.workers[home]
+                save = lister.saves[kind][source]
+                at = end if not save else max(end, self.moving[home]) + save
+                saving[home] = saving.get(home, 0.0) + save
+                saving[-1] += save
+            remote[home] = max(remote.get(home, 0.0), at + lister.coordination)
+        for kind in lister.seconds:
+            fetches = lister.fetches[kind]
+            fetching[kind] = sum([fetches[source] for source in sources])
+        return local, remote, saving, fetching
+
+    def _settle(self, task: int, worker: int, end: float, ready: float) -> None:
+        lister = self.lister
+        moved = False
+        for source in lister.sources[task]:
+            home = self.home[source]
+            if home == worker:
+                continue
+            if self.released[source] < 0:
+                save = lister.saves[lister.workers[home]][source]
+                if save:
+                    done = max(self.ends[source], self.moving[home]) + save
+                    self.moving[home] = max(self.moving[home], done)
+                    self.released[source] = done
+                else:
+                    self.released[source] = self.ends[source]
+            if lister.large[source] and worker not in self.holders[source]:
+                self.holders[source].append(worker)
+                moved = True
+        if moved:
+            self.moving[worker] = max(self.moving[worker], ready)
+        self.home[task] = worker
+        self.ends[task] = end
+        seconds = lister.seconds[lister.workers[worker]][task]
+        self.starts[task] = end - seconds
+        if self.gaps is None:
+            heapreplace(self.slots[worker], end)
+        else:
+            _, slot = _earliest(self.gaps[worker], ready, seconds)
+            insort(self.gaps[worker][slot], (end - seconds, end))
+
+
+def _earliest(slots: list[list[tuple[float, float]]], ready: float, seconds: float) -> _Gap:
+    """Return the earliest time at which a task can begin, and in which slot."""
+    best: _Gap = (float("inf"), 0)
+    for number, busy in enumerate(slots):
+        at = max(0, bisect_right(busy, (ready, float("inf"))) - 1)
+        begin = max(ready, busy[at][1])
+        for start, end in busy[at + 1 :]:
+            if begin + seconds <= start:
+                break
+            begin = max(begin, end)
+        if begin < best[0]:
+            best = (begin, number)
+    return best

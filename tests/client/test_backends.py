@@ -1,0 +1,135 @@
+"""A token is sent only to its own gateway, and read again when the gateway has a new one."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from platform_examples import gateway
+from shoal import Session
+from shoal.client.backends import gateway_access, token_file
+from shoal.errors import GatewayUnavailable, SettingsError, TokenRefused
+from shoal.platform.http import HttpPlatform
+from shoal.platform.server import GatewayServer
+from shoal.platform.tokens import write_token
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime folder without other tokens."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def heard() -> list[str | None]:
+    """The tokens that the listener received."""
+    return []
+
+
+@pytest.fixture
+def listener(heard: list[str | None]) -> Iterator[tuple[str, int]]:
+    """The URL of a server that records the tokens it receives."""
+
+    class Listener(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.headers.get("Authorization"))
+            self.send_error(401)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Listener) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_a_token_is_sent_only_to_its_own_url(
+    listener: tuple[str, int], heard: list[str | None]
+) -> None:
+    url, port = listener
+    write_token(token_file(port), "secret", f"http://127.0.0.2:{port}")
+    write_token(token_file(1), "secret", "http://127.0.0.1:1")
+    with pytest.raises(SettingsError, match=rf"belongs to http://127.0.0.2:{port}.* set token"):
+        Session(platform=url)
+    assert heard == []
+
+
+def test_a_file_in_the_working_folder_cannot_redirect_a_token(
+    listener: tuple[str, int],
+    heard: list[str | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The user owns the file, but it may have come with somebody else's code."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOAL_TOKEN", "secret")
+    write_token(token_file(1), "secret", "http://127.0.0.1:1")
+    Path("shoal.toml").write_text(f'platform = "{listener[0]}"\n')
+    with pytest.raises(SettingsError, match=r"wants a token.*SHOAL_TOKEN beside SHOAL_PLATFORM"):
+        Session()
+    monkeypatch.setenv("SHOAL_PLATFORM", "http://127.0.0.1:1")
+    with pytest.raises(GatewayUnavailable, match=r"http://127\.0\.0\.1:1 can't be reached"):
+        Session()
+    assert heard == []
+
+
+def test_a_configured_token_goes_to_its_platform_and_a_rejection_is_reported(
+    listener: tuple[str, int], heard: list[str | None]
+) -> None:
+    with pytest.raises(TokenRefused, match="The configured token is not the gateway's"):
+        Session(platform=listener[0], token="secret")
+    assert set(heard) == {"Bearer secret"}
+
+
+def test_a_rejected_token_from_a_file_is_read_again_once(
+    listener: tuple[str, int], heard: list[str | None]
+) -> None:
+    url, port = listener
+    write_token(token_file(port), "old", url)
+    access = gateway_access(url, None)
+    write_token(token_file(port), "new", url)
+    platform = HttpPlatform(*access)
+    with pytest.raises(TokenRefused, match="another server may be using that port"):
+        platform.status()
+    platform.close()
+    assert heard == ["Bearer old", "Bearer new"]
+
+
+def test_a_renewed_token_of_another_url_is_not_used(
+    listener: tuple[str, int], heard: list[str | None]
+) -> None:
+    url, port = listener
+    write_token(token_file(port), "old", url)
+    access = gateway_access(url, None)
+    write_token(token_file(port), "new", f"https://127.0.0.1:{port}")
+    platform = HttpPlatform(*access)
+    with pytest.raises(TokenRefused):
+        platform.status()
+    platform.close()
+    assert heard == ["Bearer old"]
+
+
+def test_a_server_announces_itself_before_anybody_can_connect(tmp_path: Path) -> None:
+    announced: list[str] = []
+
+    def announce(url: str) -> None:
+        with pytest.raises(GatewayUnavailable, match="can't be reached"):
+            HttpPlatform(url, "token").status()
+        announced.append(url)
+
+    with gateway(tmp_path) as local:
+        server = GatewayServer(local, "another", announce=announce)
+        assert announced == [server.url]
+        with pytest.raises(TokenRefused):
+            HttpPlatform(server.url, "token").status()
+        server.close()

@@ -1,0 +1,178 @@
+"""The engine of AWS Lambda: its URL, its requests, their signatures and their retries."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shoal.engines import aws_api, aws_lambda
+from shoal.engines.aws_api import Access, Credentials, signature_headers
+from shoal.engines.aws_lambda import LambdaEngine, memory_sizes
+from shoal.errors import GatewayBusy, GatewayRefused, GatewayUnavailable, SettingsError
+from shoal.platform.events import Deployment
+from shoal.types import Resources
+
+DEPLOYMENT = Deployment(b"k" * 32, "redis://store")
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+BY = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "a token")
+URL = "https://lambda.eu-west-1.amazonaws.com/2015-03-31/functions/shoal-1024/invocations"
+HEADERS = {"content-type": "application/json", "x-amz-invocation-type": "Event"}
+
+
+@pytest.fixture(autouse=True)
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def engine(url: str) -> LambdaEngine:
+    return LambdaEngine(url, DEPLOYMENT, Path())
+
+
+def test_a_request_is_signed_as_botocore_signs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("botocore", reason="boto3 isn't installed: pip install 'shoal[lambda]'")
+    from botocore import auth, awsrequest, credentials
+
+    monkeypatch.setattr(auth, "get_current_datetime", lambda *_: NOW.replace(tzinfo=None))
+    for url in (URL, URL.replace("shoal-1024", "a%3Ab")):
+        request = awsrequest.AWSRequest("POST", url, dict(HEADERS), b"{}")
+        given = credentials.Credentials(BY.access_key, BY.secret_key, BY.token)
+        auth.SigV4Auth(given, "lambda", "eu-west-1").add_auth(request)
+        signed = signature_headers("POST", url, b"{}", "lambda", "eu-west-1", BY, NOW, HEADERS)
+        assert signed["authorization"] == request.headers["Authorization"]
+
+
+def test_a_worker_runs_in_the_smallest_function_that_suffices() -> None:
+    made = engine("lambda://shoal?region=eu-west-1&memory=2048,512,1024")
+    assert [made.function(mb) for mb in (128, 512, 513, 2048, 9999)] == [
+        "shoal-512", "shoal-512", "shoal-1024", "shoal-2048", "shoal-2048"]  # fmt: skip
+    assert made.facts.memory_mb == 2048
+    assert made.facts.seconds == 900
+    assert made.facts.payload_nbytes == 256 * 1024
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("lambda://?region=x", "names no function"),
+        ("lambda://shoal?regoin=x", "'regoin' is no option of it"),
+        ("lambda://shoal?region=x&memory=1,2", "isn't a list of sizes in MB"),
+        ("lambda://shoal?region=x&seconds=long", "isn't a whole number"),
+    ],
+)
+def test_a_url_that_is_wrong_is_explained(url: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        engine(url)
+
+
+def test_without_boto3_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "boto3", None)
+    with pytest.raises(SettingsError, match=r"pip install 'shoal\[lambda\]'"):
+        engine("lambda://shoal")
+    made = engine("lambda://shoal?region=eu-west-1")
+    with pytest.raises(SettingsError, match=r"pip install 'shoal\[lambda\]'"):
+        made.start(b"{}", Resources(512))
+
+
+def test_without_region_or_credentials_the_error_says_what_to_set() -> None:
+    pytest.importorskip("boto3", reason="boto3 isn't installed: pip install 'shoal[lambda]'")
+    with pytest.raises(SettingsError, match="The AWS region is unknown"):
+        engine("lambda://shoal")
+    with pytest.raises(SettingsError, match="No AWS credentials were found"):
+        engine("lambda://shoal?region=eu-west-1").start(b"{}", Resources(512))
+
+
+def test_memory_sizes_are_sorted_and_have_a_default() -> None:
+    assert memory_sizes("2048, 512,512", "here") == [512, 2048]
+    assert memory_sizes(None, "here") == list(aws_lambda.DEFAULT_MEMORY)
+
+
+class Api(ThreadingHTTPServer):
+    """Answers with what it is told to."""
+
+    daemon_threads = True
+    answers: list[int]
+    requests: list[tuple[str, dict[str, str], bytes]]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        server: Any = self.server
+        body = self.rfile.read(int(self.headers["content-length"]))
+        server.requests.append((self.path, dict(self.headers), body))
+        self.send_response(server.answers.pop(0) if server.answers else 202)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    server = Api(("127.0.0.1", 0), Handler)
+    server.answers, server.requests = [], []
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def reaching(api: Api) -> LambdaEngine:
+    return engine(f"lambda://shoal?endpoint=http://127.0.0.1:{api.server_port}")
+
+
+def test_an_event_is_an_asynchronous_invocation(api: Api) -> None:
+    with closing(reaching(api)) as made:
+        assert made.start(b"event", Resources(1500)) == "shoal-2048"
+    ((path, headers, body),) = api.requests
+    assert path == "/2015-03-31/functions/shoal-2048/invocations"
+    assert headers["x-amz-invocation-type"] == "Event"
+    assert body == b"event"
+
+
+def test_a_throttled_request_is_repeated(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws_api.time, "sleep", lambda _: None)
+    api.answers += [429, 500, 429]
+    with closing(reaching(api)) as made:
+        made.start(b"event", Resources(512))
+    assert len(api.requests) == 4
+
+
+def test_a_request_is_not_repeated_forever(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws_api, "_PATIENCE", 0.0)
+    api.answers += [429]
+    with closing(reaching(api)) as made, pytest.raises(GatewayBusy, match="429"):
+        made.start(b"event", Resources(512))
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(404, "no function 'shoal-1024'"), (403, "lambda:InvokeFunction"), (413, "too large")],
+)
+def test_a_refusal_says_what_to_do(api: Api, status: int, message: str) -> None:
+    api.answers += [status]
+    with closing(reaching(api)) as made, pytest.raises(GatewayRefused, match=message):
+        made.start(b"event", Resources(512))
+    assert len(api.requests) == 1
+
+
+def test_an_endpoint_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws_api, "_PATIENCE", 0.0)
+    refused = pytest.raises(GatewayUnavailable, match=r"no answer from http://127\.0\.0\.1:9/")
+    with closing(Access(None, "http://127.0.0.1:9")) as access, refused:
+        access.post("lambda", "/", b"", {})

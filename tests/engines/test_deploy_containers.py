@@ -1,0 +1,67 @@
+"""Images of the client's environment, without Docker: what goes into them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import sys
+import tarfile
+from pathlib import Path
+
+from shoal.engines import deploy_containers
+from shoal.engines.deploy_containers import (
+    _environment,
+    _fill,
+    _libraries,
+    required,
+    write_dockerfile,
+)
+
+
+def test_a_package_comes_with_what_it_requires() -> None:
+    found = required(["shoal"])
+    assert {"shoal", "cloudpickle", "msgspec"} <= set(found)
+    assert "pytest" not in found
+
+
+def test_the_dockerfile_pins_the_packages_of_the_client(tmp_path: Path) -> None:
+    write_dockerfile(tmp_path)
+    pins = (tmp_path / "requirements.txt").read_text().splitlines()
+    assert f"cloudpickle=={importlib.metadata.version('cloudpickle')}" in pins
+    assert not [pin for pin in pins if pin.startswith("shoal==")]
+    text = (tmp_path / "Dockerfile").read_text()
+    assert text.startswith(f"FROM python:{sys.version_info.major}.{sys.version_info.minor}-slim\n")
+    assert "RUN pip install --no-cache-dir --no-deps /opt/projects/shoal" in text
+    assert (tmp_path / "projects" / "shoal" / "pyproject.toml").exists()
+
+
+def test_an_image_from_here_has_the_interpreter_its_libraries_and_the_packages() -> None:
+    files = set(_environment(["shoal"]))
+    assert Path(sys.executable) in files
+    assert Path(deploy_containers.__file__) in files
+    assert Path(importlib.import_module("msgspec").__file__ or "") in files
+    assert not [path for path in files if "site-packages/pytest/" in str(path)]
+    libraries = _libraries(files)
+    assert [path for path in libraries if path.name.startswith("libc.")]
+    assert not [path for path in libraries if ".." in path.parts]
+
+
+def test_every_user_can_read_the_files_of_an_image(tmp_path: Path) -> None:
+    closed, program, link = tmp_path / "closed", tmp_path / "program", tmp_path / "link"
+    closed.write_text("text")
+    closed.chmod(0o600)
+    program.touch(mode=0o700)
+    link.symlink_to(closed)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as image:
+        _fill(image, [closed, program, link])
+    stream.seek(0)
+    with tarfile.open(fileobj=stream) as image:
+        modes = {entry.name: entry.mode for entry in image}
+        linked = image.extractfile(str(link).strip("/"))
+        assert linked is not None
+        assert linked.read() == b"text"
+    assert modes[str(closed).strip("/")] == 0o644
+    assert modes[str(program).strip("/")] == 0o755
+    assert modes[str(tmp_path).strip("/")] == 0o755
+    assert modes["tmp"] == 0o1777

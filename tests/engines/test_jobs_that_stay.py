@@ -1,0 +1,141 @@
+"""Jobs that stay, for real: they are replaced when they die, and reveal no secret."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines_here import ENGINES, parameters
+
+from observing import eventually
+from shoal import Resources, Session, task
+from shoal.errors import TaskError
+from shoal.storage.resp import Connection, parse_url
+from store_servers import PASSWORD
+
+pytestmark = pytest.mark.real
+
+_STAY = ("process", "slurm", "docker", "podman", "ray")
+
+
+@pytest.fixture(scope="module", params=parameters(*_STAY))
+def session(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Session]:
+    folder = tmp_path_factory.mktemp("data")
+    with (
+        ENGINES[request.param](folder) as (platform, store),
+        Session(platform=platform, store=store, folder=str(folder), workers=2) as opened,
+    ):
+        yield opened
+
+
+def scheme(session: Session) -> str:
+    return str(session.settings.platform).partition(":")[0]
+
+
+def handle_of(session: Session, run: str) -> str:
+    """The engine's handle of the job that works for a run."""
+    platform: Any = session.platform
+    found = [job for job, record in platform._board.jobs().items() if record.run == run]
+    return str(platform._starter._jobs[found[0]].handle) if found else ""
+
+
+@task
+def waiting(store: str, flag: str) -> int:
+    """Wait in vain the first time."""
+    with closing(Connection(parse_url(store))) as connection:
+        begun = int(connection.call("INCR", flag))
+    if begun == 1:
+        time.sleep(600)
+    return begun
+
+
+def begun(session: Session, flag: str) -> bool:
+    with closing(Connection(parse_url(str(session.settings.store)))) as connection:
+        return connection.call("GET", flag) is not None
+
+
+def test_a_job_that_is_killed_at_work_is_replaced(session: Session) -> None:
+    """The lease is a minute: only who watches the jobs can find that out so soon."""
+    run = session.submit(waiting(str(session.settings.store), "killed"))
+    assert eventually(lambda: begun(session, "killed"))
+    assert eventually(lambda: handle_of(session, run.id))
+    platform: Any = session.platform
+    platform._engine.kill(handle_of(session, run.id))
+    assert run.result() == 2
+
+
+def test_nothing_that_an_engine_shows_of_a_job_is_secret(session: Session) -> None:
+    run = session.submit(waiting(str(session.settings.store), "shown"))
+    assert eventually(lambda: handle_of(session, run.id))
+    handle = handle_of(session, run.id)
+    commands = {
+        "process": [["cat", f"/proc/{handle}/cmdline", f"/proc/{handle}/environ"]],
+        "slurm": [
+            ["scontrol", "show", "job", "--details", handle],
+            ["scontrol", "write", "batch_script", handle, "-"],
+        ],
+        "docker": [["docker", "inspect", handle]],
+        "podman": [["podman", "inspect", handle]],
+    }
+    platform: Any = session.platform
+    for command in commands[scheme(session)]:
+        shown = subprocess.run(command, capture_output=True, check=True).stdout
+        assert shown
+        assert PASSWORD.encode() not in shown
+        assert PASSWORD.replace(" ", "%20").encode() not in shown
+        assert platform._deployment.key.hex().encode() not in shown
+    run.cancel()
+
+
+@task(resources=Resources(192))
+def touching(mb: int, spared: bool) -> int:
+    """Use memory that resource limits don't count; not spared, the job is killed with its task."""
+    if not spared:
+        Path("/proc/1/oom_score_adj").write_text("1000")
+    with mmap.mmap(-1, mb * 2**20) as memory:
+        for page in range(0, mb * 2**20, mmap.PAGESIZE):
+            memory[page] = 1
+        return len(memory)
+
+
+@pytest.mark.parametrize("spared", [True, False])
+def test_a_container_that_runs_out_of_memory_gets_more(session: Session, spared: bool) -> None:
+    if scheme(session) != "docker" and not (spared and scheme(session) == "podman"):
+        pytest.skip("only Docker says that a container was killed for its memory")
+    run = session.submit(touching(320, spared))
+    assert run.result() == 320 * 2**20
+    assert max(run.needs.values()) >= 384
+
+
+@task
+def elsewhere() -> str:
+    return os.uname().nodename
+
+
+def test_a_job_that_does_not_come_up_ends_the_run_with_what_it_said(
+    session: Session, tmp_path: Path
+) -> None:
+    platform = str(session.settings.platform)
+    broken = {
+        "slurm": (f"{platform}&python=/missing/python", "/missing/python"),
+        "docker": (f"{platform}&network=none", "can't be reached"),
+        "podman": (f"{platform}&network=none", "can't be reached"),
+    }
+    if scheme(session) not in broken:
+        pytest.skip("its jobs always come up")
+    url, said = broken[scheme(session)]
+    store = session.settings.store
+    with (
+        Session(platform=url, store=store, folder=str(tmp_path), workers=1) as other,
+        pytest.raises(TaskError, match=said),
+    ):
+        other.compute(elsewhere())

@@ -1,0 +1,137 @@
+"""The plan cache keeps plans of repeated workflows, and says when to plan again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from planning_examples import Table, chain, conditions, fan, step, workflow
+
+from shoal import PreLoadOptimization, Preview, Resources, Task
+from shoal.planning.plan_cache import PlanCache, key_of
+from shoal.planning.spread import SpreadPlanner
+from shoal.types import TaskId
+from shoal.workflow import Output
+
+
+def preview() -> Preview:
+    under = conditions(Table())
+    return Preview(SpreadPlanner().plan(workflow(step()), under), under)
+
+
+def test_a_cached_plan_is_found() -> None:
+    cache, kept = PlanCache(), preview()
+    assert cache.find("key") is None
+    cache.keep("key", kept)
+    assert cache.find("key") is kept
+    assert cache.find("other") is None
+
+
+def test_a_new_plan_replaces_the_old_one() -> None:
+    cache, kept = PlanCache(), preview()
+    cache.keep("key", preview())
+    cache.keep("key", kept)
+    assert cache.find("key") is kept
+
+
+def test_a_plan_is_due_after_twice_as_many_runs() -> None:
+    cache = PlanCache()
+    cache.keep("key", preview())
+    due = []
+    for run in range(1, 40):
+        if cache.due("key"):
+            due.append(run)
+            cache.keep("key", preview())
+    assert due == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_plan_is_updated_as_often_as_that_takes_little_time() -> None:
+    now, told = 0.0, []
+    cache = PlanCache(lambda: now)
+    cache.keep("key", preview())
+
+    def tell(known: Preview) -> Preview:
+        nonlocal now
+        told.append(now)
+        now += 1
+        return known
+
+    while now < 50:
+        cache.inform("key", tell)
+        now += 1
+    assert told == [0.0, 21.0, 42.0]
+
+
+def test_an_update_replaces_the_previous_preview() -> None:
+    cache, told = PlanCache(), preview()
+    cache.keep("key", preview())
+    cache.inform("key", lambda _: told)
+    assert cache.find("key") is told
+    cache.inform("other", lambda _: pytest.fail("nothing is kept for it"))
+    assert cache.find("other") is None
+
+
+def test_a_plan_that_is_not_cached_is_never_due() -> None:
+    assert not PlanCache().due("key")
+
+
+def key(output: Output[Any], name: str = "name", nbytes: int = 0, *what: Any) -> Any:
+    constants = {TaskId("step#0"): {TaskId("constant"): nbytes}} if nbytes else {}
+    return key_of(workflow(output).named(name), constants, *what)
+
+
+def test_the_same_workflow_has_the_same_key() -> None:
+    assert key(chain(3)) == key(chain(3))
+    assert hash(key(chain(3))) == hash(key(chain(3)))
+
+
+def test_keys_depend_on_names_shapes_and_settings() -> None:
+    same = key(chain(3), "name", 0, 4, 2048)
+    assert key(chain(3), "name", 0, 4, 2048) == same
+    assert key(chain(3), "other", 0, 4, 2048) != same
+    assert key(chain(4), "name", 0, 4, 2048) != same
+    assert key(fan(1), "name", 0, 4, 2048) == same
+    assert key(chain(3), "name", 0, 8, 2048) != same
+
+
+def test_keys_depend_on_the_approximate_size_of_constants() -> None:
+    assert key(step(), nbytes=1000) == key(step(), nbytes=1010)
+    assert key(step(), nbytes=1000) != key(step(), nbytes=3000)
+    assert key(step()) != key(step(), nbytes=1000)
+
+
+def test_a_constant_shared_by_several_tasks_counts_once() -> None:
+    flow, sizes = workflow(chain(2)), {TaskId("constant"): 1000}
+    once = key_of(flow, {TaskId("step#0"): sizes})
+    assert key_of(flow, {TaskId("step#0"): sizes, TaskId("step#1"): sizes}) == once
+
+
+@dataclass
+class Unhashable:
+    """A user's optimization, as a plain dataclass."""
+
+    level: int = 1
+
+
+def optional(**options: Any) -> Any:
+    return key(Task(lambda: None, name="task", **options)())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({}, {"resources": Resources(4096)}),
+        ({"resources": Resources(4096)}, {"resources": Resources(4096, 2)}),
+        ({}, {"forced_optimizations": [PreLoadOptimization]}),
+        (
+            {"forced_optimizations": [PreLoadOptimization()]},
+            {"forced_optimizations": [PreLoadOptimization(3)]},
+        ),
+        ({"forced_optimizations": [Unhashable(1)]}, {"forced_optimizations": [Unhashable(2)]}),
+    ],
+)
+def test_keys_depend_on_the_options_of_tasks(one: Any, other: Any) -> None:
+    assert optional(**one) == optional(**one)
+    assert hash(optional(**one)) == hash(optional(**one))
+    assert optional(**one) != optional(**other)

@@ -1,0 +1,148 @@
+"""Client and workers compare their versions before anything is unpickled."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from msgspec.structs import replace
+
+from shoal import __version__
+from shoal.errors import EnvironmentMismatch
+from shoal.platform import environment
+from shoal.platform.environment import (
+    Difference,
+    check_environment,
+    differences,
+    environment_name,
+    locked_environment,
+    mismatch,
+    this_environment,
+    this_machine,
+    version_of,
+)
+from shoal.platform.invocation import PythonEnvironment
+
+CLIENT = PythonEnvironment(
+    python="3.11", shoal="0.1.0", packages={"numpy": "1.26.4", "pandas": "2.2.0"}
+)
+
+
+@pytest.fixture(autouse=True)
+def never_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_compared", None)
+
+
+def told(found: PythonEnvironment, wanted: PythonEnvironment = CLIENT) -> str:
+    """What the error says."""
+    problem = mismatch(wanted, found, "on far")
+    assert problem is not None
+    return str(problem)
+
+
+def test_equal_environments_match() -> None:
+    assert mismatch(CLIENT, CLIENT, "on far") is None
+
+
+def test_packages_that_the_functions_do_not_use_may_differ() -> None:
+    assert mismatch(CLIENT, replace(CLIENT, packages=CLIENT.packages | {"rich": "1"}), "") is None
+
+
+def test_another_python_is_named_on_both_sides_with_the_two_ways_to_mend_it() -> None:
+    assert told(replace(CLIENT, python="3.12")) == (
+        "The workers on far can't run this client's code: they have Python 3.12 instead of 3.11. "
+        "Start them with Python 3.11, or run the client with Python 3.12."
+    )
+
+
+def test_another_shoal_is_mended_on_either_side() -> None:
+    text = told(replace(CLIENT, shoal="0.2.0"))
+    assert "they have Shoal 0.2.0 instead of 0.1.0." in text
+    assert "In their environment run `pip install shoal==0.1.0`" in text
+    assert "Or run `pip install shoal==0.2.0` in the client's environment." in text
+
+
+def test_packages_that_differ_or_lack_are_in_one_command() -> None:
+    text = told(replace(CLIENT, packages={"numpy": "2.0.1"}))
+    assert "they have numpy 2.0.1 instead of 1.26.4, no pandas instead of 2.2.0." in text
+    assert "`pip install numpy==1.26.4 pandas==2.2.0`" in text
+
+
+def test_a_deployed_environment_is_mended_by_its_command() -> None:
+    text = told(
+        replace(CLIENT, packages={}), replace(CLIENT, renewal="shoal deploy lambda --function f")
+    )
+    assert text.endswith("instead of 2.2.0. Run `shoal deploy lambda --function f`.")
+
+
+def test_the_machine_counts_only_for_compiled_modules() -> None:
+    there = replace(CLIENT, machine="aarch64-linux-gnu")
+    assert mismatch(CLIENT, there, "on far") is None
+    text = told(there, replace(CLIENT, machine="x86_64-linux-gnu"))
+    assert "they have CPU and C library aarch64-linux-gnu instead of x86_64-linux-gnu." in text
+    assert "compiled modules" in text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "severe"),
+    [
+        ("1.26.4", "1.26.5", False),
+        ("1.26.4", "1.26.4.post1", False),
+        ("1.26.4+local", "1.26.4", False),
+        ("1.26", "1.26.1", False),
+        ("1.26.4", "1.25.4", True),
+        ("2.0.0", "1.26.4", True),
+        ("1.26.4", "", True),
+    ],
+)
+def test_major_and_minor_version_of_a_package_must_agree(
+    wanted: str, found: str, severe: bool
+) -> None:
+    assert Difference("numpy", wanted, found).severe is severe
+
+
+def test_a_worker_of_the_same_environment_has_nothing_to_say(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check_environment(this_environment(["numpy", "cloudpickle"], compiled=True))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_worker_warns_of_a_slight_difference_once(capsys: pytest.CaptureFixture[str]) -> None:
+    here = this_environment(["numpy"])
+    slightly = ".".join([*here.packages["numpy"].split(".")[:2], "999"])
+    wanted = replace(here, packages={"numpy": slightly})
+    check_environment(wanted)
+    check_environment(wanted)
+    told = capsys.readouterr().err
+    assert told.count(f"numpy {here.packages['numpy']} instead of {slightly}") == 1
+
+
+def test_a_worker_refuses_every_time() -> None:
+    wanted = replace(this_environment(), python="2.7")
+    for _ in range(2):
+        with pytest.raises(EnvironmentMismatch, match=r"instead of 2\.7"):
+            check_environment(wanted)
+
+
+def test_this_environment_names_what_is_asked_for() -> None:
+    found = this_environment(["msgspec", "no-such-package"])
+    assert found.python == ".".join(map(str, sys.version_info[:2]))
+    assert found.shoal == __version__
+    assert found.machine == ""
+    assert found.packages == {"msgspec": version_of("msgspec")}
+    assert this_environment(compiled=True).machine == this_machine() != ""
+
+
+def test_an_environment_has_one_name_whatever_the_order() -> None:
+    lines = locked_environment()
+    assert f"msgspec=={version_of('msgspec')}" in lines
+    assert environment_name(lines) == environment_name(reversed(lines))
+    assert environment_name(lines) != environment_name([*lines, "more==1"])
+
+
+def test_differences_are_listed_in_the_same_order_every_time() -> None:
+    there = PythonEnvironment(python="3.12", shoal="0.2.0", packages={})
+    assert [each.what for each in differences(CLIENT, there)] == [
+        *("Python", "Shoal", "numpy", "pandas")
+    ]
