@@ -241,7 +241,7 @@ class Session:
             platform=self.platform,
             code=self._code(),
             python=self._python,
-            far=self._backends.far_code(self._archive.folders),
+            remote_code=self._backends.remote_code(self._archive.folders),
             settings=_run_settings(settings, workers=self.room.workers(settings.workers)),
             cache=CacheAccess.of(cache_location(workflow, settings, self.store)),
             folders=self._archive.folders,
@@ -263,8 +263,8 @@ class Session:
             farm=True,
         )
         limit = self._backends.limit(settings)
-        far = self._backends.far_code(self._archive.folders)
-        return FarmBackend(self.platform, context, settings.restarts, limit, far)
+        remote_code = self._backends.remote_code(self._archive.folders)
+        return FarmBackend(self.platform, context, settings.restarts, limit, remote_code)
 
     def _code(self) -> UserCode:
         """Where workers find the user's code."""

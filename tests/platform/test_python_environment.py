@@ -35,13 +35,13 @@ def never_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(found: PythonEnvironment, wanted: PythonEnvironment = CLIENT) -> str:
     """What the error says."""
-    problem = mismatch(wanted, found, "on far")
+    problem = mismatch(wanted, found, "there")
     assert problem is not None
     return str(problem)
 
 
 def test_equal_environments_match() -> None:
-    assert mismatch(CLIENT, CLIENT, "on far") is None
+    assert mismatch(CLIENT, CLIENT, "there") is None
 
 
 def test_packages_that_the_functions_do_not_use_may_differ() -> None:
@@ -50,7 +50,7 @@ def test_packages_that_the_functions_do_not_use_may_differ() -> None:
 
 def test_another_python_is_named_on_both_sides_with_the_two_ways_to_mend_it() -> None:
     assert told(replace(CLIENT, python="3.12")) == (
-        "The workers on far can't run this client's code: they have Python 3.12 instead of 3.11. "
+        "The workers there can't run this client's code: they have Python 3.12 instead of 3.11. "
         "Start them with Python 3.11, or run the client with Python 3.12."
     )
 
@@ -77,7 +77,7 @@ def test_a_deployed_environment_is_mended_by_its_command() -> None:
 
 def test_the_machine_counts_only_for_compiled_modules() -> None:
     there = replace(CLIENT, machine="aarch64-linux-gnu")
-    assert mismatch(CLIENT, there, "on far") is None
+    assert mismatch(CLIENT, there, "there") is None
     text = told(there, replace(CLIENT, machine="x86_64-linux-gnu"))
     assert "they have CPU and C library aarch64-linux-gnu instead of x86_64-linux-gnu." in text
     assert "compiled modules" in text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from platform_examples import invocation
-from shoal.client.far_code import packed_files
+from shoal.client.remote_code import packed_files
 from shoal.storage import code as code_storage
 from shoal.storage.code import archive_name
 from shoal.testing.memory_store import MemoryStore

@@ -40,7 +40,7 @@ from shoal.storage.sharded import open_store
 from shoal.workflow import Workflow
 
 if TYPE_CHECKING:
-    from shoal.client.far_code import FarCode
+    from shoal.client.remote_code import RemoteCode
     from shoal.platform.engine import Engine
     from shoal.platform.events import Deployment
     from shoal.platform.fleet import Fleet
@@ -75,7 +75,7 @@ class Backends:
         self.embedded_store = store is None and settings.store is None
         """Whether the store is a server that only processes of this machine reach."""
         self._history: History | None = None
-        self._far_code: FarCode | None = None
+        self._remote_code: RemoteCode | None = None
         self._lock = threading.Lock()
         self._of_platform, self._of_store = ExitStack(), ExitStack()
         try:
@@ -109,22 +109,22 @@ class Backends:
         """Warn once about a history that can't be used."""
         self.notices.say(f"{error} Until this is fixed, runs ignore history.")
 
-    def far_code(self, folders: SharedFolders) -> FarCode | None:
+    def remote_code(self, folders: SharedFolders) -> RemoteCode | None:
         """Ships the user's code to workers that don't see this machine's files; None: they do.
 
         Workers see them that are forked here, or share this machine's memory.
         """
         if isinstance(self.platform, LocalGateway) or folders.usable:
             return None
-        from shoal.client.far_code import FarCode
+        from shoal.client.remote_code import RemoteCode
 
         with self._lock:
-            if self._far_code is None:
+            if self._remote_code is None:
                 settings = self.settings
                 excluded, warn = variable_names(settings.exclude_files), self.notices.say
-                self._far_code = FarCode(self.store.url, settings.latency, excluded, warn)
-                self._of_store.callback(self._far_code.close)
-            return self._far_code
+                self._remote_code = RemoteCode(self.store.url, settings.latency, excluded, warn)
+                self._of_store.callback(self._remote_code.close)
+            return self._remote_code
 
     def environment(self) -> PythonEnvironment | None:
         """What workers must match; None: they are forked from this process's environment."""

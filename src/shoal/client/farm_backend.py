@@ -16,7 +16,7 @@ from shoal.storage.codec import Blob
 from shoal.types import RunId
 
 if TYPE_CHECKING:
-    from shoal.client.far_code import FarCode
+    from shoal.client.remote_code import RemoteCode
 
 _LEASES = 4
 """A farm is over if its owner hasn't renewed it for so many leases of a worker."""
@@ -33,17 +33,17 @@ class FarmBackend:
     """How often a worker restarts after the same cause."""
     limit: float | None
     """How long the platform lets a function run."""
-    far: FarCode | None = None
+    remote_code: RemoteCode | None = None
     """Ships the user's code to workers that don't see this machine's files; None: they do."""
 
     def with_code(
         self, packed: Sequence[Blob], functions: Sequence[Callable[..., Any]]
     ) -> FarmBackend:
         """The same for workers that need the modules of these functions, packed and as they are."""
-        if self.far is None:
+        if self.remote_code is None:
             return self
         pickles = [blob[0] for blob in packed]
-        code, python = self.far.of_farm(self.context.code, pickles, functions)
+        code, python = self.remote_code.of_farm(self.context.code, pickles, functions)
         return replace(self, context=with_fields(self.context, code=code, environment=python))
 
     @property

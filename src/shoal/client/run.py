@@ -67,7 +67,7 @@ from shoal.worker.failure import failure_error
 from shoal.worker.package import Packed, pack
 
 if TYPE_CHECKING:
-    from shoal.client.far_code import FarCode
+    from shoal.client.remote_code import RemoteCode
 
 _LAST_WORDS = 2.0
 """Seconds to wait for the workers' timelines once the result is there."""
@@ -83,7 +83,7 @@ class Environment:
     """Where workers find the user's code."""
     python: PythonEnvironment | None
     """What workers must match; None: they are forked from this process's own environment."""
-    far: FarCode | None
+    remote_code: RemoteCode | None
     """Ships the user's code to workers that don't see this machine's files; None: they do."""
     settings: RunSettings
     """The settings that workers and platform obey."""
@@ -185,8 +185,8 @@ class Run:
         """What all workers of the run have in common."""
         environment = self._environment
         code, python = environment.code, environment.python
-        if environment.far is not None:
-            code, python = environment.far.of_run(code, packed, self.workflow)
+        if environment.remote_code is not None:
+            code, python = environment.remote_code.of_run(code, packed, self.workflow)
         return RunContext(
             run=self.id,
             key=self._key,

@@ -24,7 +24,7 @@ exec "$0" "$@"
 
 
 @contextmanager
-def far_gateway(folder: Path, hidden: Path) -> Iterator[dict[str, str]]:
+def gateway_without_shared_files(folder: Path, hidden: Path) -> Iterator[dict[str, str]]:
     """The settings, as variables, of clients on a gateway from which a folder is hidden."""
     if os.getuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("only root can hide folders from a gateway, and not in every container")

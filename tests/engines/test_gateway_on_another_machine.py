@@ -62,7 +62,7 @@ def access(machine: OtherMachine) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def far(access: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+def remote(access: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     folder = str(tmp_path_factory.mktemp("client"))
     with Session(**access, folder=folder, workers=2) as session:
         yield session
@@ -104,38 +104,38 @@ def counted(session: Session, name: str) -> Any:
 @pytest.mark.parametrize("megabytes", [8, 16])
 @pytest.mark.parametrize("planner", ["auto", "uniform", "wukong"])
 def test_large_constants_and_outputs_reach_workers_and_client(
-    far: Session, megabytes: int, planner: str
+    remote: Session, megabytes: int, planner: str
 ) -> None:
     given = os.urandom(megabytes * MB)
     same = Task(lambda data: data[:])(given)
     half = Task(lambda data: data[: len(data) // 2])(given)
-    assert far.compute(same, half, planner=planner, timeout=PATIENCE) == [
+    assert remote.compute(same, half, planner=planner, timeout=PATIENCE) == [
         given,
         given[: len(given) // 2],
     ]
 
 
-def test_the_workers_see_none_of_the_clients_folders(far: Session, tmp_path: Path) -> None:
+def test_the_workers_see_none_of_the_clients_folders(remote: Session, tmp_path: Path) -> None:
     def seen(path: str) -> bool:
         return os.path.exists(path)
 
-    assert far.compute(Task(seen)(str(tmp_path)), Task(seen)(__file__)) == [False, False]
+    assert remote.compute(Task(seen)(str(tmp_path)), Task(seen)(__file__)) == [False, False]
 
 
 def test_functions_of_an_installed_package_are_found_there(
-    far: Session, machine: OtherMachine, monkeypatch: pytest.MonkeyPatch
+    remote: Session, machine: OtherMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(machine.folder.parent))
     import far_package  # type: ignore[import-not-found]
 
     output = far_package.joined(far_package.doubled("a"), far_package.doubled("b"))
-    assert far.compute(output, timeout=PATIENCE) == ["aa,bb"]
+    assert remote.compute(output, timeout=PATIENCE) == ["aa,bb"]
 
 
 def test_a_store_over_tls_is_verified_there(
     machine: OtherMachine, access: dict[str, str], certificate: Path, tmp_path: Path
 ) -> None:
-    """The far workers have no file with the authority: what is in it travels with the URL."""
+    """The remote workers have no file with the authority: what is in it travels with the URL."""
     port = parse_url(access["store"]).port
     with tls_in_front(certificate, port) as secured:
         store = url_of(secured).replace("redis:", "rediss:") + f"?ca_file={certificate}"
@@ -145,10 +145,10 @@ def test_a_store_over_tls_is_verified_there(
                 assert session.compute(cached(b"abc"), timeout=PATIENCE) == [b"cba"]
 
 
-def test_outputs_are_cached_on_the_stores_server(far: Session) -> None:
-    count = counter(far.store.url)
+def test_outputs_are_cached_on_the_stores_server(remote: Session) -> None:
+    count = counter(remote.store.url)
     counting = Task(lambda number: count("cached") + number, cache="v1", name="counting")
-    assert [far.compute(counting(40), timeout=PATIENCE) for _ in range(2)] == [[41], [41]]
+    assert [remote.compute(counting(40), timeout=PATIENCE) for _ in range(2)] == [[41], [41]]
 
 
 def test_a_container_with_this_machines_shared_memory_uses_it(
@@ -176,35 +176,35 @@ def test_an_embedded_store_is_refused_before_anything_runs(
             pass
 
 
-def test_what_tasks_print_comes_back(far: Session) -> None:
-    run = far.submit(Task(lambda: print("hello from afar"))())
+def test_what_tasks_print_comes_back(remote: Session) -> None:
+    run = remote.submit(Task(lambda: print("hello from afar"))())
     run.result(PATIENCE)
     assert eventually(lambda: [line.text for line in run.logs()]) == ["hello from afar"]
 
 
-def test_cancelling_ends_running_tasks(far: Session) -> None:
-    run = far.submit(Task(waiting(far.store.url, "cancelled-began", "never"))(1))
-    assert eventually(lambda: counted(far, "cancelled-began"))
+def test_cancelling_ends_running_tasks(remote: Session) -> None:
+    run = remote.submit(Task(waiting(remote.store.url, "cancelled-began", "never"))(1))
+    assert eventually(lambda: counted(remote, "cancelled-began"))
     run.cancel()
     with pytest.raises(RunCancelled):
         run.result()
-    assert eventually(lambda: idle(far))
+    assert eventually(lambda: idle(remote))
 
 
 def test_a_detached_run_goes_on_and_is_attached_to(
-    access: dict[str, str], far: Session, tmp_path: Path
+    access: dict[str, str], remote: Session, tmp_path: Path
 ) -> None:
     wait = waiting(access["store"], "detached-began", "detached-go")
     with Session(**access, folder=str(tmp_path)) as session:
         run = session.submit(Task(lambda n: n * 2)(Task(wait)(20)), detach=True).id
-    assert eventually(lambda: counted(far, "detached-began"))
+    assert eventually(lambda: counted(remote, "detached-began"))
     counter(access["store"])("detached-go")
     with Session(**access, folder=str(tmp_path)) as session:
         assert session.attach(run).result(PATIENCE) == 42
 
 
-def test_a_killed_worker_is_replaced(far: Session) -> None:
-    count = counter(far.store.url)
+def test_a_killed_worker_is_replaced(remote: Session) -> None:
+    count = counter(remote.store.url)
 
     def fragile(number: int) -> int:
         if count("killed") == 1:
@@ -212,7 +212,7 @@ def test_a_killed_worker_is_replaced(far: Session) -> None:
         return number
 
     output = Task(lambda a, b: a + b)(Task(fragile)(1), Task(fragile)(2))
-    assert far.compute(output, timeout=PATIENCE) == [3]
+    assert remote.compute(output, timeout=PATIENCE) == [3]
 
 
 def test_a_task_that_runs_out_of_memory_gets_more(
@@ -234,9 +234,9 @@ def test_a_task_that_runs_out_of_memory_gets_more(
         assert [*run.needs.values()] == [512]
 
 
-def test_a_farm_of_200_tasks_runs_there(far: Session) -> None:
+def test_a_farm_of_200_tasks_runs_there(remote: Session) -> None:
     def squared(number: int) -> int:
         return number**2
 
-    with Farm(squared, autoscaler=farm.Fixed(2), session=far) as squares:
+    with Farm(squared, autoscaler=farm.Fixed(2), session=remote) as squares:
         assert list(squares.map(range(200))) == [number**2 for number in range(200)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from far_gateway import far_gateway
+from gateway_without_shared_files import gateway_without_shared_files
 
 pytestmark = pytest.mark.real
 
@@ -76,30 +76,30 @@ PROJECT = {
 
 
 @pytest.fixture(scope="module")
-def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
     """The folder of a project, and the settings of a gateway that can't see it."""
-    project, folder = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("far")
-    with far_gateway(folder, project) as settings:
+    project, folder = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("elsewhere")
+    with gateway_without_shared_files(folder, project) as settings:
         yield project, settings
 
 
 @pytest.fixture
-def project(far: tuple[Path, dict[str, str]]) -> Path:
+def project(elsewhere: tuple[Path, dict[str, str]]) -> Path:
     """The folder of the project, as it was at first."""
     for name, text in PROJECT.items():
-        path = far[0] / name
+        path = elsewhere[0] / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(textwrap.dedent(text))
-    return far[0]
+    return elsewhere[0]
 
 
-def answer(far: tuple[Path, dict[str, str]], program: str, **variables: str) -> str:
+def answer(elsewhere: tuple[Path, dict[str, str]], program: str, **variables: str) -> str:
     """What a program prints that is run in the project's folder."""
-    (far[0] / "main.py").write_text(textwrap.dedent(program))
+    (elsewhere[0] / "main.py").write_text(textwrap.dedent(program))
     done = subprocess.run(
         [sys.executable, "-W", "error", "main.py"],
-        cwd=far[0],
-        env=dict(os.environ) | far[1] | variables,
+        cwd=elsewhere[0],
+        env=dict(os.environ) | elsewhere[1] | variables,
         capture_output=True,
         text=True,
         check=False,
@@ -109,7 +109,7 @@ def answer(far: tuple[Path, dict[str, str]], program: str, **variables: str) -> 
 
 
 def test_a_package_with_relative_imports_and_data_runs_where_it_can_not_be_seen(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     program = f"""
         from shapes.area import area, larger, sees, texts
@@ -119,11 +119,13 @@ def test_a_package_with_relative_imports_and_data_runs_where_it_can_not_be_seen(
         made = larger(Square(3)).compute()
         print(made, type(made) is Square, area(larger(Square(3))).compute())
     """
-    assert answer(far, program) == ("False ('area', 'metres', 'metres') 9\nSquare(side=4) True 16")
+    assert answer(elsewhere, program) == (
+        "False ('area', 'metres', 'metres') 9\nSquare(side=4) True 16"
+    )
 
 
 def test_functions_of_a_script_find_the_modules_that_they_import_when_they_run(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     program = """
         import helper
@@ -136,11 +138,11 @@ def test_functions_of_a_script_find_the_modules_that_they_import_when_they_run(
 
         print(tripled(2).compute(planner="wukong"))
     """
-    assert answer(far, program) == "(6, 'imported when it ran')"
+    assert answer(elsewhere, program) == "(6, 'imported when it ran')"
 
 
 def test_a_changed_file_is_seen_by_the_next_run_and_by_a_fresh_process(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     program = """
         import importlib, os, sys
@@ -154,22 +156,24 @@ def test_a_changed_file_is_seen_by_the_next_run_and_by_a_fresh_process(
         importlib.reload(helper)
         print(area(Square(3)).compute())
     """
-    assert answer(far, program) == "9\n100"
+    assert answer(elsewhere, program) == "9\n100"
     again = """
         from shapes.area import area
         from shapes.model import Square
         print(area(Square(3)).compute())
     """
-    assert answer(far, again) == "100"
+    assert answer(elsewhere, again) == "100"
     (project / "helper.py").write_text("def times(a, b):\n    return 200\n")
-    assert answer(far, again) == "200"
+    assert answer(elsewhere, again) == "200"
 
 
-def test_the_same_content_travels_once(project: Path, far: tuple[Path, dict[str, str]]) -> None:
+def test_the_same_content_travels_once(
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
+) -> None:
     program = """
         import os
         from shoal import Session
-        from shoal.client.far_code import FarCode
+        from shoal.client.remote_code import RemoteCode
         from shoal.storage.code import CodeServer
         from shapes.area import area
         from shapes.model import Square
@@ -183,12 +187,12 @@ def test_the_same_content_travels_once(project: Path, far: tuple[Path, dict[str,
         print(len(sent))
     """
     (project / "helper.py").write_text("def times(a, b):\n    return a * b  # a new content\n")
-    assert answer(far, program) == "1"
-    assert answer(far, program) == "0"
+    assert answer(elsewhere, program) == "1"
+    assert answer(elsewhere, program) == "0"
 
 
 def test_a_module_that_is_registered_by_value_is_not_sent_as_a_file(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     program = """
         import cloudpickle
@@ -197,11 +201,11 @@ def test_a_module_that_is_registered_by_value_is_not_sent_as_a_file(
         cloudpickle.register_pickle_by_value(values)
         print(values.named().compute())
     """
-    assert answer(far, program) == "('values', False)"
+    assert answer(elsewhere, program) == "('values', False)"
 
 
 def test_an_error_during_an_import_names_task_module_and_machine(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     program = """
         from broken import never
@@ -212,14 +216,14 @@ def test_an_error_during_an_import_names_task_module_and_machine(
         except TaskError as error:
             print(error)
     """
-    told = answer(far, program, AT_CLIENT="1")
+    told = answer(elsewhere, program, AT_CLIENT="1")
     assert "task 'never#0' failed on worker" in told
     assert "RuntimeError: it can't start here" in told
     assert f"imported module 'broken' on machine {os.uname().nodename}" in told
 
 
 def test_an_argument_that_a_worker_can_not_load_ends_the_run_at_once(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     program = """
         import shapes.model
@@ -235,13 +239,13 @@ def test_an_argument_that_a_worker_can_not_load_ends_the_run_at_once(
         except UsageError as error:
             print(error)
     """
-    told = answer(far, program)
+    told = answer(elsewhere, program)
     assert "No module named 'shapes'" in told
     assert f"on {os.uname().nodename}" in told
 
 
 def test_what_is_too_large_is_named_with_the_way_to_leave_it_out(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     (project / "shapes" / "data").mkdir(exist_ok=True)
     for number in range(9):
@@ -258,7 +262,7 @@ def test_what_is_too_large_is_named_with_the_way_to_leave_it_out(
             print(error)
             print(area(Square(3)).compute(exclude_files="shapes/data"))
     """
-    told = answer(far, program)
+    told = answer(elsewhere, program)
     for number in range(9):
         (project / "shapes" / "data" / f"{number}.bin").unlink()
     assert "has 72.0 MB, but only 64 MB may travel" in told
@@ -268,7 +272,7 @@ def test_what_is_too_large_is_named_with_the_way_to_leave_it_out(
 
 
 def test_a_large_data_file_stays_here_with_a_warning(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     with (project / "shapes" / "large.bin").open("wb") as file:
         file.truncate(9 * 2**20)
@@ -277,14 +281,14 @@ def test_a_large_data_file_stays_here_with_a_warning(
         from shapes.model import Square
         print(area(Square(3)).compute(), area(Square(4)).compute())
     """
-    told = answer(far, program)
+    told = answer(elsewhere, program)
     (project / "shapes" / "large.bin").unlink()
     assert told.startswith("9 16")
     assert told.count("large.bin is too large to travel") == 1
 
 
 def test_workers_of_a_farm_get_the_code_and_so_do_its_tasks(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     program = """
         import helper
@@ -298,11 +302,11 @@ def test_workers_of_a_farm_get_the_code_and_so_do_its_tasks(
         with Farm(area, workers=2) as farm:
             print(list(farm.map([Square(2), Square(3)])))
     """
-    assert answer(far, program) == "[(4, 'Square', 'imported'), (9, 'Square', 'imported')]"
+    assert answer(elsewhere, program) == "[(4, 'Square', 'imported'), (9, 'Square', 'imported')]"
 
 
 def test_functions_of_an_executor_find_their_modules(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     program = """
         import helper
@@ -313,11 +317,11 @@ def test_functions_of_an_executor_find_their_modules(
             print([*executor.map(helper.times, [1, 2], [3, 4])])
             print(executor.submit(Square, 3).result())
     """
-    assert answer(far, program) == "[3, 8]\nSquare(side=3)"
+    assert answer(elsewhere, program) == "[3, 8]\nSquare(side=3)"
 
 
 def test_a_run_is_resumed_with_the_module_that_was_corrected(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     program = """
         from pathlib import Path
@@ -335,11 +339,11 @@ def test_a_run_is_resumed_with_the_module_that_was_corrected(
                 Path("helper.py").write_text(corrected)
                 print(session.resume(run.id).result())
     """
-    assert answer(far, program) == "16"
+    assert answer(elsewhere, program) == "16"
 
 
 def test_a_package_that_workers_lack_is_named_before_any_task_runs(
-    project: Path, far: tuple[Path, dict[str, str]]
+    project: Path, elsewhere: tuple[Path, dict[str, str]]
 ) -> None:
     folder = project / "site-packages"
     for name in ("extra_thing", "extra_thing-1.2.3.dist-info"):
@@ -360,6 +364,6 @@ def test_a_package_that_workers_lack_is_named_before_any_task_runs(
         except EnvironmentMismatch as error:
             print(error)
     """
-    told = answer(far, program, PYTHONPATH=str(folder))
+    told = answer(elsewhere, program, PYTHONPATH=str(folder))
     assert "they have no extra_thing instead of 1.2.3" in told
     assert "`pip install extra_thing==1.2.3`" in told

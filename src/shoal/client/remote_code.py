@@ -1,4 +1,4 @@
-"""`FarCode`: gives workers that don't see this machine's files the user's modules.
+"""`RemoteCode`: gives workers that don't see this machine's files the user's modules.
 
 1. The modules travel through the store, as an archive that its content names. The same content
    travels once, and workers that have it fetch nothing.
@@ -37,7 +37,7 @@ _OF_SESSION = 12
 """How many characters of an archive's name tell its sandboxes from others."""
 
 
-class FarCode:
+class RemoteCode:
     """Ships the modules of a session's workflows; safe to use from several threads."""
 
     def __init__(

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from shoal.client import far_code
-from shoal.client.far_code import FarCode, packed_files
+from shoal.client import remote_code
+from shoal.client.remote_code import RemoteCode, packed_files
 from shoal.execution.plan import Placement, Plan
 from shoal.platform.environment import this_environment, version_of
 from shoal.platform.invocation import UserCode
@@ -52,15 +52,15 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> FarCode:
-    monkeypatch.setattr(far_code, "CodeServer", FakeServer)
-    return FarCode("redis://nowhere", 0.0, (), lambda _: None)
+def remote(monkeypatch: pytest.MonkeyPatch) -> RemoteCode:
+    monkeypatch.setattr(remote_code, "CodeServer", FakeServer)
+    return RemoteCode("redis://nowhere", 0.0, (), lambda _: None)
 
 
-def shipped(far: FarCode, function: Any) -> Any:
+def shipped(remote: RemoteCode, function: Any) -> Any:
     workflow = Workflow.of(Task(function)(1))
     placed = dict.fromkeys(workflow.calls, Placement(WorkerId("w0"), Resources(1769)))
-    return far.of_run(CODE, pack(Plan(workflow, placed), bytes(32)), workflow)
+    return remote.of_run(CODE, pack(Plan(workflow, placed), bytes(32)), workflow)
 
 
 def test_equal_files_make_equal_archives(tmp_path: Path) -> None:
@@ -75,9 +75,9 @@ def test_equal_files_make_equal_archives(tmp_path: Path) -> None:
         assert archive.read("x/a") == b"a" * 100
 
 
-def test_workers_get_an_archive_in_place_of_paths(far: FarCode, tool: Any) -> None:
-    code, environment = shipped(far, tool.f)
-    server: Any = far._server
+def test_workers_get_an_archive_in_place_of_paths(remote: RemoteCode, tool: Any) -> None:
+    code, environment = shipped(remote, tool.f)
+    server: Any = remote._server
     (name,) = server.kept
     assert code.archive == name == archive_name(server.kept[name])
     assert (code.path, code.folder, code.preload) == ((), "", ("numpy",))
@@ -87,37 +87,37 @@ def test_workers_get_an_archive_in_place_of_paths(far: FarCode, tool: Any) -> No
     assert environment.machine == ""
 
 
-def test_a_run_without_modules_of_the_user_ships_nothing(far: FarCode) -> None:
-    code, environment = shipped(far, abs)
+def test_a_run_without_modules_of_the_user_ships_nothing(remote: RemoteCode) -> None:
+    code, environment = shipped(remote, abs)
     assert (code.archive, code.session, code.path) == ("", "s1", ())
     assert set(environment.packages) == {"cloudpickle"}
 
 
 def test_the_same_content_is_sent_once_and_again_if_the_store_has_lost_it(
-    far: FarCode, tool: Any
+    remote: RemoteCode, tool: Any
 ) -> None:
-    server: Any = far._server
-    first = shipped(far, tool.f)
-    assert shipped(far, tool.f) == first
+    server: Any = remote._server
+    first = shipped(remote, tool.f)
+    assert shipped(remote, tool.f) == first
     assert server.sent == 1
     server.kept.clear()
-    assert shipped(far, tool.f) == first
+    assert shipped(remote, tool.f) == first
     assert server.sent == 2
 
 
 def test_a_changed_file_makes_another_archive_whose_workers_share_no_sandbox(
-    far: FarCode, tool: Any
+    remote: RemoteCode, tool: Any
 ) -> None:
-    first, _ = shipped(far, tool.f)
+    first, _ = shipped(remote, tool.f)
     Path(tool.__file__).write_text("def f(x):\n    return -x\n")
-    second, _ = shipped(far, tool.f)
+    second, _ = shipped(remote, tool.f)
     assert first.archive != second.archive
     assert len({CODE.session, first.session, second.session}) == 3
-    server: Any = far._server
+    server: Any = remote._server
     assert server.sent == 2
 
 
 def test_a_package_is_known_by_the_name_that_pip_knows() -> None:
-    assert far_code._package_of("yaml") in ("PyYAML", "")
-    assert far_code._package_of("_pytest") == "pytest"
-    assert far_code._package_of("no_such_module") == ""
+    assert remote_code._package_of("yaml") in ("PyYAML", "")
+    assert remote_code._package_of("_pytest") == "pytest"
+    assert remote_code._package_of("no_such_module") == ""
