@@ -161,5 +161,6 @@ def test_the_first_of_two_starts_to_finish_ends_the_other(finishes: int) -> None
     starts = Starts()
     starts.claim()
     starts.add_twin()
-    starts.keep(finishes)
+    starts.finish(finishes)
     assert [starts.accepts(epoch) for epoch in (1, 2)] == [finishes == 1, finishes == 2]
+    assert starts.done

@@ -1,7 +1,8 @@
 """The store's rules about marks and starts, as plain data: no I/O, no clock, no encoding.
 
 The simulator and the in-memory store use these classes. The scripts on a server state the same
-rules in Lua, and differential tests compare the two on random sequences of operations.
+rules in Lua, and differential tests compare the two on random sequences of operations. The rules
+about mailboxes are in `mail_model.py`, those about leases in `lease_model.py`.
 
 Marks:
 
@@ -128,6 +129,8 @@ class Starts:
     """The starts that have entered."""
     parked_at: int | None = None
     """The start that last parked."""
+    done: bool = False
+    """Whether a start has finished, and left the worker nothing to do."""
     older: int | None = None
     """The older of two starts, if the latest one was added as its twin."""
 
@@ -179,6 +182,11 @@ class Starts:
     def handed_over(self, epoch: int) -> bool:
         """Whether a start has parked or handed over, and the next start is granted."""
         return self.parked_at == epoch == self.epoch - 1
+
+    def finish(self, epoch: int) -> None:
+        """Let a start leave for good; a twin of it is over."""
+        self.done = True
+        self.keep(epoch)
 
     def add_twin(self) -> bool:
         """Grant one more start beside the latest one; False if there are two already."""

@@ -1,24 +1,18 @@
 """`RunModel`: one run as a store keeps it, as plain data: no I/O, no lock, and time is an argument.
 
-It follows the rules of `storage/base.py`, and takes those about marks and starts from
-`execution/store_model.py`. Differential tests compare it with the scripts on a server.
-
-1. A mailbox keeps its messages until the run ends. Only `resume` deletes some: requests to stop.
-2. A lease begins when a start is claimed. It is longer until the start is heard from, which may
-   have to wait for its platform. The first leases of a run begin when `tend` first sees them,
-   because the client has yet to start those workers.
-3. Everything that a start sends renews its lease. Parking, finishing and stopping end it.
-4. A loss is counted by its cause: a worker that vanished, or whatever `restart` names.
+It follows the rules of `storage/base.py`, and puts together the models in `execution/`: marks and
+starts (`store_model.py`), mailboxes (`mail_model.py`), leases and losses (`lease_model.py`).
+Differential tests compare it with the scripts on a server.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shoal.errors import RunOver
+from shoal.execution.lease_model import Leases, Losses
+from shoal.execution.mail_model import Mailbox
 from shoal.execution.store_model import OwnedMarks, Starts, UnownedMarks
 from shoal.storage.base import (
     Answer,
@@ -46,33 +40,6 @@ from shoal.types import Loss, LossReason, RunId, WorkerId
 _ORDER = (Claim, Ready, Refused)
 
 
-class Mailbox:
-    """Messages in the order in which they came; their ids count up from 1."""
-
-    def __init__(self) -> None:
-        self._letters: list[Received] = []
-        self._count = 0
-
-    def append(self, letter: Letter) -> None:
-        """Add a message, and give it its id."""
-        self._count += 1
-        self._letters.append(Received(str(self._count), letter))
-
-    def after(self, read: str) -> list[Received]:
-        """Return the messages behind the one with id `read`; all if that is empty."""
-        at = bisect_right(self._letters, int(read or 0), key=lambda letter: int(letter.id))
-        return self._letters[at:]
-
-    def delete(self, kind: type[Letter]) -> None:
-        """Delete all messages of a kind."""
-        self._letters = [each for each in self._letters if not isinstance(each.letter, kind)]
-
-    @property
-    def last(self) -> str:
-        """The id of the last message; empty if there is none."""
-        return self._letters[-1].id if self._letters else ""
-
-
 @dataclass(kw_only=True)
 class _Worker(Starts):
     kind: str | None = None
@@ -80,7 +47,6 @@ class _Worker(Starts):
     """What it left when it parked."""
     given: bytes | None = None
     """What it is started with, if it is flexible."""
-    done: bool = False
     counts: dict[int, int] = field(default_factory=dict)
     """How many tasks each start has executed."""
 
@@ -101,18 +67,16 @@ class RunModel:
         self._common: bytes | None = None
         self._outputs: dict[str, bytes] = {}
         self._workers: dict[WorkerId, _Worker] = {}
-        self._leases: dict[WorkerId, float | None] = {}
-        """Until when workers count as alive; None: their leases have yet to begin."""
-        self._losses: Counter[str] = Counter()
+        self._leases = Leases()
         self._owned: OwnedMarks[bytes] = OwnedMarks()
         self._unowned: UnownedMarks[bytes] = UnownedMarks()
-        self._mailboxes: dict[str, Mailbox] = {}
+        self._mailboxes: dict[str, Mailbox[Letter]] = {}
         self.moved = 0
         """Bytes that `beat` has reported."""
         self._take_in(opening, now)
         for worker in opening.started:
             self._worker(worker).claim_for_task()
-            self._leases[worker] = None
+            self._leases.grant(worker)
 
     def _take_in(self, opening: Opening, now: float) -> None:
         self._parts.update({worker: b"".join(blob) for worker, blob in opening.parts.items()})
@@ -121,8 +85,8 @@ class RunModel:
         self._outputs.update({name: b"".join(blob) for name, blob in opening.outputs.items()})
         for worker, kind in opening.kinds.items():
             self._worker(worker).kind = kind
-        self._kind, self._lease, self._restarts = opening.kind, opening.lease, opening.restarts
-        self._waiting = opening.waiting
+        self._kind, self._losses = opening.kind, Losses(opening.restarts)
+        self._leases.lease, self._leases.waiting = opening.lease, opening.waiting
         self._expires = now + opening.ttl
 
     def _worker(self, worker: WorkerId) -> _Worker:
@@ -139,15 +103,9 @@ class RunModel:
         if not self._workers[worker].enter(epoch):
             raise RunOver(f"Start {epoch} of worker {worker} in run {self._name} is under way.")
 
-    def _renew(self, worker: WorkerId, now: float) -> None:
-        self._leases[worker] = now + self._lease
-
-    def _begin_lease(self, worker: WorkerId, now: float) -> None:
-        self._leases[worker] = now + self._lease + self._waiting
-
     def _granted(self, worker: WorkerId, now: float) -> Claim:
         """The claim of a worker's latest start, whose lease begins."""
-        self._begin_lease(worker, now)
+        self._leases.begin(worker, now)
         found = self._workers[worker]
         return Claim(worker, found.epoch, self._kind if found.kind is None else found.kind)
 
@@ -161,7 +119,7 @@ class RunModel:
             self._workers[worker].claim()
         found = self._accepted(worker, epoch)
         self._enter(worker, epoch)
-        self._renew(worker, now)
+        self._leases.renew(worker, now)
         return Entry(
             self._parts.get(worker, self._common) if part else None,
             found.executed,
@@ -198,11 +156,10 @@ class RunModel:
                 self._workers[started].given = given
                 answers.append(self._next(started, now))
         found.counts[epoch] = completion.executed
-        self._renew(worker, now)
+        self._leases.renew(worker, now)
         if completion.finished and not stays:
-            del self._leases[worker]
-            found.done = True
-            found.keep(epoch)
+            self._leases.end(worker)
+            found.finish(epoch)
         return sorted(answers, key=lambda answer: _ORDER.index(type(answer)))
 
     def _mark(self, mark: MarkRequest, worker: WorkerId, now: float) -> list[Answer]:
@@ -237,7 +194,9 @@ class RunModel:
     def letters(self, mailbox: str, read: str = "") -> list[Received]:
         """Return the messages in a mailbox behind the one with id `read`."""
         found = self._mailboxes.get(mailbox)
-        return found.after(read) if found else []
+        if found is None:
+            return []
+        return [Received(str(number), letter) for number, letter in found.after(int(read or 0))]
 
     def park(self, worker: WorkerId, epoch: int, read: str, executed: bytes) -> bool:
         """Leave, unless a message came after `read`."""
@@ -246,7 +205,7 @@ class RunModel:
             return False
         if found.park(epoch):
             found.executed = executed
-            self._leases.pop(worker, None)
+            self._leases.end(worker)
         return True
 
     def hand_over(self, worker: WorkerId, epoch: int, executed: bytes, now: float) -> Claim:
@@ -262,40 +221,29 @@ class RunModel:
         """Renew the leases of starts that are alive, and claim the workers that are lost."""
         for worker, epoch in alive:
             if worker in self._leases and self._workers[worker].epoch == epoch:
-                self._renew(worker, now)
-        claims: list[Claim] = []
-        for worker, until in list(self._leases.items()):
-            if until is None:
-                self._begin_lease(worker, now)
-            elif until < now:
-                claims += self._lost(worker, now)
-        return claims
+                self._leases.renew(worker, now)
+        return [claim for worker in self._leases.expired(now) for claim in self._lost(worker, now)]
 
     def _lost(self, worker: WorkerId, now: float) -> list[Claim]:
-        if self._may_restart(worker):
+        if self._losses.add(worker):
             return [self._next(worker, now)]
-        del self._leases[worker]
+        self._leases.end(worker)
         self.post(WorkerLost(worker, Loss(LossReason.VANISHED)))
         return []
-
-    def _may_restart(self, cause: str) -> bool:
-        """Count a loss; whether its cause hasn't occurred too often."""
-        self._losses[cause] += 1
-        return self._losses[cause] <= self._restarts
 
     def beat(self, worker: WorkerId, epoch: int, nbytes: int, now: float) -> None:
         """Renew the lease of a worker that is in the middle of a transfer."""
         self.moved += nbytes
         if worker in self._leases and self._workers[worker].accepts(epoch):
-            self._renew(worker, now)
+            self._leases.renew(worker, now)
 
     def restart(
         self, worker: WorkerId, epoch: int, cause: str, kind: str, now: float
     ) -> Claim | None:
         """Claim the next start of a worker that was seen to end."""
         found = self._accepted(worker, epoch)
-        if not self._may_restart(cause):
-            self._leases.pop(worker, None)
+        if not self._losses.add(cause):
+            self._leases.end(worker)
             return None
         found.kind = kind or found.kind
         return self._next(worker, now)
@@ -308,10 +256,9 @@ class RunModel:
 
     def stop(self) -> list[WorkerId]:
         """Tell the workers that are at work to leave; return those that have entered."""
-        told = list(self._leases)
+        told = self._leases.end_all()
         for worker in told:
             self._deliver(worker, StopRequested(worker))
-        self._leases.clear()
         return [each for each in told if self._workers[each].epoch in self._workers[each].entered]
 
     def resume(
@@ -323,7 +270,6 @@ class RunModel:
             The claims, and the id of the last message that the client was sent before.
         """
         self._take_in(opening, now)
-        self._losses.clear()
         flexible = self._common is not None and not forgotten
         claims: list[Claim] = []
         for worker, found in self._workers.items():
@@ -332,7 +278,8 @@ class RunModel:
                 if worker in self._mailboxes:
                     self._mailboxes[worker].delete(StopRequested)
                 claims.append(self._next(worker, now))
-        return claims, self._mailboxes[CLIENT].last if CLIENT in self._mailboxes else ""
+        sent = self._mailboxes[CLIENT].last if CLIENT in self._mailboxes else 0
+        return claims, str(sent or "")
 
     def fetch(self, names: Sequence[str]) -> list[bytes | None]:
         """Return saved outputs; None for those that aren't saved."""
