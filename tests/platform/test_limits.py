@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,6 +136,23 @@ def test_without_control_groups_memory_is_limited_with_one_warning(
     assert sum("control groups" in text for text in caplog.messages) == 1
 
 
+@enforced
+def test_without_control_groups_the_end_of_a_sandbox_leaves_others_at_work(
+    tmp_path: Path,
+) -> None:
+    """An isolated zygote may write only to the folders of its sandboxes."""
+    with gateway(tmp_path, entry="platform_entries_rlimit:act") as local:
+        caller = Caller(local, tmp_path)
+        caller.invoke(caller.job("w0", "await go"))
+        assert eventually(lambda: len(caller.notes("began")) == 1)
+        caller.invoke(caller.job("w1", "spoil", run=RunId("run-2")))
+        caller.await_quiet(RunId("run-2"))
+        caller.carry_out(caller.job("w2", run=RunId("run-3")))
+        (tmp_path / "go").touch()
+        caller.await_quiet()
+        assert [note["worker"] for note in caller.notes("ended")] == ["w1", "w2", "w0"]
+
+
 def test_a_control_group_is_removed_with_any_remaining_process(machine: SandboxLimits) -> None:
     name = f"shoal-test-{os.getpid()}"
     pid = os.fork()
@@ -186,15 +202,6 @@ def test_a_self_watching_sandbox_that_exceeds_its_limit_leaves_a_note_and_exits(
     watched.remove("large")
     assert not watched.ran_out_of_memory("large")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_notes_of_killed_zygotes_are_deleted(tmp_path: Path) -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    for number in (ended.pid, os.getpid()):
-        (tmp_path / f"shoal-{number}-1").touch()
-    SandboxLimits("watched", tmp_path, tmp_path).sweep()
-    assert [path.name for path in tmp_path.iterdir()] == [f"shoal-{os.getpid()}-1"]
 
 
 def test_a_missing_control_group_does_not_count_as_out_of_memory(machine: SandboxLimits) -> None:

@@ -14,7 +14,7 @@ import resource
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,7 @@ class SandboxLimits:
     cpu: Path
     """The folder of the CPU groups; with v2 the same as `memory`."""
     memory: Path
-    """The folder of the memory groups; without groups, of the notes that sandboxes leave."""
+    """The folder of the memory groups; without groups, where a sandbox leaves a note."""
     reason: str = ""
     """Why there are no groups."""
 
@@ -57,6 +57,10 @@ class SandboxLimits:
             f"no control groups ({self.reason}): sandboxes have no CPU limit, and memory is "
             "limited by the process's data size"
         )
+
+    def of_sandbox(self, home: Path) -> SandboxLimits:
+        """The limits of a sandbox: without groups, its notes are in the folder that it may use."""
+        return self if self.grouped else replace(self, cpu=home, memory=home)
 
     def _folders(self, name: str) -> list[Path]:
         if not self.grouped:
@@ -124,13 +128,13 @@ class SandboxLimits:
                     break
 
     def sweep(self) -> None:
-        """Delete the empty groups or the notes that killed zygotes left."""
-        for root in {self.cpu, self.memory}:
+        """Delete the empty groups that killed zygotes left."""
+        for root in {self.cpu, self.memory} if self.grouped else ():
             for folder in root.glob("shoal-*-*"):
                 pid = folder.name.split("-")[1]
                 if pid.isdigit() and not system.alive(int(pid)):
                     with contextlib.suppress(OSError):
-                        folder.rmdir() if self.grouped else folder.unlink()
+                        folder.rmdir()
 
 
 def machine_memory_mb() -> int:
@@ -151,14 +155,10 @@ def openable(count: int, files: int) -> int:
     return count if soft == resource.RLIM_INFINITY else min(count, (soft - _OTHER_FILES) // files)
 
 
-def detect(notes: Path = Path()) -> SandboxLimits:
-    """How this process can limit sandboxes on this machine.
-
-    Args:
-        notes: The folder where sandboxes that exceed their memory leave a note.
-    """
+def detect() -> SandboxLimits:
+    """How this process can limit sandboxes on this machine."""
     if not system.LIMITS_DATA:
-        return SandboxLimits("watched", notes, notes, "only Linux has them")
+        return SandboxLimits("watched", Path(), Path(), "only Linux has them")
     reasons = []
     for found in (_version_1(), _version_2()):
         if isinstance(found, str):
@@ -168,7 +168,7 @@ def detect(notes: Path = Path()) -> SandboxLimits:
         if not problem:
             return found
         reasons.append(f"{found.kind}: {problem}")
-    return SandboxLimits("rlimit", notes, notes, "; ".join(reasons))
+    return SandboxLimits("rlimit", Path(), Path(), "; ".join(reasons))
 
 
 _kills: int | None = None

@@ -194,7 +194,8 @@ class Zygote:
         os.close(err)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         group = self._group(message["sandbox"])
-        self._limits.enter(group, Resources(message["memory_mb"], message["cpus"]))
+        limited = self._limits.of_sandbox(Path(home))
+        limited.enter(group, Resources(message["memory_mb"], message["cpus"]))
         _keep_freed_memory(message["memory_mb"] * 2**20 // _FREED_SHARE)
         _reseed()
         gc.enable()
@@ -226,10 +227,11 @@ class Zygote:
                 continue
             sandbox, forked = self._children.pop(pid)
             system.kill_group(pid)
-            remove(self._home / str(sandbox))
-            group = self._group(sandbox)
-            out_of_memory = self._limits.ran_out_of_memory(group)
-            self._limits.remove(group)
+            home, group = self._home / str(sandbox), self._group(sandbox)
+            limited = self._limits.of_sandbox(home)
+            out_of_memory = limited.ran_out_of_memory(group)
+            limited.remove(group)
+            remove(home)
             self._report(
                 op="exited",
                 sandbox=sandbox,
@@ -254,7 +256,7 @@ class Zygote:
         for pid, (sandbox, _) in self._children.items():
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            self._limits.remove(self._group(sandbox))
+            self._limits.of_sandbox(self._home / str(sandbox)).remove(self._group(sandbox))
         remove(self._home)
 
 
@@ -292,7 +294,7 @@ def main(descriptor: int, entry: str, hidden: str, isolated: bool) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-    limited = limits.detect(Path(hidden))
+    limited = limits.detect()
     limited.sweep()
     sweep(hidden)
     isolation = Isolation(hidden, isolated)
