@@ -8,6 +8,12 @@ SEARCHED := tests/faults/test_simulated_faults.py tests/contract/test_store_diff
 PORTABLE := tests/test_portable.py tests/contract/test_platform.py tests/faults/test_lost_workers.py \
 	tests/platform/test_limits.py tests/platform/test_zygote.py tests/session/test_compute.py \
 	tests/storage/test_embedded.py
+ENGINES := tests/engines tests/contract/test_engine.py tests/examples/test_engine_page.py
+# Install packages of Debian's if a program is missing and we may: $(call apt,PROGRAMS,PACKAGES)
+apt = for program in $(1); do \
+	  command -v $$program >/dev/null || [ "$$(id -u)" != 0 ] || \
+	    exec apt-get install --yes --quiet --no-install-recommends $(2); \
+	done
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types layers tests portable quick search bench planning predictions load chaos quality factors farm fuzz executors engines engines-bwrap engines-slurm engines-docker engines-packages conformance-joblib conformance-dask coverage docs release clean
 
@@ -108,18 +114,17 @@ executors: $(VENV)/.bench  ## compare ShoalExecutor with other executors
 	$(BIN)/python benchmarks/executor.py $(ARGS)
 
 engines: $(VENV)/.dev engines-bwrap engines-slurm engines-docker engines-packages  ## run workers on other machines and on every engine that can be started here
-	$(BIN)/pytest -m engine -rs $(ARGS)
+	$(BIN)/pytest -m "" -rs $(ENGINES) $(ARGS)
 
+# What can't be installed is left out: the tests that need it say so.
 engines-bwrap:
-	@command -v bwrap >/dev/null || [ "$$(id -u)" != 0 ] || apt-get install --yes --quiet bubblewrap
+	-@$(call apt,bwrap,bubblewrap)
 
 engines-slurm:
-	@command -v slurmctld munged >/dev/null || [ "$$(id -u)" != 0 ] || \
-	  apt-get install --yes --no-install-recommends slurm-wlm munge
+	-@$(call apt,slurmctld slurmd munged,slurm-wlm munge)
 
 engines-docker:
-	@command -v dockerd podman >/dev/null || [ "$$(id -u)" != 0 ] || \
-	  apt-get install --yes --no-install-recommends docker.io podman runc
+	-@$(call apt,docker dockerd podman runc,docker.io podman runc)
 
 engines-packages: $(VENV)/.dev
 	-$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[lambda,ray]' \

@@ -5,6 +5,7 @@
    Shoal depends on, installed as users install it. None of the client's folders is there.
 2. The loopback network is shared, so that it reaches stores and gateways as over a network.
 3. It has a boot id of its own, as another machine has, or this machine's, as a container has.
+4. Its clock may be wrong (`skewed_clock.py`), and its Python may have another version.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 import pytest
 
 import shoal
+import skewed_clock
 from observing import PATIENCE, eventually, processes_mentioning
 
 _DEPENDENCIES = ("cloudpickle", "msgspec", "rich", "markdown-it-py", "mdurl", "pygments")
@@ -35,6 +37,8 @@ _PRIVILEGES = () if os.getuid() else ("--cap-add", "ALL")
 """What root has on another machine, too; it needs this to isolate sandboxes."""
 _ENVIRONMENT = "/opt/environment"
 """Where the other machine has its packages."""
+_SHIFT = "import skewed_clock\n\nskewed_clock.install()\n"
+"""What its Python runs at its start if its clock is wrong."""
 NEEDED = pytest.mark.skipif(
     shutil.which("bwrap") is None,
     reason="no bwrap to stand in for another machine: install bubblewrap, or run `make engines`",
@@ -84,6 +88,10 @@ class OtherMachine:
     python: Interpreter = HERE
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that its programs get."""
+    ahead: float = 0.0
+    """Seconds by which its clock is ahead."""
+    _programs: list[subprocess.Popen[bytes]] = field(default_factory=list, init=False)
+    """Those that have been started and not ended."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -96,6 +104,9 @@ class OtherMachine:
                 _copy(name, self.packages)
         else:
             self._download()
+        if self.ahead:
+            self.install(Path(skewed_clock.__file__))
+            (self.packages / "sitecustomize.py").write_text(_SHIFT)
 
     @property
     def _installed(self) -> Path:
@@ -131,9 +142,10 @@ class OtherMachine:
         boot_id = _BOOT_ID if self.container else str(self.folder / "boot_id")
         memory = ("--bind", "/dev/shm", "/dev/shm") if self.shares_memory else _OWN_MEMORY
         given = {"HOME": "/root", "PATH": f"{_ENVIRONMENT}/bin", **self.environment, **variables}
+        given |= {skewed_clock.AHEAD: repr(self.ahead)} if self.ahead else {}
         return [
             *("bwrap", "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
-            *("--hostname", "other", "--clearenv", *_PRIVILEGES),
+            *("--hostname", self.folder.name, "--clearenv", *_PRIVILEGES),
             *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *memory),
             *("--tmpfs", "/root", "--chdir", "/root"),
             *[part for path in _LIBRARIES for part in ("--ro-bind-try", path, path)],
@@ -149,19 +161,27 @@ class OtherMachine:
         mark = secrets.token_hex(8)
         command = self.command(*arguments, OF_TEST=mark, **variables)
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self._programs.append(process)
         try:
             yield process
         finally:
+            self._programs.remove(process)
             process.kill()
             process.communicate(timeout=PATIENCE)
             assert eventually(lambda: not processes_mentioning(mark))
 
+    def switch_off(self) -> None:
+        """End all that runs there, as a power failure does."""
+        for program in self._programs:
+            program.kill()
+            program.wait()
+
     @contextmanager
     def gateway(self, *options: str, **variables: str) -> Iterator[dict[str, str]]:
         """A `shoal gateway` on it; what a session is opened with to use it."""
-        token = secrets.token_hex(16)
+        token = variables.setdefault("SHOAL_TOKEN", secrets.token_hex(16))
         program = ("-m", "shoal.cli.main", "gateway", "--port", "0", *options)
-        with self.running(*program, SHOAL_TOKEN=token, **variables) as process:
+        with self.running(*program, **variables) as process:
             assert process.stdout is not None
             said = process.stdout.readline().decode()
             assert said.startswith("listening on ")

@@ -25,7 +25,7 @@ _ALONE = "--bridge=none --iptables=false --ip6tables=false --ip-forward=false --
 def docker(_folder: Path) -> Iterator[tuple[str, str]]:
     """Jobs are containers of Docker."""
     with _daemon():
-        image = build_from_here("docker", packages=["shoal", "pytest"])
+        image = build_from_here("docker", packages=["shoal", "pytest", "numpy"])
         with tcp_server() as port:
             yield f"docker:///{image}?idle_seconds=3&volume={TESTS}:{TESTS}:ro", url_of(port)
             assert eventually(lambda: not containers()), "containers are left over"
@@ -35,7 +35,7 @@ def docker(_folder: Path) -> Iterator[tuple[str, str]]:
 def podman(_folder: Path) -> Iterator[tuple[str, str]]:
     """Jobs are containers of Podman."""
     with _configured():
-        image = build_from_here("podman", packages=["shoal", "pytest"])
+        image = build_from_here("podman", packages=["shoal", "pytest", "numpy"])
         with tcp_server() as port:
             yield f"podman:///{image}?idle_seconds=3&volume={TESTS}:{TESTS}:ro", url_of(port)
             assert eventually(lambda: not containers("podman")), "containers are left over"

@@ -215,10 +215,11 @@ def test_a_killed_worker_is_replaced(remote: Session) -> None:
     assert remote.compute(output, timeout=PATIENCE) == [3]
 
 
+@pytest.mark.parametrize("variables", [{}, {"SHOAL_PORTABLE": "1"}])
 def test_a_task_that_runs_out_of_memory_gets_more(
-    machine: OtherMachine, access: dict[str, str], tmp_path: Path
+    machine: OtherMachine, access: dict[str, str], tmp_path: Path, variables: dict[str, str]
 ) -> None:
-    """There are no control groups, so that workers watch their own memory."""
+    """There are no control groups: resource limits apply, or workers watch their own memory."""
 
     def allocate(megabytes: int) -> int:
         held = b"x" * (megabytes * 1024 * 1024)
@@ -226,8 +227,8 @@ def test_a_task_that_runs_out_of_memory_gets_more(
         return len(held)
 
     with (
-        machine.gateway(SHOAL_PORTABLE="1") as portable,
-        Session(**{**access, **portable}, folder=str(tmp_path)) as session,
+        machine.gateway(**variables) as other,
+        Session(**{**access, **other}, folder=str(tmp_path)) as session,
     ):
         run = session.submit(Task(allocate, resources=Resources(memory_mb=256, cpus=1))(400))
         assert run.result(PATIENCE) == 400 * MB

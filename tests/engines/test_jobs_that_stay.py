@@ -86,6 +86,8 @@ def test_nothing_that_an_engine_shows_of_a_job_is_secret(session: Session) -> No
         "docker": [["docker", "inspect", handle]],
         "podman": [["podman", "inspect", handle]],
     }
+    if scheme(session) not in commands:
+        pytest.skip("what Ray shows is read in test_ray.py")
     platform: Any = session.platform
     for command in commands[scheme(session)]:
         shown = subprocess.run(command, capture_output=True, check=True).stdout

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from functools import reduce
 
 import pytest
 from engines_here import ENGINES, parameters
 
-import shoal
-from observing import eventually
-from shoal import Output, Resources, Session, task
+from evaluating import evaluated
+from observing import PATIENCE, eventually
+from shoal import Farm, Resources, Session, Workflow, task
 from shoal.errors import RunCancelled, TaskError
+from shoal.experiments.text_analysis import generate_text, text_analysis
+from shoal.experiments.tree_reduction import tree_reduction
+from shoal.farm import Observation
 from shoal.storage.resp import Connection, parse_url
 
 pytestmark = pytest.mark.real
@@ -33,26 +36,24 @@ def session(
             yield opened
 
 
-@task
-def add(a: int, b: int) -> int:
-    return a + b
-
-
-@task
-def identity(value: int) -> int:
-    return value
-
-
-def tree(leaves: list[int]) -> Output[int]:
-    level: list[Output[int]] = [identity(leaf) for leaf in leaves]
-    while len(level) > 1:
-        level = [add(a, b) for a, b in zip(level[::2], level[1::2], strict=True)]
-    return level[0]
-
-
-def test_a_tree_of_additions_is_computed(session: Session) -> None:
+def test_a_tree_of_1023_additions_is_computed(session: Session) -> None:
+    tree = tree_reduction(1024)
+    assert len(Workflow.of(tree).calls) == 1023
     for _ in range(2):
-        assert session.compute(tree(list(range(512)))) == [sum(range(512))]
+        assert session.compute(tree) == [sum(range(1024))]
+
+
+def test_a_text_is_analysed(session: Session) -> None:
+    report = text_analysis(generate_text(2000))
+    assert session.compute(report) == [evaluated(report)]
+
+
+def test_a_picture_is_transformed(session: Session) -> None:
+    numpy = pytest.importorskip("numpy", reason="numpy isn't installed")
+    from shoal.experiments.image_transformation import image_transformation
+
+    picture = image_transformation(width=120, height=81)
+    assert numpy.array_equal(session.compute(picture)[0], evaluated(picture))
 
 
 @task
@@ -144,15 +145,73 @@ def test_cancelling_ends_running_tasks(session: Session) -> None:
     assert not session.platform.active(run.id)
 
 
-def test_a_detached_run_is_attached_to(session: Session) -> None:
-    run = session.submit(reduce(add, map(identity, range(10))), detach=True)
-    assert session.attach(run.id).result() == 45
+FIRST_CLIENT = """
+import sys, time
+from contextlib import closing
+from shoal import Session, Task
+from shoal.storage.resp import Connection, parse_url
+
+platform, store, folder = sys.argv[1:]
+
+def waiting(number):
+    with closing(Connection(parse_url(store))) as connection:
+        while not connection.call("EXISTS", "client-has-gone"):
+            time.sleep(0.01)
+    return number
+
+with Session(platform=platform, store=store, folder=folder, workers=2, lease=3) as session:
+    run = session.submit(Task(max)(Task(waiting)(45), Task(waiting)(44)), detach=True)
+    print(run.id)
+"""
+
+
+def test_a_detached_run_goes_on_without_its_client_and_is_attached_to(session: Session) -> None:
+    settings = session.settings
+    given = [str(settings.platform), str(settings.store), str(settings.folder)]
+    client = [sys.executable, "-c", FIRST_CLIENT, *given]
+    done = subprocess.run(client, stdout=subprocess.PIPE, timeout=3 * PATIENCE, check=True)
+    with closing(Connection(parse_url(given[1]))) as connection:
+        connection.call("SET", "client-has-gone", "1")
+    assert session.attach(done.stdout.decode().strip()).result() == 45
+
+
+class Wave:
+    """Lets a farm grow to its most workers, then shrink."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        """How many workers there were."""
+
+    def decide(self, observation: Observation) -> int:
+        self.seen.append(int(observation.workers))
+        return -1 if self.crested else 1
+
+    @property
+    def crested(self) -> bool:
+        return 3 in self.seen
+
+    @property
+    def ebbed(self) -> bool:
+        return self.crested and self.seen[-1] < 3
+
+    def reset(self) -> None:
+        self.seen.clear()
 
 
 def doubled(number: int) -> int:
     return 2 * number
 
 
-def test_a_farm_of_a_thousand_tasks(session: Session) -> None:
-    with shoal.Farm(doubled, workers=2, session=session) as farm:
-        assert list(farm.map(range(1000))) == [2 * n for n in range(1000)]
+def test_a_farm_of_a_thousand_tasks_is_scaled(session: Session) -> None:
+    wave = Wave()
+
+    def numbers() -> Iterator[int]:
+        """Yield more only when the farm has grown, and when it has shrunk."""
+        yield from range(400)
+        assert eventually(lambda: wave.crested), wave.seen
+        yield from range(400, 700)
+        assert eventually(lambda: wave.ebbed), wave.seen
+        yield from range(700, 1000)
+
+    with Farm(doubled, workers=(1, 3), autoscaler=wave, every=0.1, session=session) as farm:
+        assert list(farm.map(numbers())) == [2 * n for n in range(1000)]

@@ -24,7 +24,7 @@ OSLS = INSTALLED / "node_modules" / ".bin" / "osls"
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(
-        not OSLS.exists(), reason="serverless-offline isn't installed: make engines-lambda"
+        not OSLS.exists(), reason="serverless-offline isn't installed: run `make engines`"
     ),
 ]
 

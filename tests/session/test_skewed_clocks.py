@@ -140,7 +140,7 @@ class Machines:
 )
 def machines(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machines]:
     client_ahead, workers_ahead = request.param
-    gateway = StandingGateway(tmp_path, skewed(workers_ahead))
+    gateway = StandingGateway(tmp_path, variables=skewed(workers_ahead))
     with tcp_server() as port:
         yield Machines(url_of(port), gateway, tmp_path, client_ahead)
     gateway.end()
