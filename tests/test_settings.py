@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from shoal.errors import SettingsError
-from shoal.planning.preview import DEFAULT_PRICES
 from shoal.settings import (
     NAMES,
     Settings,
@@ -80,10 +79,6 @@ def test_argument_beats_a_variable_beats_the_file_beats_the_default(
 
 def test_every_setting_has_an_origin() -> None:
     assert origins({}) == dict.fromkeys(NAMES, "default")
-
-
-def test_default_prices_are_those_of_planning() -> None:
-    assert Settings().prices == DEFAULT_PRICES
 
 
 def test_settings_from_all_sources_are_merged(

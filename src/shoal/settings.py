@@ -110,8 +110,9 @@ class Settings:
     installed package registers; default: `auto`."""
     planning_seconds: float | None = None
     """How long planning may take; default: a small part of the predicted makespan."""
-    prices: str = "aws-lambda"
-    """Whose prices a preview shows: `aws-lambda`, `aws-lambda-arm` or `none`."""
+    prices: str | None = None
+    """Whose prices a preview shows: `aws-lambda`, `aws-lambda-arm` or `none`; default: the
+    platform's own. A gateway has none, and shows those of `aws-lambda` as an example."""
     cache_mb: int = 1024
     """The size of the cache for outputs of tasks with `cache=…`; 0: no cache."""
     folder: str | None = None

@@ -57,6 +57,8 @@ def test_a_worker_runs_in_the_smallest_function_that_suffices() -> None:
     assert [made.function(mb) for mb in (128, 512, 513, 2048, 9999)] == [
         "shoal-512", "shoal-512", "shoal-1024", "shoal-2048", "shoal-2048"]  # fmt: skip
     assert made.facts.memory_mb == 2048
+    assert made.facts.memory_steps == (512, 1024, 2048)
+    assert made.facts.prices == "aws-lambda"
     assert made.facts.seconds == 900
     assert made.facts.payload_nbytes == 256 * 1024
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from planning_examples import Table, conditions, step, workflow
+from planning_examples import Table, conditions, fan, step, workflow
 
 from shoal import AutoPlanner, Percentile, UniformPlanner
 from shoal.errors import UsageError
@@ -64,7 +65,7 @@ def test_a_calls_service_level_is_the_median_or_a_percentile(sla: Any) -> None:
 @pytest.mark.parametrize("sla", [90, "90", None])
 def test_a_planners_own_service_level_is_the_median_or_a_percentile(sla: Any) -> None:
     with pytest.raises(UsageError, match=rf"Theirs has sla={sla!r}: give 'median' or Percentile"):
-        planned(workflow(step()), conditions(Table()), Theirs(sla), "none")
+        planned(workflow(step()), conditions(Table()), Theirs(sla))
     with pytest.raises(UsageError, match=r"SpreadPlanner\(sla=.*\): give 'median' or Percentile"):
         SpreadPlanner(sla=sla)
 
@@ -75,8 +76,22 @@ def test_an_empty_name_is_no_planner(options: dict[str, Any]) -> None:
         planner(**options)
 
 
-def test_a_budget_uses_the_configured_prices() -> None:
-    assert Wanted(budget=1.0).planner(None, "aws-lambda-arm").prices == "aws-lambda-arm"  # type: ignore[attr-defined]
+@pytest.mark.parametrize(("prices", "unmet"), [("aws-lambda", True), ("none", False)])
+def test_a_budget_uses_the_prices_in_force(prices: str, unmet: bool) -> None:
+    flow, under = workflow(step()), replace(conditions(Table()), prices=prices)
+    plan = planned(flow, under, Wanted(budget=1e-12).planner(None)).plan
+    assert bool(plan.unmet) == unmet
+
+
+def test_prices_that_do_not_exist_are_an_error() -> None:
+    with pytest.raises(UsageError, match="no prices for 'azure'"):
+        planned(workflow(step()), replace(conditions(Table()), prices="azure"), UniformPlanner())
+
+
+def test_a_deadline_finds_the_plan_of_fewest_gb_seconds_where_nothing_is_charged() -> None:
+    under = replace(conditions(Table(start=3.0)), prices="none")
+    plan = planned(workflow(fan(6)), under, AutoPlanner(deadline=60, seconds=5)).plan
+    assert len(plan.workers) == 1
 
 
 class Theirs:
@@ -144,5 +159,5 @@ def test_a_planner_may_be_registered_as_an_object(registered: Any) -> None:
 
 def test_an_error_inside_a_planner_names_the_planner() -> None:
     with pytest.raises(LookupError, match="no worker will do") as found:
-        planned(workflow(step()), conditions(Table()), Theirs(), "none")
+        planned(workflow(step()), conditions(Table()), Theirs())
     assert found.value.__notes__ == [f"The planner Theirs of {__name__} raised this."]

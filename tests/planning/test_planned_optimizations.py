@@ -434,7 +434,7 @@ class Delegating:
                          ids=lambda p: type(p).__name__)  # fmt: skip
 def test_forced_optimizations_are_applied_once_with_custom_planners_too(planner: Any) -> None:
     flow = workflow(insisting(*ALL, Named("mine")))
-    plan = planned(flow, conditions(Table()), planner, "none").plan
+    plan = planned(flow, conditions(Table()), planner).plan
     assert plan.placements[TaskId("picky#0")].preload
     assert plan.placements[TaskId("picky#0")].duplicable
     assert plan.notes == ("mine",)
@@ -447,7 +447,7 @@ def test_a_plan_with_forced_optimizations_is_validated() -> None:
 
     flow = workflow(insisting(Wasteful))
     with pytest.raises(PlanError, match="lingers for 0 s or more"):
-        planned(flow, conditions(Table()), Spreading(), "none")
+        planned(flow, conditions(Table()), Spreading())
 
 
 SUBSETS = [*chained.from_iterable(combinations(ALL, n) for n in range(4))]

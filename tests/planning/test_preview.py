@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_examples import LARGE, SMALL, Table, chain, conditions, fan, step, workflow
+from planning_examples import LARGE, MIDDLE, SMALL, Table, chain, conditions, fan, step, workflow
 
 from shoal import Percentile, Preview, Resources, UniformPlanner, task
 from shoal.errors import UsageError
@@ -17,8 +17,10 @@ from shoal.execution.costs import Costs
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import WarmPool
 from shoal.planning import preview as previewing
+from shoal.planning.base import validated
 from shoal.planning.preview import DRAWS, level_of
-from shoal.planning.prices import PRICES, Prices, prices_of
+from shoal.planning.prices import Prices, prices_of
+from shoal.planning.report import report
 from shoal.types import SLA, TaskId, WorkerId
 from shoal.workflow import Output
 
@@ -133,11 +135,34 @@ def test_transfers_of_a_large_output_are_billed_on_both_workers() -> None:
 
 def test_a_previews_price_follows_the_given_prices() -> None:
     preview = tiny()
-    free = Preview(preview.plan, preview.conditions, prices=PRICES["none"])
-    dear = Preview(preview.plan, preview.conditions, prices=Prices("ours", 1.0, 10.0))
-    assert free.cost.price == 0
+    dear = Preview(preview.plan, replace(preview.conditions, prices=Prices("ours", 1.0, 10.0)))
     assert dear.cost.price == pytest.approx(23 + 20)
     assert "$43 (ours)" in str(dear)
+
+
+def test_without_a_price_list_only_gb_seconds_are_shown() -> None:
+    preview = tiny()
+    free = Preview(preview.plan, replace(preview.conditions, prices="none"))
+    assert free.cost.price == 0
+    assert "cost       23 GB-seconds, 2 invocations (no price list)" in str(free).splitlines()
+    for text in (str(free), free.compare(free), report(free, free.timeline)):
+        assert "$" not in text
+        assert "price " not in text.replace("no price list", "")
+
+
+def test_a_worker_has_and_costs_the_next_size_up() -> None:
+    preview = tiny()
+    under = replace(preview.conditions, memory_steps=(1024, 4096, 10_240))
+    sized = validated(preview.plan, preview.plan.workflow, under)
+    assert [worker.memory_mb for worker in sized.workers.values()] == [4096, 10_240]
+    assert Preview(sized, under).cost.gb_seconds == pytest.approx(4 * (0.5 + 1) + 10 * (0.5 + 2))
+    assert under.offered([SMALL, MIDDLE, LARGE]) == [Resources(4096), Resources(10_240)]
+
+
+def test_resources_beyond_the_largest_size_stay_as_they_are() -> None:
+    under = replace(conditions(Table()), memory_steps=(1024,))
+    assert under.given(Resources(1000, 2.0)) == Resources(1024, 2.0)
+    assert under.given(SMALL) == SMALL
 
 
 def test_prices_are_chosen_by_name() -> None:

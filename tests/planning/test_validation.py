@@ -55,7 +55,7 @@ def test_a_plan_that_keeps_to_the_rules_is_returned() -> None:
 def test_our_planners_keep_to_the_rules(planner: Any, needs: dict[str, int]) -> None:
     """Also if tasks have turned out to need more memory."""
     flow = workflow(tree(16)).needing(needs)
-    assert planned(flow, UNDER, planner, "none").plan.workflow is flow
+    assert planned(flow, UNDER, planner).plan.workflow is flow
 
 
 def test_a_planner_returns_a_plan() -> None:
@@ -251,7 +251,7 @@ def test_planners_leave_out_configurations_that_the_platform_has_not() -> None:
 def test_a_planner_all_of_whose_configurations_are_too_large_is_told() -> None:
     flow, under = workflow(tree(4)), conditions(Table(), memory_mb=4096)
     with pytest.raises(PlanError, match="has 8192 MB"):
-        planned(flow, under, NonUniformPlanner([LARGE]), "none")
+        planned(flow, under, NonUniformPlanner([LARGE]))
 
 
 class Heavy(Table):
@@ -266,5 +266,5 @@ class Heavy(Table):
 def test_a_task_that_takes_too_long_on_its_worker_is_told_before_anything_runs() -> None:
     flow, under = workflow(step()), conditions(Heavy(), limit=60.0)
     with pytest.raises(PlanError, match="'step#0' takes about 100 s of 60"):
-        planned(flow, under, UniformPlanner(SMALL), "none")
-    assert planned(flow, under, UniformPlanner(LARGE), "none").plan.workers
+        planned(flow, under, UniformPlanner(SMALL))
+    assert planned(flow, under, UniformPlanner(LARGE)).plan.workers

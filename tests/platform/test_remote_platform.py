@@ -72,3 +72,14 @@ def test_no_event_exceeds_what_the_engine_takes() -> None:
     events, workers = called_with(100, b"p" * 30_000, facts)
     assert max(events) <= 100_000
     assert workers == sorted(f"w{number}" for number in range(100))
+
+
+@pytest.mark.parametrize(("prices", "known"), [("aws-lambda", "aws-lambda"), ("", "none")])
+def test_plans_get_the_engine_s_prices_and_sizes(prices: str, known: str) -> None:
+    engine = Recording(EngineFacts(stays=True, prices=prices, memory_steps=(512, 2048)))
+    with (
+        closing(EmbeddedServer()) as server,
+        closing(RemotePlatform(engine, Deployment(b"k" * 32, server.url))) as platform,
+    ):
+        assert platform.prices == known
+        assert platform.memory_steps == (512, 2048)

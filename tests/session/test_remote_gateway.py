@@ -66,6 +66,8 @@ class Unknowing:
     """A platform that can start and stop workers, and knows nothing about them."""
 
     memory_mb = cpus = default_workers = capacity = idle_seconds = inline_nbytes = None
+    prices = None
+    memory_steps = ()
     queue_seconds = 1.0
     function_seconds = None
 

@@ -25,7 +25,7 @@ from shoal.execution.timeline import Timeline
 from shoal.metadata.history import text_of
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.samples import Samples
-from shoal.planning.base import Conditions
+from shoal.planning.base import DEFAULT_PRICES, Conditions
 from shoal.planning.choice import Wanted, planned, pop_name
 from shoal.planning.plan_cache import PlanCache, key_of
 from shoal.planning.preview import Preview
@@ -107,8 +107,7 @@ class SessionPlanning:
         conditions = self._conditions(workflow, settings)
         if isinstance(conditions.predictions, LearntPredictions):
             workflow = workflow.needing(conditions.predictions.needs)
-        planner = request.wanted.planner(settings.planner, settings.prices)
-        return planned(workflow, conditions, planner, settings.prices)
+        return planned(workflow, conditions, request.wanted.planner(settings.planner))
 
     def adopted(self, plan: Plan, settings: Settings) -> Planned:
         """The plan of a run that was begun before."""
@@ -165,6 +164,8 @@ class SessionPlanning:
             memory_mb=platform.memory_mb,
             limit=self._backends.limit(settings),
             inline_nbytes=platform.inline_nbytes,
+            prices=settings.prices or platform.prices or DEFAULT_PRICES,
+            memory_steps=platform.memory_steps,
         )
 
     def _workers(self, settings: Settings) -> int:

@@ -60,6 +60,7 @@ class LambdaEngine:
             stays=False,
             nests=True,
             memory_mb=largest,
+            memory_steps=tuple(self._sizes),
             cpus=largest / MB_PER_CPU,
             capacity=int(options.get("concurrency", _CONCURRENCY)),
             payload_nbytes=PAYLOAD_NBYTES,

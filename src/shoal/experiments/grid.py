@@ -52,7 +52,7 @@ def _wukong(**policies: Any) -> Make:
 
 def _cheapest(sla: SLA, workflow: Workflow, conditions: Conditions) -> Planner:
     """Create a planner of the cheapest plan that is as fast as Uniform's."""
-    uniform = planned(workflow, conditions, UniformPlanner(SMALL, sla=sla), "aws-lambda")
+    uniform = planned(workflow, conditions, UniformPlanner(SMALL, sla=sla))
     return AutoPlanner(SIZES, deadline=uniform.makespan, sla=sla, seconds=AUTO_SECONDS)
 
 

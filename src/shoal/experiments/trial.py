@@ -99,7 +99,7 @@ def preview_of(grid: Grid, cell: Cell, shape: Shape, runs: list[Samples]) -> Pre
         pool=lambda: cold_pool(grid),
     )
     planner = PLANNERS[cell.planner](cell.level, workflow, conditions)
-    return planned(workflow, conditions, planner, "aws-lambda")
+    return planned(workflow, conditions, planner)
 
 
 def run_trial(

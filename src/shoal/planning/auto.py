@@ -16,7 +16,6 @@ from shoal.planning.arguments import (
     optimizations_of,
 )
 from shoal.planning.base import Conditions, Optimization
-from shoal.planning.preview import DEFAULT_PRICES
 from shoal.planning.spread import SpreadPlanner
 from shoal.types import SLA, Resources
 from shoal.workflow import Workflow
@@ -38,7 +37,7 @@ class AutoPlanner:
         sla: SLA = "median",
         seconds: float | None = None,
         optimizations: Sequence[Optimization | type[Optimization]] | None = None,
-        prices: str | Prices = DEFAULT_PRICES,
+        prices: str | Prices | None = None,
     ) -> None:
         """Create the planner.
 
@@ -52,7 +51,8 @@ class AutoPlanner:
             sla: How conservative predictions are.
             seconds: How long planning may take; default: 5 % of the predicted makespan.
             optimizations: The optimizations to try; default: pre-loading and pre-warming.
-            prices: What the platform charges: the name of a platform, or `Prices`.
+            prices: What the platform charges: the name of a price list, or `Prices`; default: as
+                set, or the platform's own.
         """
         for name, value in (("deadline", deadline), ("budget", budget), ("seconds", seconds)):
             fits = value is None or (is_number(value) and value > 0)
@@ -80,12 +80,11 @@ class AutoPlanner:
         if unknown and self.resources is None:
             plan = SpreadPlanner(sla=self.sla).plan(workflow, conditions)
             return self._unsure(plan, conditions, "there is no history yet")
-        from shoal.planning.prices import prices_of
         from shoal.planning.search import OPTIMIZATIONS, Goal, Search
 
         optimizations = OPTIMIZATIONS if self.optimizations is None else self.optimizations
         goal = Goal(self.resources, self.deadline, self.budget, self.thrift, self.sla,
-                    self.seconds, optimizations, prices_of(self.prices))  # fmt: skip
+                    self.seconds, optimizations, self._charged(conditions))  # fmt: skip
         search = Search(goal, workflow, conditions)
         plan = search.best()
         if unknown:
@@ -103,16 +102,19 @@ class AutoPlanner:
         note = unmet or f"not checked against the goal of {goal}: {why}"
         return replace(plan, notes=(*plan.notes, note), unmet=unmet)
 
-    def _hopeless(self, conditions: Conditions) -> str:
-        """Say why no run can reach the goal, even with no tasks; empty if one may."""
+    def _charged(self, conditions: Conditions) -> Prices:
         from shoal.planning.prices import prices_of
 
+        return prices_of(conditions.prices if self.prices is None else self.prices)
+
+    def _hopeless(self, conditions: Conditions) -> str:
+        """Say why no run can reach the goal, even with no tasks; empty if one may."""
         costs, resources = conditions.predictions.at(self.sla), conditions.resources
         seconds = costs.launch() + costs.startup(resources, warm=True) + costs.coordination()
         if self.deadline is not None and self.deadline < seconds:
             without = f"even an empty run takes about {seconds:.2g} s"
             return f"no plan meets the deadline of {self.deadline:g} s: {without}"
-        price = prices_of(self.prices).invocation
+        price = self._charged(conditions).invocation
         if self.budget is not None and self.budget < price:
             return f"no plan is within the budget of ${self.budget:g}: one worker costs ${price:g}"
         return ""

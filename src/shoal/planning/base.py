@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from reprlib import repr as shortened
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from shoal.errors import PlanError
 from shoal.execution.costs import Costs, Predictions
@@ -24,6 +24,11 @@ from shoal.storage.keys import CLIENT
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
+if TYPE_CHECKING:
+    from shoal.planning.prices import Prices
+
+DEFAULT_PRICES = "aws-lambda"
+"""Whose prices apply unless the platform has its own: an example."""
 _LONGEST = 100
 """The longest worker id, in characters."""
 _SIMULATED_A_SECOND = 25_000
@@ -49,11 +54,39 @@ class Conditions:
     """How long the platform lets a function run; None for unlimited."""
     inline_nbytes: int | None = None
     """How many bytes an invocation may carry; None for as many as are worth it."""
+    prices: str | Prices = DEFAULT_PRICES
+    """What the platform charges: the name of a price list, or `Prices`."""
+    memory_steps: Sequence[int] = ()
+    """The sizes of memory that the platform offers, smallest first; empty: any size."""
 
     def offered(self, configurations: Sequence[Resources]) -> list[Resources]:
         """Return those that the platform offers; if none, return all, so that validation fails."""
-        found = [resources for resources in configurations if self.offers(resources)]
-        return found or list(configurations)
+        found = [self.given(resources) for resources in configurations if self.offers(resources)]
+        return list(dict.fromkeys(found)) or list(configurations)
+
+    def given(self, asked: Resources) -> Resources:
+        """Return what a worker gets that asks for these resources: the next size up."""
+        sizes = [size for size in self.memory_steps if size >= asked.memory_mb]
+        if not sizes or sizes[0] == asked.memory_mb:
+            return asked
+        return replace(asked, memory_mb=sizes[0])
+
+    def sized(self, plan: Plan) -> Plan:
+        """Return the plan with what its workers are given."""
+        if all(self.given(resources) == resources for resources in plan.configurations):
+            return plan
+        placements = {
+            task: replace(
+                placement,
+                resources=self.given(placement.resources),
+                prewarm=tuple(
+                    replace(prewarm, resources=self.given(prewarm.resources))
+                    for prewarm in placement.prewarm
+                ),
+            )
+            for task, placement in plan.placements.items()
+        }
+        return replace(plan, placements=placements)
 
     def offers(self, resources: Resources) -> bool:
         """Return whether a worker can have these resources."""
@@ -63,15 +96,16 @@ class Conditions:
         """Simulate a plan and return its timeline."""
         from shoal.execution.simulator import simulate
 
-        return simulate(self._limited(plan), costs, self.pool(), workers=self.workers)
+        return simulate(self._carried_out(plan), costs, self.pool(), workers=self.workers)
 
     def makespan(self, plan: Plan, costs: Costs) -> float:
         """Simulate a plan and return only its makespan, which is faster."""
         from shoal.execution.simulator import makespan_of
 
-        return makespan_of(self._limited(plan), costs, self.pool(), workers=self.workers)
+        return makespan_of(self._carried_out(plan), costs, self.pool(), workers=self.workers)
 
-    def _limited(self, plan: Plan) -> Plan:
+    def _carried_out(self, plan: Plan) -> Plan:
+        plan = self.sized(plan)
         return plan if plan.limit == self.limit else replace(plan, limit=self.limit)
 
 
@@ -100,6 +134,7 @@ def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
     for task in workflow.calls:
         _check_placement(plan, task, conditions)
     _check_workers(plan, conditions)
+    plan = conditions.sized(plan)
     return replace(plan, limit=conditions.limit) if conditions.limit is not None else plan
 
 

@@ -14,8 +14,14 @@ from shoal.errors import ShoalError, UsageError, suggestion
 from shoal.execution.plan import Plan
 from shoal.planning.arguments import check_sla
 from shoal.planning.auto import AutoPlanner
-from shoal.planning.base import Conditions, Planner, check_limit, validated
-from shoal.planning.preview import DEFAULT_PRICES, Preview
+from shoal.planning.base import (
+    DEFAULT_PRICES,
+    Conditions,
+    Planner,
+    check_limit,
+    validated,
+)
+from shoal.planning.preview import Preview
 from shoal.types import SLA
 from shoal.workflow import Workflow
 
@@ -61,16 +67,14 @@ class Wanted:
         """Return whether this call needs a plan of its own, given the settings' planner."""
         return self != Wanted() or name not in (None, "auto")
 
-    def planner(self, name: str | None, prices: str = DEFAULT_PRICES) -> Planner:
-        """Return the planner, given the settings' planner and prices."""
+    def planner(self, name: str | None) -> Planner:
+        """Return the planner, given that of the settings."""
         named = "auto" if name is None else name
         given = named if self.given is None else self.given
         if not isinstance(given, str):
             return _checked(given, f"planner={given!r}")
         if given == "auto":
-            return AutoPlanner(
-                deadline=self.deadline, budget=self.budget, sla=self.sla, prices=prices
-            )
+            return AutoPlanner(deadline=self.deadline, budget=self.budget, sla=self.sla)
         for goal, value in (("deadline", self.deadline), ("budget", self.budget)):
             if value is not None:
                 raise UsageError(f"The planner {given!r} takes no {goal}; 'auto' does.")
@@ -128,15 +132,15 @@ def _plugin_errors(what: str) -> Iterator[None]:
         raise UsageError(f"{what} can't be used: {type(error).__name__}: {error}.") from error
 
 
-def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices: str) -> Preview:
+def planned(workflow: Workflow, conditions: Conditions, planner: Planner) -> Preview:
     """Plan a workflow, validate the plan and return its preview.
 
     Forced optimizations of tasks are applied even if the planner ignores them.
     """
-    if prices != DEFAULT_PRICES:
+    if conditions.prices != DEFAULT_PRICES:
         from shoal.planning.prices import prices_of
 
-        prices_of(prices)
+        prices_of(conditions.prices)
     sla: SLA = getattr(planner, "sla", "median")
     check_sla(sla, f"The planner {type(planner).__name__} has sla={sla!r}")
     begin = time.perf_counter()
@@ -149,7 +153,7 @@ def planned(workflow: Workflow, conditions: Conditions, planner: Planner, prices
         plan = validated(plan, workflow, conditions)
     check_limit(plan, conditions)
     seconds = time.perf_counter() - begin
-    return Preview(plan, conditions, sla, prices=prices, planning=seconds)
+    return Preview(plan, conditions, sla, planning=seconds)
 
 
 def _plan_by(planner: Planner, workflow: Workflow, conditions: Conditions) -> Plan:

@@ -28,7 +28,6 @@ from shoal.workflow import Workflow
 if TYPE_CHECKING:
     from shoal.planning.prices import Cost, Prices
 
-DEFAULT_PRICES = "aws-lambda"
 DRAWS = 40
 """How many simulations make up the distribution of a makespan."""
 DRAWING_SECONDS = 2.0
@@ -45,13 +44,11 @@ class Preview:
         conditions: Conditions,
         sla: SLA = "median",
         *,
-        prices: str | Prices = DEFAULT_PRICES,
         planning: float = 0.0,
     ) -> None:
         self.plan = plan
         self.conditions = conditions
         self.sla = sla
-        self._prices = prices
         self.planning = planning
         """How many seconds planning took; 0 if the plan came from the cache."""
         self._known: dict[int, float] = {}
@@ -66,14 +63,14 @@ class Preview:
         """Return the same plan for a later run of a workflow of the same shape."""
         plan = self.plan.of(workflow)
         conditions = replace(self.conditions, pool=pool)
-        preview = Preview(plan, conditions, self.sla, prices=self._prices)
+        preview = Preview(plan, conditions, self.sla)
         preview.constants = constants
         preview._known = self._known
         return preview
 
     def informed(self, conditions: Conditions) -> Preview:
         """Return the same plan with newer predictions."""
-        return Preview(self.plan, conditions, self.sla, prices=self._prices)
+        return Preview(self.plan, conditions, self.sla)
 
     @property
     def basis(self) -> str:
@@ -157,7 +154,7 @@ class Preview:
         """The platform's prices."""
         from shoal.planning.prices import prices_of
 
-        return prices_of(self._prices)
+        return prices_of(self.conditions.prices)
 
     @cached_property
     def cost(self) -> Cost:
@@ -200,8 +197,8 @@ class Preview:
             f"workers    {len(self.workers):,}: {workers}; "
             f"{counted(cost.cold_starts, 'cold start')}",
             f"cost       {figure(cost.gb_seconds)} GB-seconds, "
-            f"{counted(cost.invocations, 'invocation')}: "
-            f"{_dollars(cost.price)} ({self.prices.platform})",
+            f"{counted(cost.invocations, 'invocation')}"
+            f"{'' if self.prices.free else f': {_dollars(cost.price)}'} ({self.prices.platform})",
             f"moved      {nbytes_text(cost.nbytes)}",
         ]
         if notes:
@@ -225,6 +222,8 @@ class Preview:
             ("cold starts", self.cost.cold_starts, other.cost.cold_starts, "{:,}".format),
             ("bytes moved", self.cost.nbytes, other.cost.nbytes, nbytes_text),
         ):
+            if what == "price" and self.prices.free and other.prices.free:
+                continue
             change = percent(its / mine - 1, "+") if mine else ""
             rows.append((what, shown(mine), shown(its), change))
         widths = [max(len(row[i]) for row in rows) for i in range(4)]

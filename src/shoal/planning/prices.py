@@ -17,11 +17,16 @@ class Prices:
     gb_second: float
     invocation: float
 
+    @property
+    def free(self) -> bool:
+        """Whether nothing is charged, or no price is known."""
+        return not (self.gb_second or self.invocation)
+
 
 PRICES = {
     "aws-lambda": Prices("AWS Lambda, x86, us-east-1", 0.0000166667, 0.0000002),
     "aws-lambda-arm": Prices("AWS Lambda, Arm, us-east-1", 0.0000133334, 0.0000002),
-    "none": Prices("no charge", 0.0, 0.0),
+    "none": Prices("no price list", 0.0, 0.0),
 }
 """The prices of known platforms; AWS's are its published first-tier prices."""
 

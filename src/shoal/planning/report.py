@@ -38,7 +38,7 @@ def report(
         ("", "predicted", "recorded", ""),
         _row("makespan s", makespan, recorded.makespan),
         _row("GB-seconds", before.gb_seconds, after.gb_seconds),
-        _row("price $", before.price, after.price),
+        *([] if preview.prices.free else [_row("price $", before.price, after.price)]),
         _row("cold starts", before.cold_starts, after.cold_starts),
         _row("MB moved", before.nbytes / 1e6, after.nbytes / 1e6),
         _row("executing s", *(_total(t) for t in (predicted, recorded))),

@@ -216,6 +216,7 @@ class Search:
         return self._simulated(plan)
 
     def _simulated(self, plan: Plan) -> _Scored:
+        plan = self.conditions.sized(plan)
         timeline = self.conditions.simulate(plan, self.costs)
         cost = cost_of(plan, timeline, self.goal.prices)
         scored = _Scored(plan, timeline.makespan, cost.gb_seconds, cost.price, timeline)
@@ -336,7 +337,7 @@ class Search:
         if goal.budget is not None:
             within = [s for s in self.scored if s.price <= goal.budget]
             if within:
-                return min(within, key=lambda s: (s.makespan, s.price))
+                return min(within, key=lambda s: (s.makespan, s.price, s.gb_seconds))
             cheapest = min(self.scored, key=lambda s: (s.price, s.makespan))
             note = (
                 f"no plan was found within the budget of ${goal.budget:g}: this one is the "
@@ -355,7 +356,7 @@ class Search:
         deadline is found by bisection.
         """
         front: list[_Scored] = []
-        for scored in sorted(self.scored, key=lambda s: (s.price, s.makespan)):
+        for scored in sorted(self.scored, key=lambda s: (s.price, s.gb_seconds, s.makespan)):
             if not front or scored.makespan < front[-1].makespan:
                 front.append(scored)
         first = bisect_left(front, True, key=lambda scored: self._meets(scored, deadline))

@@ -39,6 +39,19 @@ class Platform(Protocol):
         ...
 
     @property
+    def memory_steps(self) -> Sequence[int]:
+        """The sizes of memory that it offers, smallest first; empty: any size.
+
+        A worker gets the next size up.
+        """
+        ...
+
+    @property
+    def prices(self) -> str | None:
+        """The name of its price list, `none` if it charges nothing; None: unknown."""
+        ...
+
+    @property
     def default_workers(self) -> int | None:
         """How many workers of a run may work at once unless it is set; None: unknown."""
         ...

@@ -33,6 +33,8 @@ class EngineFacts:
     """Whether a job can start jobs itself."""
     memory_mb: int | None = None
     """The most memory that a job can have; None: unknown."""
+    memory_steps: tuple[int, ...] = ()
+    """The sizes of memory that jobs have, smallest first; empty: any size."""
     cpus: float | None = None
     """The most CPUs that a job can have; None: unknown."""
     capacity: int = 32
@@ -46,7 +48,7 @@ class EngineFacts:
     queue_seconds: float = 0.0
     """How long an event may wait in the engine, unseen, before its function is called."""
     prices: str = ""
-    """Its price list, as `Prices.of` knows it; empty: none."""
+    """The name of its price list (`planning/prices.py`); empty: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ class Fleet:
 
     queue_seconds = 0.0
     function_seconds: float | None = None
+    memory_steps: Sequence[int] = ()
+    prices: str | None = None
 
     def __init__(self, gateways: Sequence[HttpPlatform]) -> None:
         """Make a platform of gateways that are reached with their own tokens."""

@@ -62,6 +62,8 @@ class LocalGateway:
     """Runs workers in sandboxes on this machine."""
 
     queue_seconds = 0.0
+    memory_steps: Sequence[int] = ()
+    prices: str | None = None
 
     def __init__(
         self,

@@ -59,6 +59,8 @@ class HttpPlatform:
     inline_nbytes: int | None = INLINE_INPUTS
     queue_seconds = 0.0
     function_seconds: float | None = None
+    memory_steps: Sequence[int] = ()
+    prices: str | None = None
 
     def __init__(
         self,

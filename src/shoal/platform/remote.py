@@ -54,6 +54,8 @@ class RemotePlatform:
         facts = engine.facts
         self.memory_mb = facts.memory_mb
         self.cpus = facts.cpus
+        self.memory_steps = facts.memory_steps
+        self.prices: str | None = facts.prices or "none"
         self.capacity: int | None = facts.capacity
         self.default_workers: int | None = facts.capacity
         self.idle_seconds = facts.idle_seconds if facts.stays else None

@@ -36,6 +36,8 @@ class InProcessPlatform:
     """Runs workers in threads, with a gateway's pool and queue."""
 
     queue_seconds = 0.0
+    memory_steps: Sequence[int] = ()
+    prices: str | None = None
 
     def __init__(
         self, entry: Entry, *, capacity: int = SANDBOXES, idle_seconds: float = IDLE_SECONDS

@@ -44,7 +44,7 @@ def insisting(*sources: Any) -> None:
 
 def plan_by(planner: Planner, workflow: Workflow, under: Conditions) -> Plan:
     """Return a planner's plan as a session does: validated, with what tasks insist on."""
-    plan = planned(workflow, under, planner, "none").plan
+    plan = planned(workflow, under, planner).plan
     assert plan.workflow is workflow
     return plan
 
@@ -94,7 +94,7 @@ class PlannerContract:
 
     def test_a_plan_can_be_previewed(self, planner: Planner) -> None:
         workflow = workflow_of("tree")
-        preview = planned(workflow, conditions(drawn_costs(workflow)), planner, "none")
+        preview = planned(workflow, conditions(drawn_costs(workflow)), planner)
         assert preview.makespan > 0
         assert f"plan of {len(workflow)} tasks" in preview.show()
 
