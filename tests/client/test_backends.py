@@ -11,7 +11,7 @@ import pytest
 
 from platform_examples import gateway
 from shoal import Session
-from shoal.client.backends import gateway_access, token_file
+from shoal.client.backends import gateway_access, platform_name, token_file
 from shoal.errors import GatewayUnavailable, SettingsError, TokenRefused
 from shoal.platform.http import HttpPlatform
 from shoal.platform.server import GatewayServer
@@ -133,3 +133,23 @@ def test_a_server_announces_itself_before_anybody_can_connect(tmp_path: Path) ->
         with pytest.raises(TokenRefused):
             HttpPlatform(server.url, "token").status()
         server.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (None, ""),
+        ("http://10.0.0.1:8470/", "http://10.0.0.1:8470"),
+        ("https://b:1, https://a:2", "https://a:2,https://b:1"),
+        ("lambda://shoal?region=eu-west-1&memory=1024,2048", "lambda://shoal"),
+        ("function+https://user:secret@host/path?capacity=3", "function+https://host/path"),
+        ("slurm:///", "slurm://"),
+        ("slurm:///short?minutes=5", "slurm:///short"),
+        ("docker:///registry/image:tag", "docker:///registry/image:tag"),
+        ("process://?idle_seconds=5", "process://"),
+    ],
+)
+def test_history_knows_a_platform_by_its_url_without_credentials(
+    url: str | None, name: str
+) -> None:
+    assert platform_name(url) == name

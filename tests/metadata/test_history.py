@@ -249,7 +249,7 @@ def test_fewer_runs_are_kept_once_fewer_are_allowed(opened: Opened) -> None:
 def test_every_field_of_a_record_is_kept(history: History) -> None:
     filed = replace(
         record("r1"), configuration="2048 MB", planning=0.25, sla="95 %", predicted=1.25,
-        quality={"execute": 0.125, "start": 2.0},
+        quality={"execute": 0.125, "start": 2.0}, platform="lambda://größe",
     )  # fmt: skip
     file(history, filed, [])
     assert history.find("r1") == filed
@@ -276,11 +276,13 @@ def test_a_run_recorded_again_under_another_name_leaves_the_old_one(history: His
     assert [found.name for found in history.runs()] == ["b"]
 
 
-def taught(seconds: float) -> bytes:
+def taught(seconds: float, platform: str = "") -> bytes:
     """Return a block with a sample of a message that took so long."""
     spans = (Span("deliver", w0, None, 0.0, seconds),)
     workers = {w0: Resources(2048)}
-    return encode_samples(Workflow({}, {}, ()), workers, Timeline(spans, seconds), {})
+    return encode_samples(
+        Workflow({}, {}, ()), workers, Timeline(spans, seconds), {}, None, platform
+    )
 
 
 def delivered(history: History, name: str) -> list[float]:
@@ -300,6 +302,17 @@ def test_samples_come_from_the_latest_runs_of_each_shape(history: History) -> No
     latest = [1.0 + number for number in range(5, READ + 5)]
     assert delivered(history, "flow") == sorted([*latest, 1.5, READ + 2.5], reverse=True)
     assert delivered(history, "other") == [9]
+
+
+def test_many_runs_on_one_platform_leave_the_samples_of_another(opened: Opened) -> None:
+    history = opened(kept=READ + 2)
+    elsewhere = replace(record("far"), platform="slurm://")
+    history.file(FiledRun(elsewhere, TASKS, [], taught(9.0, "slurm://")))
+    for number in range(READ + 5):
+        filed = record(f"r{number}", started=number + 1)
+        history.file(FiledRun(filed, TASKS, [], taught(1.0)))
+    assert [block.platform for block in history.samples("flow")] == [*[""] * READ, "slurm://"]
+    assert history.count("flow", "f") == READ + 2
 
 
 def test_runs_of_a_name_or_all_can_be_deleted(history: History) -> None:

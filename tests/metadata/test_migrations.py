@@ -1,7 +1,8 @@
 """The history's schema: files of earlier versions are migrated with their data.
 
-`history_1.sql` to `history_3.sql` are dumps of files that three earlier versions of Shoal wrote:
-before the index of fingerprints, before the keys of workflows, and before versions were recorded.
+`history_1.sql` to `history_4.sql` are dumps of files that four earlier versions of Shoal wrote:
+before the index of fingerprints, before the keys of workflows, before versions were recorded, and
+before platforms were.
 Each contains two runs of a workflow of three tasks.
 """
 
@@ -19,7 +20,7 @@ from shoal.metadata.migrations import MIGRATIONS, VERSION, apply_migrations, sch
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.types import RunId
 
-DUMPS = {1: "history_1.sql", 2: "history_2.sql", 3: "history_3.sql"}
+DUMPS = {1: "history_1.sql", 2: "history_2.sql", 3: "history_3.sql", 4: "history_4.sql"}
 Schema = dict[str, list[tuple[object, ...]]]
 
 
@@ -58,6 +59,8 @@ def test_file_of_an_earlier_version_keeps_its_runs_timelines_and_samples(
                 tasks = {span.task for span in history.load(run).timeline.spans}
                 assert {"square#0", "square#1", "total#0"} <= tasks
             assert len(history.samples("flow")) == 2
+            assert [run.platform for run in runs] == ["", ""]
+            assert [block.platform for block in history.samples("flow")] == ["", ""]
             assert history.samples("/script.py:flow") == []
 
 

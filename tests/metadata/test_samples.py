@@ -9,7 +9,15 @@ import pytest
 from shoal import Resources, task
 from shoal.errors import ShoalError
 from shoal.execution.timeline import STARTS, Span, Timeline
-from shoal.metadata.samples import FIRST, MOST, Sample, decode_samples, encode_samples
+from shoal.metadata.samples import (
+    FIRST,
+    MOST,
+    Sample,
+    Samples,
+    decode_samples,
+    encode_samples,
+    measured_on,
+)
 from shoal.types import TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -117,3 +125,37 @@ def test_a_damaged_block_is_an_error() -> None:
         decode_samples(b"something else")
     with pytest.raises(ShoalError, match="damaged"):
         decode_samples(encode_samples(WORKFLOW, {w0: R}, TIMELINE, {})[:-4])
+
+
+def block(platform: str, *costs: tuple[str, str]) -> Samples:
+    """A run that measured these costs: a kind and a name each."""
+    return Samples("f", [Sample(*cost, -1, R, 0, 1.0, 0.0, 0) for cost in costs], platform)
+
+
+def test_a_block_says_where_it_was_measured() -> None:
+    for platform in ("", "lambda://shoal"):
+        encoded = encode_samples(WORKFLOW, {w0: R}, TIMELINE, {}, None, platform)
+        assert decode_samples(encoded).platform == platform
+
+
+def test_samples_from_elsewhere_count_only_where_there_are_none_from_here() -> None:
+    here = block("slurm://", ("execute", "load"), ("cold start", FIRST), ("fetch", ""))
+    elsewhere = block(
+        "", ("execute", "load"), ("execute", "count"), ("cold start", ""), ("warm start", ""),
+        ("fetch", ""), ("save", ""),
+    )  # fmt: skip
+    assert measured_on("slurm://", [elsewhere, here]) == [
+        block("", ("execute", "count"), ("warm start", ""), ("save", "")),
+        here,
+    ]
+    assert measured_on("lambda://shoal", [elsewhere, here]) == [elsewhere, here]
+
+
+def test_a_run_elsewhere_that_teaches_nothing_new_is_left_out() -> None:
+    here, elsewhere = (block(name, ("execute", "load")) for name in ("slurm://", ""))
+    assert measured_on("slurm://", [elsewhere, here]) == [here]
+
+
+def test_the_memory_that_a_task_needs_is_learnt_anywhere() -> None:
+    here, elsewhere = (block(name, ("memory", "load")) for name in ("slurm://", ""))
+    assert measured_on("slurm://", [elsewhere, here]) == [elsewhere, here]

@@ -32,7 +32,9 @@ def carry_out(args: argparse.Namespace) -> None:
     with closing(open_history(resolve(parse_assignments(args.assignments)))) as history:
         record = find_run(history, args.run)
         timeline = history.load(record).timeline
-    print(printable(f"run {record.run} of {record.name}, {start_time(record)}: {record.outcome}"))
+    where = f" on {record.platform}" if record.platform else ""
+    head = f"run {record.run} of {record.name}{where}, {start_time(record)}"
+    print(printable(f"{head}: {record.outcome}"))
     if record.planner:
         print(printable(_planned(record)))
     print_gantt(timeline)

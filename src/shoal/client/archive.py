@@ -182,7 +182,7 @@ class Archive:
             log.info("run %s of %s: %s in %.3f s", run.id, run.name, run.outcome, run.makespan)
 
     def _filed(self, run: Run) -> None:
-        record = filed(run)
+        record = filed(run, self._backends.platform_name)
         if self._planning.pool_unknown:
             timeline = run.timeline
             self._planning.note_starts(timeline, run.plan.workers_of(timeline.workers))

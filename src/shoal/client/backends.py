@@ -13,11 +13,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 from shoal.client.notices import Notices, Room
 from shoal.client.shared_folders import SharedFolders
 from shoal.errors import HistoryError, SettingsError
-from shoal.metadata.history import History
+from shoal.metadata.history import History, text_of
 from shoal.metadata.remote import RedisHistory
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.platform.base import Platform
@@ -74,6 +75,8 @@ class Backends:
         """The embedded store, if what it holds ends with this process."""
         self.embedded_store = store is None and settings.store is None
         """Whether the store is a server that only processes of this machine reach."""
+        self.platform_name = platform_name(settings.platform if _object(platform) is None else "")
+        """What history knows the platform by."""
         self._history: History | None = None
         self._remote_code: RemoteCode | None = None
         self._lock = threading.Lock()
@@ -193,6 +196,19 @@ class Backends:
 def _object(value: T | str | None) -> T | None:
     """An object that was passed instead of a URL."""
     return None if isinstance(value, str) else value
+
+
+def platform_name(url: str | None) -> str:
+    """The platform at a URL, or at several, without credentials and options.
+
+    The embedded gateway's name is empty, and so is that of a platform that is passed as an object.
+    """
+    if not url:
+        return ""
+    several = url.split(",") if url.startswith(("http:", "https:")) else [url]
+    parts = [urlsplit(each.strip()) for each in several]
+    names = (f"{p.scheme}://{p.netloc.rpartition('@')[2]}{p.path.rstrip('/')}" for p in parts)
+    return text_of(",".join(sorted(names)))
 
 
 def open_history(settings: Settings, *, known: bool = False) -> History:

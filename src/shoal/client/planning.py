@@ -24,7 +24,7 @@ from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
 from shoal.metadata.history import text_of
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
-from shoal.metadata.samples import Samples
+from shoal.metadata.samples import Samples, measured_on
 from shoal.planning.base import DEFAULT_PRICES, Conditions
 from shoal.planning.choice import Wanted, planned, pop_name
 from shoal.planning.plan_cache import PlanCache, key_of
@@ -152,14 +152,15 @@ class SessionPlanning:
         self._backends.room.make(workers, wanted=settings.workers is not None)
         defaults = DefaultCosts(constant_sizes(workflow), settings.latency)
         predictions: Predictions = defaults
-        samples = self._samples(workflow) if settings.history else []
+        here = self._backends.platform_name
+        samples = measured_on(here, self._samples(workflow)) if settings.history else []
         if samples:
             predictions = LearntPredictions(workflow, samples, defaults)
         return Conditions(
             predictions=predictions,
             workers=workers,
             resources=Resources(settings.memory_mb, settings.cpus),
-            pool=self._pool(settings, samples),
+            pool=self._pool(settings, [run for run in samples if run.platform == here]),
             seconds=settings.planning_seconds,
             memory_mb=platform.memory_mb,
             limit=self._backends.limit(settings),

@@ -12,14 +12,15 @@ from shoal.metadata.samples import decode_samples, encode_samples
 from shoal.types import Resources, RunId, WorkerId
 
 
-def filed(run: Run) -> FiledRun:
-    """The record, timelines and samples of an ended run."""
+def filed(run: Run, platform: str = "") -> FiledRun:
+    """The record, timelines and samples of an ended run on a platform of this name."""
     outcome = run.outcome
     tasks = list(run.workflow.calls)
     timeline = run.timeline
     workers = run.plan.workers_of(timeline.workers)
     needs = {**run.workflow.needs, **run.needs}
-    samples = encode_samples(run.workflow, workers, timeline, run.preview.constants, needs)
+    constants = run.preview.constants
+    samples = encode_samples(run.workflow, workers, timeline, constants, needs, platform)
     predicted: float | None = None
     quality: Mapping[str, float] = {}
     if outcome == "done" and run.tries > 1:
@@ -29,7 +30,9 @@ def filed(run: Run) -> FiledRun:
     if predicted is not None:
         costs = run.preview.conditions.predictions.at("median")
         quality = prediction_errors(costs, decode_samples(samples).samples, tasks)
-    record = replace(_record(run, outcome, workers), predicted=predicted, quality=quality)
+    record = replace(
+        _record(run, outcome, workers), predicted=predicted, quality=quality, platform=platform
+    )
     return FiledRun(record, tasks, run.records, samples)
 
 

@@ -5,8 +5,8 @@
    samples are stored separately, so that the next plan reads them all at once.
 3. A workflow is identified by its key, and so are the tasks in samples.
 4. History is bounded: it keeps a limited number of runs for each workflow. To make room, it deletes
-   the oldest run of the most common combination of shape and resources, so that rare combinations
-   survive.
+   the oldest run of the most common combination of shape, resources and platform, so that rare
+   combinations survive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 KEPT = 100
 """How many runs of each workflow are kept by default."""
 READ = 20
-"""How many runs of each shape and resources a plan learns from."""
+"""How many runs of each shape, resources and platform a plan learns from."""
 RESUMED = "done, resumed"
 """The outcome of a run that resumed an earlier one and succeeded."""
 ALL = 1_000_000
@@ -79,10 +79,18 @@ class RunRecord:
     key: str = ""
     """The key of its workflow: the name that the user gave it, or where it is defined. A run that
     was recorded before keys existed has its workflow's name as its key."""
+    platform: str = ""
+    """Where its workers ran, as `platform_name` names it; empty: on the embedded gateway."""
 
     def __post_init__(self) -> None:
         if not self.key:
             object.__setattr__(self, "key", self.name)
+
+    @property
+    def shape(self) -> str:
+        """What it has in common with the runs that tell the same: history keeps some of each."""
+        shape = f"{self.fingerprint} {self.configuration}"
+        return f"{shape} on {self.platform}" if self.platform else shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +145,7 @@ class History(Protocol):
         ...
 
     def samples(self, key: str) -> list[Samples]:
-        """Return the samples of the latest runs of each shape and resources, latest first."""
+        """Return the samples of the latest runs of each `RunRecord.shape`, latest first."""
         ...
 
     def clear(self, key: str | None = None) -> int:
@@ -281,7 +289,7 @@ def _is_quality(value: object) -> bool:
 
 _VALIDATORS: Mapping[str, Callable[[object], bool]] = {
     **dict.fromkeys(("run", "name", "key", "fingerprint", "planner", "outcome"), _is_text),
-    **dict.fromkeys(("configuration", "sla"), _is_text),
+    **dict.fromkeys(("configuration", "sla", "platform"), _is_text),
     **dict.fromkeys(("tasks", "workers"), _is_count),
     **dict.fromkeys(("makespan", "planning"), _is_number),
     "started": _is_time,

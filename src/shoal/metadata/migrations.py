@@ -54,6 +54,8 @@ MIGRATIONS = {
         CREATE INDEX runs_by_key ON runs (key, started)
     """,
     4: "DROP INDEX IF EXISTS runs_by_workflow",
+    # Of earlier runs it isn't known; most ran on the embedded gateway, whose name is empty.
+    5: "ALTER TABLE runs ADD COLUMN platform TEXT NOT NULL DEFAULT ''",
 }
 """The SQL statements that bring a file from the previous version to each version."""
 VERSION = max(MIGRATIONS)

@@ -48,13 +48,12 @@ class RedisHistory(ServerClient):
     def file(self, run: FiledRun) -> None:
         """File a run."""
         record = run.record
-        shape = f"{record.fingerprint} {record.configuration}"
         fields: list[Arg] = ["record", json.dumps(asdict(record))]
         fields += ["tasks", zlib.compress(json.dumps(list(run.tasks)).encode(), 1)]
         for number, data in enumerate(run.records):
             fields += [number, zlib.compress(data, 1)]
         touched = (*_of_all(), *_of_workflow(record.key), keys.history_run(record.run))
-        about = (record.run, record.key, shape, record.started, self._kept, run.samples)
+        about = (record.run, record.key, record.shape, record.started, self._kept, run.samples)
         self._script_finding_keys(_FILE, touched, (keys.history_run(""), *about, *fields))
 
     def runs(self, *, key: str | None = None, most: int = 20) -> list[RunRecord]:
@@ -117,7 +116,7 @@ class RedisHistory(ServerClient):
         return FiledRun(record, tasks, records, bytes(samples or b""))
 
     def samples(self, key: str) -> list[Samples]:
-        """Return the samples of the latest runs of each shape and resources, the latest first."""
+        """Return the samples of the latest runs of each `RunRecord.shape`, the latest first."""
         blocks = self._script(_SAMPLES, _of_workflow(key), [READ])
         return self._blocks.read(key, [bytes(block) for block in blocks if block is not None])
 

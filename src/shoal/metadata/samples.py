@@ -4,7 +4,9 @@
    input and the worker's resources, and how large its output was; how long a transfer of so many
    bytes took; how long a start, a message or the launch of the run took.
 2. A run's samples are stored as one compact block of columns, written once and read as a whole.
-3. A block has at most `MOST` samples of each kind, task and configuration, picked evenly by size,
+3. Machines, networks and starts differ from platform to platform, so a block says where it was
+   measured. Samples from elsewhere count only where there are none from here.
+4. A block has at most `MOST` samples of each kind, task and configuration, picked evenly by size,
    so it stays small however many tasks the workflow has.
 """
 
@@ -15,7 +17,7 @@ import sys
 import zlib
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -61,6 +63,29 @@ class Samples:
     fingerprint: str
     """The workflow's fingerprint; workflows that share it number their tasks alike."""
     samples: list[Sample]
+    platform: str = ""
+    """Where they were measured, as `platform_name` names it."""
+
+
+def measured_on(platform: str, runs: Sequence[Samples]) -> list[Samples]:
+    """Leave out what was measured on other platforms, where this one has samples of its own.
+
+    The memory that tasks need is the same everywhere.
+    """
+    known = {_cost(each) for run in runs if run.platform == platform for each in run.samples}
+    known.discard(("memory", ""))
+    found = []
+    for run in runs:
+        if run.platform != platform:
+            run = replace(run, samples=[s for s in run.samples if _cost(s) not in known])
+        if run.samples:
+            found.append(run)
+    return found
+
+
+def _cost(sample: Sample) -> tuple[str, str]:
+    """What a sample is of: starts, transfers, or the executions of one task."""
+    return sample.kind, sample.name if sample.kind == "execute" else ""
 
 
 def encode_samples(
@@ -69,6 +94,7 @@ def encode_samples(
     timeline: Timeline,
     constants: Mapping[TaskId, Mapping[TaskId, int]],
     needs: Mapping[str, int] | None = None,
+    platform: str = "",
 ) -> bytes:
     """Extract the samples of a run and encode them as one block.
 
@@ -78,6 +104,7 @@ def encode_samples(
         timeline: The run's timeline.
         constants: The sizes of each task's large constant arguments.
         needs: The memory that tasks turned out to need, in MB, by task key.
+        platform: Where they ran, as `platform_name` names it.
     """
     rows = _SampleExtractor(workflow, workers, timeline, constants).rows()
     some = next(iter(workers.values()), Resources(MB_PER_CPU))
@@ -100,6 +127,7 @@ def encode_samples(
         "resources": [(resources.memory_mb, resources.cpus) for resources in configurations],
         "rows": len(rows),
         "order": sys.byteorder,
+        "platform": platform,
     }
     return zlib.compress(json.dumps(header).encode() + b"\n" + packed, 1)
 
@@ -121,7 +149,7 @@ def decode_samples(block: bytes) -> Samples:
                    configurations[int(resources)], int(nbytes), seconds, cpu, int(output_nbytes))
             for kind, name, number, resources, nbytes, seconds, cpu, output_nbytes in table
         ]  # fmt: skip
-        return Samples(header["fingerprint"], samples)
+        return Samples(header["fingerprint"], samples, header.get("platform", ""))
     except (zlib.error, ValueError, LookupError, TypeError, AttributeError,
             OverflowError) as error:  # fmt: skip
         raise ShoalError(f"A block of samples in the history is damaged: {error!r}.") from error

@@ -56,7 +56,6 @@ class SqliteHistory:
         record = run.record
         values = asdict(record) | {"quality": json.dumps(record.quality)}
         names = zlib.compress(json.dumps(run.tasks).encode(), 1)
-        shape = f"{record.fingerprint} {record.configuration}"
         marks = ", ".join("?" * len(_COLUMNS))
         with self._transaction() as database:
             self._delete(database, [record.run])
@@ -73,7 +72,7 @@ class SqliteHistory:
             )
             database.execute(
                 "INSERT INTO samples VALUES (?, ?, ?, ?, ?)",
-                (record.key, record.started, record.run, shape, run.samples),
+                (record.key, record.started, record.run, record.shape, run.samples),
             )
             self._make_room(database, record.key)
 
@@ -177,7 +176,7 @@ class SqliteHistory:
             raise HistoryDamaged(str(self._file), reason, record.key) from error
 
     def samples(self, key: str) -> list[Samples]:
-        """Return the samples of the latest runs of each shape and resources, latest first."""
+        """Return the samples of the latest runs of each `RunRecord.shape`, latest first."""
         with self._transaction() as database:
             rows = database.execute(
                 "SELECT data FROM (SELECT data, started, ROW_NUMBER() OVER "
