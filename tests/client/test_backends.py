@@ -11,11 +11,12 @@ import pytest
 
 from platform_examples import gateway
 from shoal import Session
-from shoal.client.backends import gateway_access, platform_name, token_file
+from shoal.client.backends import gateway_access, open_engine, platform_name, token_file
 from shoal.errors import GatewayUnavailable, SettingsError, TokenRefused
 from shoal.platform.http import HttpPlatform
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import write_token
+from shoal.settings import Settings
 
 pytestmark = pytest.mark.real
 
@@ -153,3 +154,20 @@ def test_history_knows_a_platform_by_its_url_without_credentials(
     url: str | None, name: str
 ) -> None:
     assert platform_name(url) == name
+
+
+def test_jobs_of_an_engine_get_the_certificates_and_the_patience_of_the_client(
+    tmp_path: Path,
+) -> None:
+    """A path means nothing on another machine."""
+    (tmp_path / "ca.pem").write_text("CERTIFICATE")
+    settings = Settings(
+        store=f"rediss://store?ca_file={tmp_path}/ca.pem",
+        folder=str(tmp_path / "data"),
+        reconnect_seconds=7,
+    )
+    engine, deployment = open_engine("process://", settings)
+    engine.close()
+    assert "ca_file" not in deployment.store
+    assert "ca_data=CERTIFICATE" in deployment.store
+    assert "reconnect_seconds=7" in deployment.store

@@ -52,6 +52,24 @@ def test_a_platform_of_fixed_size_is_named_as_the_limit(caplog: pytest.LogCaptur
     ]
 
 
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("lambda://shoal?region=eu-west-1", "set concurrency=3 in its URL"),
+        ("docker:///image", "set capacity=3 in its URL"),
+        ("https://a:8470,https://b:8470", "add a gateway, or restart some"),
+        ("https://a:8470", "restart it with `shoal gateway --sandboxes 3`"),
+    ],
+)
+def test_the_advice_fits_the_platform(
+    url: str, advice: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    platform = InProcessPlatform(lambda frame, running: True, capacity=2)
+    Room(platform, Settings(platform=url), Notices(), embedded=False).make(3)
+    assert advice in caplog.text
+    assert ("shoal gateway" in caplog.text) == (url == "https://a:8470")
+
+
 @pytest.mark.real
 def test_the_embedded_gateway_has_room_for_the_workers_of_a_run(
     embedded: Session, caplog: pytest.LogCaptureFixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ from observing import eventually
 from shoal.engines.containers import ContainerEngine
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.engine import Ended
-from shoal.platform.events import Deployment
+from shoal.platform.events import Deployment, Offer, opened, sealed
 from shoal.types import LossReason, Resources
 
 STORE = "redis://:open%20sesame@store.example:6379/0"
 DIED = {"Action": "die", "Actor": {"ID": "c1", "Attributes": {"exitCode": "137"}}}
 OOM = {"Action": "oom", "Actor": {"ID": "c1", "Attributes": {}}}
+FAILED = {"Action": "die", "Actor": {"ID": "c1", "Attributes": {"exitCode": "1"}}}
+DEPLOYMENT = Deployment(b"k" * 32, STORE)
+WORK = Offer(job="j", memory_mb=512, cpus=0.5, idle_seconds=60)
 
 
 class Docker:
@@ -33,7 +37,11 @@ class Docker:
 echo "$@" >> {folder}/calls
 case "$1" in
 info) printf '8388608000\\t4\\t[name=seccomp]\\n' ;;
-run) echo c1 ;;
+run) case "$*" in
+     *-why*) while [ -e {folder}/held ]; do sleep 0.02; done
+             echo 'No module named shoal' >&2; exit 1 ;;
+     *) echo c1 ;;
+     esac ;;
 events) exec tail -n +1 -f {folder}/events ;;
 esac
 """
@@ -41,11 +49,13 @@ esac
         program.chmod(0o755)
 
     def engine(self, url: str = "docker:///image:1", store: str = STORE) -> ContainerEngine:
-        return ContainerEngine(url, Deployment(b"k" * 32, store), self.folder / "data")
+        return ContainerEngine(url, replace(DEPLOYMENT, store=store), self.folder / "data")
+
+    def calls(self) -> list[str]:
+        return (self.folder / "calls").read_text().splitlines()
 
     def started(self) -> str:
-        calls = (self.folder / "calls").read_text().splitlines()
-        return next(call for call in calls if call.startswith("run "))
+        return next(call for call in self.calls() if call.startswith("run "))
 
     def tell(self, *events: object) -> None:
         with (self.folder / "events").open("a") as file:
@@ -129,6 +139,37 @@ def test_the_end_of_a_container_is_read_from_events(
     assert eventually(lambda: engine.states([handle])[handle] != "running")
     assert engine.states([handle]) == {handle: ended}
     engine.close()
+
+
+def test_a_container_that_ends_at_once_is_tried_without_its_work_to_find_out_why(
+    docker: Docker,
+) -> None:
+    """The trial may take long, and other containers end meanwhile.
+
+    1. The container c1 ends at once. The trial begins, and hangs.
+    2. The container c2 ends, and the engine says so.
+    3. The trial ends, and what it printed is known.
+    """
+    (docker.folder / "held").touch()
+    engine = docker.engine()
+    handle = engine.start(sealed(WORK, DEPLOYMENT), Resources(512))
+    docker.tell(FAILED, DIED | {"Actor": {"ID": "c2", "Attributes": {"exitCode": "137"}}})
+    assert eventually(lambda: engine.states(["c2"]) == {"c2": Ended(LossReason.DIED, -9)})
+    assert engine.states([handle]) == {handle: "running"}
+    (docker.folder / "held").unlink()
+    assert eventually(lambda: engine.states([handle])[handle] != "running")
+    failed = Ended(LossReason.DIED, 1, "No module named shoal")
+    assert engine.states([handle]) == {handle: failed}
+    engine.close()
+    tried = next(call for call in docker.calls() if "-why" in call)
+    event = opened(tried.partition("shoal.platform.job ")[2], DEPLOYMENT)
+    assert isinstance(event, Offer)
+    assert event.idle_seconds == 0
+
+
+def test_there_are_two_containers_for_each_cpu(docker: Docker) -> None:
+    assert docker.engine().facts.capacity == 8
+    assert docker.engine("docker:///image?capacity=3").facts.capacity == 3
 
 
 def test_what_docker_says_is_in_the_error(docker: Docker) -> None:

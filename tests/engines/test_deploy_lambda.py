@@ -85,7 +85,7 @@ def test_functions_are_created_with_a_role_that_permits_little(
         assert found["Configuration"]["Timeout"] == 900
         variables = found["Configuration"]["Environment"]["Variables"]
         assert variables[STORE_VARIABLE] == STORE
-        assert variables["SHOAL_PLATFORM"] == "lambda://shoal?memory=512,1024"
+        assert variables["SHOAL_PLATFORM"] == "lambda://shoal?memory=512,1024&concurrency=20"
         events = functions.get_function_event_invoke_config(FunctionName=name)
         assert (events["MaximumRetryAttempts"], events["MaximumEventAgeInSeconds"]) == (0, 300)
         reserved = functions.get_function_concurrency(FunctionName=name)
@@ -93,7 +93,7 @@ def test_functions_are_created_with_a_role_that_permits_little(
     policy = aws("iam").get_role_policy(RoleName=f"shoal-worker-{REGION}", PolicyName="worker")
     allowed = {str(each["Action"]) for each in policy["PolicyDocument"]["Statement"]}
     assert allowed == {"lambda:InvokeFunction", "['logs:CreateLogStream', 'logs:PutLogEvents']"}
-    assert 'platform = "lambda://shoal?memory=512,1024&region=eu-west-1"' in capsys.readouterr().out
+    assert "?memory=512,1024&concurrency=20&region=eu-west-1" in capsys.readouterr().out
 
 
 def test_a_repetition_changes_nothing_and_a_change_only_what_differs(
@@ -132,6 +132,18 @@ def test_undeploying_leaves_nothing_of_it_and_everything_else(
     capsys.readouterr()
     assert deploy(endpoint, command="undeploy") == 0
     assert "there is no deployment 'shoal'" in capsys.readouterr().out
+
+
+def test_functions_get_the_certificates_of_the_store(
+    aws: Any, endpoint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ca.pem").write_text("CERTIFICATE")
+    store = f"rediss://store.example?ca_file={tmp_path}/ca.pem"
+    assert deploy(endpoint, "--memory", "512", "--store", store) == 0
+    found = aws("lambda").get_function(FunctionName="shoal-512")["Configuration"]
+    assert found["Environment"]["Variables"][STORE_VARIABLE] == (
+        "rediss://store.example?ca_data=CERTIFICATE"
+    )
 
 
 @pytest.mark.parametrize("secret", ["shoal-secret", "ssm:/shoal/secret"])

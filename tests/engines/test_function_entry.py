@@ -29,7 +29,8 @@ def _deployed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def flask(method: str, body: bytes) -> Answered:
-    content, status, headers = entry.handle(SimpleNamespace(method=method, get_data=lambda: body))
+    request = SimpleNamespace(method=method, get_data=lambda: body, headers={})
+    content, status, headers = entry.handle(request)
     return status, json.loads(content), headers
 
 
@@ -127,6 +128,18 @@ def test_errors_are_told(
     found, content, headers = call("POST", b"{}")
     assert (found, words in content["error"]) == (status, True)
     assert ("Retry-After" in headers) == (status == 429)
+
+
+def test_a_body_in_chunks_that_the_server_does_not_read_is_refused() -> None:
+    found: list[Any] = []
+    environ = {"REQUEST_METHOD": "POST", "HTTP_TRANSFER_ENCODING": "chunked",
+               "wsgi.input": io.BytesIO(b"2\r\n{}\r\n0\r\n\r\n")}  # fmt: skip
+    content = b"".join(entry.wsgi(environ, lambda status, head: found.append(status)))
+    assert found == ["411 Length Required"]
+    assert "Content-Length" in json.loads(content)["error"]
+    headers = {"Transfer-Encoding": "chunked"}
+    request = SimpleNamespace(method="POST", get_data=lambda: b"", headers=headers)
+    assert entry.handle(request)[1] == 411
 
 
 def test_an_asgi_server_may_start_and_stop_it() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from observing import eventually
+from shoal import __version__
 from shoal.engines.environment import described
 from shoal.engines.http_function import HttpFunction, facts_of
 from shoal.errors import GatewayRefused, GatewayUnavailable, SettingsError
@@ -143,8 +144,11 @@ def test_errors_are_told_in_words_and_not_tried_again(
     assert len(function.requests) == 1
 
 
-def test_a_page_that_is_not_a_function_is_an_error(function: Function) -> None:
-    function.replies = [(200, b"<html>Welcome", {})]
+@pytest.mark.parametrize("body", [b"<html>Welcome", b'{"shoal": "0.1.0"}', b'["ran"]'])
+def test_an_answer_that_does_not_say_that_the_work_is_done_is_an_error(
+    function: Function, body: bytes
+) -> None:
+    function.replies = [(200, body, {})]
     ended = outcome(function.engine())
     assert ended is not None
     assert "isn't Shoal's function" in ended.detail
@@ -262,7 +266,7 @@ def test_a_function_of_this_deployment_passes_the_check(function: Function) -> N
 @pytest.mark.parametrize(
     ("fact", "value", "words"),
     [("deployment", "another", "another deployment key"), ("python", "3.8.1", "Python 3.8.1"),
-     ("shoal", "9.9.9", "shoal deploy http")],
+     ("shoal", "9.9.9", "shoal deploy http"), ("shoal", f"{__version__}.1", "this client has")],
 )  # fmt: skip
 def test_another_deployment_or_version_fails_the_check(
     function: Function, fact: str, value: str, words: str

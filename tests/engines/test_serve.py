@@ -77,6 +77,7 @@ def test_an_event_beyond_the_slots_is_refused_for_now(
 def test_a_body_of_unknown_or_excessive_size_is_refused(server: FunctionServer) -> None:
     assert post(server, b"", **{"Content-Length": "many"})[0] == 413
     assert post(server, b"", **{"Content-Length": str(2**40)})[0] == 413
+    assert post(server, b"", **{"Transfer-Encoding": "chunked"})[0] == 411
 
 
 def test_a_server_without_secrets_does_not_start() -> None:

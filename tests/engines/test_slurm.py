@@ -62,7 +62,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     answers = {
-        "sinfo": '[ "$2" = --partition=main ] && echo "16000 8 1:00:00 main"; '
+        "sinfo": '[ "$2" = --partition=main ] && printf "16000 8 1:00:00 main 0/24/0/24\\n'
+        '8000 4 1:00:00 main 4/0/0/4\\n"; '
         '[ "$2" = --format=%R ] && printf "main\\ngpu\\n"; exit 0',
         "sbatch": f'echo "$@" > {tmp_path}/arguments; cat > {tmp_path}/script; echo "42;here"',
     }
@@ -80,6 +81,11 @@ def engine(url: str, folder: Path) -> SlurmEngine:
 def test_the_size_of_a_partition_is_found(programs: Path) -> None:
     facts = engine("slurm:///main", programs).facts
     assert (facts.memory_mb, facts.cpus, facts.seconds) == (16000 - 96, 8.0, 3600.0)
+
+
+def test_a_partition_has_room_for_as_many_jobs_as_it_has_cpus(programs: Path) -> None:
+    assert engine("slurm:///main", programs).facts.capacity == 28
+    assert engine("slurm:///main?capacity=5", programs).facts.capacity == 5
 
 
 def test_jobs_of_a_size_are_one_array(programs: Path) -> None:

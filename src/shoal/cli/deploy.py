@@ -7,6 +7,7 @@ import importlib
 from typing import Any
 
 from shoal.settings import resolve
+from shoal.storage.resp import with_certificates, with_patience
 
 TARGETS = {
     "docker": ("shoal.engines.deploy_containers", "Docker"),
@@ -29,7 +30,10 @@ def carry_out(args: argparse.Namespace) -> None:
     """Deploy to an engine."""
     settings = resolve({})
     folder = settings.data_folder().absolute()
-    module(args.target).deploy(args, folder, settings.store, print)
+    store = getattr(args, "store", None) or settings.store
+    if store is not None:
+        store = with_certificates(with_patience(store, settings.reconnect_seconds))
+    module(args.target).deploy(args, folder, store, print)
 
 
 def module(target: str) -> Any:

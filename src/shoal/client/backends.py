@@ -298,7 +298,8 @@ def open_engine(url: str, settings: Settings) -> tuple[Engine, Deployment]:
             "URL of a Valkey or Redis server."
         )
     folder = settings.data_folder().absolute()
-    user = Deployment.of_user(folder, settings.store)
+    store = with_certificates(with_patience(settings.store, settings.reconnect_seconds))
+    user = Deployment.of_user(folder, store)
     deployment = replace(user, token=settings.token, ca_file=settings.ca_file)
     return make(url, deployment, folder), deployment
 

@@ -87,11 +87,24 @@ class Room:
         """What limits the room, and how to raise that limit."""
         settings = self._settings
         if settings.platform is not None:
-            where = f"the gateway at {settings.platform} has room for {room}"
-            return where, f"restart it with `shoal gateway --sandboxes {workers}`"
+            return _remote_limit(settings.platform, workers, room)
         if settings.sandboxes is not None:
             return f"sandboxes={room} allows only {room}", f"set sandboxes={workers}"
         if self._growing is not None:
             limit = f"this process may open files for only {room}"
             return limit, "raise its limit of open files (`ulimit -n`)"
         return f"the platform has room for {room}", "give it a larger capacity"
+
+
+def _remote_limit(platform: str, workers: int, room: int) -> tuple[str, str]:
+    """What limits the room of gateways or of an engine, and how to raise that limit."""
+    scheme = platform.partition(":")[0]
+    if scheme not in ("http", "https"):
+        option = "concurrency" if scheme == "lambda" else "capacity"
+        where = f"platform={platform!r} has room for {room}"
+        return where, f"set {option}={workers} in its URL, if the engine permits so many"
+    if "," in platform:
+        where = f"the gateways at {platform} have room for {room}"
+        return where, "add a gateway, or restart some with a larger `--sandboxes`"
+    where = f"the gateway at {platform} has room for {room}"
+    return where, f"restart it with `shoal gateway --sandboxes {workers}`"

@@ -30,9 +30,9 @@ from shoal.engines.commands import last_lines, output_of
 from shoal.engines.options import Options
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.engine import Ended, EngineFacts, JobState, exit_code
-from shoal.platform.events import FILE_VARIABLE, Deployment
+from shoal.platform.events import FILE_VARIABLE, Deployment, Offer, sealed
 from shoal.storage.resp import parse_url, urls_in
-from shoal.types import LossReason, Resources
+from shoal.types import MIN_MEMORY_MB, LossReason, Resources
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ LABEL = "shoal.deployment"
 """Marks the containers of a deployment."""
 JOB_MB = 96
 """The memory of the job itself, beside its worker."""
+_JOBS_PER_CPU = 2
+"""Jobs of several sizes may be there at once, and most have less than a CPU."""
 _LEAST_CPUS = 0.5
 """With less, a job takes seconds to come up."""
 _PIDS = 4096
@@ -58,7 +60,8 @@ _LOOPBACK = ("localhost", "127.", "::1", "[::1]")
 
 @dataclass
 class _Container:
-    command: Sequence[str]
+    trial: Sequence[str] = ()
+    """The command that starts it again, but with nothing to do."""
     began: float = field(default_factory=time.monotonic)
     exhausted: float = float("-inf")
     """When a process in it was last killed for its memory."""
@@ -82,10 +85,11 @@ class ContainerEngine:
             watches=True,
             memory_mb=machine.memory_mb - JOB_MB,
             cpus=machine.cpus,
-            capacity=int(options.number("capacity", 32, 1)),
+            capacity=int(options.number("capacity", max(1, _JOBS_PER_CPU * machine.cpus), 1)),
             idle_seconds=options.number("idle_seconds", 60),
         )
         self._label = f"{LABEL}={deployment.id}"
+        self._deployment = deployment
         self._fixed = _fixed_arguments(options, deployment, folder, as_user=not machine.rootless)
         self._lock = threading.Lock()
         self._containers: dict[str, _Container] = {}
@@ -99,12 +103,12 @@ class ContainerEngine:
         cpus = min(max(resources.cpu_share, _LEAST_CPUS), self._cpus)
         limits = ["--memory", memory, "--memory-swap", memory, "--cpus", f"{cpus:g}"]
         name = ["--name", f"shoal-{secrets.token_hex(6)}", "--label", self._label]
-        job = ["--entrypoint", "python", self._image, "-m", "shoal.platform.job", event.decode()]
+        job = ["--entrypoint", "python", self._image, "-m", "shoal.platform.job"]
         command = [*name, *limits, *self._fixed, *job]
-        handle = output_of([self._tool, "run", "--rm", "--detach", *command]).split()[-1]
+        run = [self._tool, "run", "--rm", "--detach", *command, event.decode()]
+        handle = output_of(run).split()[-1]
         with self._lock:
-            known = self._containers.setdefault(handle, _Container(command))
-            known.command = command
+            self._containers.setdefault(handle, _Container()).trial = command
         return handle
 
     def states(self, handles: Sequence[str]) -> Mapping[str, JobState]:
@@ -184,7 +188,7 @@ class ContainerEngine:
         about = event.get("Actor") or {"ID": event.get("ID", "")}
         code = about.get("Attributes", {}).get("exitCode", event.get("ContainerExitCode", 0))
         with self._lock:
-            container = self._containers.setdefault(about["ID"], _Container(()))
+            container = self._containers.setdefault(about["ID"], _Container())
         if what == "oom":
             container.exhausted = time.monotonic()
         elif what in ("die", "died") and container.ended is None:
@@ -196,14 +200,20 @@ class ContainerEngine:
         if code == -9 and now - container.exhausted < _OOM_SECONDS:
             container.ended = Ended(LossReason.OUT_OF_MEMORY, code, "the container was killed")
             return
-        early = code > 0 and now - container.began < _EARLY_SECONDS
-        container.ended = Ended(LossReason.DIED, code, self._why(container) if early else "")
+        if code > 0 and now - container.began < _EARLY_SECONDS and container.trial:
+            args = container, code
+            threading.Thread(target=self._explain, args=args, name="shoal-why", daemon=True).start()
+        else:
+            container.ended = Ended(LossReason.DIED, code)
 
-    def _why(self, container: _Container) -> str:
-        """What a container says that ended at once: it is started again to hear that."""
-        if not container.command:
-            return ""
-        again = [*container.command[:1], f"{container.command[1]}-why", *container.command[2:]]
+    def _explain(self, container: _Container, code: int) -> None:
+        container.ended = Ended(LossReason.DIED, code, self._why(container.trial))
+
+    def _why(self, trial: Sequence[str]) -> str:
+        """What a container says that ended at once: one without work is started to hear that."""
+        nothing = Offer(job="why", memory_mb=MIN_MEMORY_MB, cpus=_LEAST_CPUS, idle_seconds=0)
+        event = sealed(nothing, self._deployment).decode()
+        again = [*trial[:1], f"{trial[1]}-why", *trial[2:], event]
         command = [self._tool, "run", "--rm", *again]
         try:
             done = subprocess.run(

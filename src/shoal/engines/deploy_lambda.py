@@ -91,7 +91,7 @@ def deploy(args: argparse.Namespace, folder: Path, store: str | None, say: Say) 
     Args:
         args: Its options.
         folder: The data folder, with the deployment's key.
-        store: The URL of the store that the settings name.
+        store: The URL of the store, as functions reach it.
         say: Prints a line.
     """
     with explained():
@@ -123,22 +123,21 @@ def stack_of(args: argparse.Namespace, wanted: Contents, folder: Path, store: st
             f"Lambda has no Python {wanted.python}, only {', '.join(PYTHONS)}: use a client with "
             "one of these, or deploy an image (--image)."
         )
-    url = args.store or store
-    if url is None:
+    if store is None:
         raise SettingsError(
             "Workers on Lambda meet in a store: set store= to the URL of a Valkey or Redis server "
             "that functions can reach, or give it as --store."
         )
     if bool(args.subnets) != bool(args.security_groups):
         raise SettingsError("--subnets and --security-groups go together.")
-    key = Deployment.of_user(folder, url).key.hex()
+    key = Deployment.of_user(folder, store).key.hex()
     return Stack(
         name=args.name,
         memory=tuple(memory_sizes(args.memory, "--memory")),
         python=wanted.python,
         machine=args.architecture,
         environment=wanted.hash,
-        variables={STORE_VARIABLE: url, KEY_VARIABLE: key},
+        variables={STORE_VARIABLE: store, KEY_VARIABLE: key},
         secret=args.secret,
         image=args.image,
         concurrency=args.concurrency,

@@ -51,6 +51,7 @@ class Answer:
         return [*own, *self.headers.items()]
 
 
+NO_LENGTH = Answer(411, {"error": "An event needs a Content-Length; don't send it in chunks."})
 BUSY = Answer(429, {"error": "All slots are taken."}, {"Retry-After": str(_RETRY_SECONDS)})
 
 
@@ -82,15 +83,20 @@ def answer(method: str, body: bytes) -> Answer:
 
 def handle(request: Any) -> tuple[bytes, int, dict[str, str]]:
     """Answer a Flask request, for functions-framework."""
-    given = answer(request.method, request.get_data())
+    body = request.get_data()
+    chunked = not body and "Transfer-Encoding" in request.headers
+    given = NO_LENGTH if chunked else answer(request.method, body)
     return given.body, given.status, dict(given.head)
 
 
 def wsgi(environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     """Answer a request, for any WSGI server."""
-    length = environ.get("CONTENT_LENGTH") or "0"
-    size = min(int(length), MAX_BODY + 1) if length.isdecimal() else 0
-    given = answer(environ["REQUEST_METHOD"], environ["wsgi.input"].read(size))
+    length = environ.get("CONTENT_LENGTH") or ""
+    if not length and "HTTP_TRANSFER_ENCODING" in environ:
+        given = NO_LENGTH
+    else:
+        size = min(int(length), MAX_BODY + 1) if length.isdecimal() else 0
+        given = answer(environ["REQUEST_METHOD"], environ["wsgi.input"].read(size))
     start_response(f"{given.status} {HTTPStatus(given.status).phrase}", given.head)
     return [given.body]
 

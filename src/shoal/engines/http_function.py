@@ -35,6 +35,8 @@ from shoal.platform.http_client import untrusted as untrusted_words
 from shoal.types import LossReason, Resources
 
 PREFIX = "function+"
+DONE = "ran"
+"""The field of an answer that says that the work is done."""
 _CAPACITY = 32
 _PAYLOAD_MB = 32.0
 _LATE_SECONDS = 30.0
@@ -270,7 +272,7 @@ class HttpFunction:
 
     def _outcome(self, answer: _Answer) -> Ended | None:
         """How a call ended that was answered; None if all is well."""
-        if answer.status == 202 or (answer.status == 200 and answer.json is not None):
+        if answer.status == 202 or (answer.status == 200 and DONE in (answer.json or {})):
             return None
         if answer.status == 504:
             return Ended(LossReason.TIME_LIMIT, None, self._refusal(answer))
@@ -377,9 +379,10 @@ def different(found: Mapping[str, Any], own: Mapping[str, str]) -> str:
             "this client (`shoal deploy http DIR` tells where it is), or use that deployment's "
             "data folder."
         )
-    for name, what in (("shoal", "Shoal"), ("python", "Python")):
-        if _minor(found.get(name)) != _minor(own[name]):
-            return f"has {what} {found.get(name)}, and this client has {own[name]}. {again}"
+    if found.get("shoal") != own["shoal"]:
+        return f"has Shoal {found.get('shoal')}, and this client has {own['shoal']}. {again}"
+    if _minor(found.get("python")) != _minor(own["python"]):
+        return f"has Python {found.get('python')}, and this client has {own['python']}. {again}"
     return ""
 
 

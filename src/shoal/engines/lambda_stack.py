@@ -62,7 +62,8 @@ class Stack:
     @property
     def url(self) -> str:
         """The platform's URL, as the functions know it: they are in their own region."""
-        return f"lambda://{self.name}?memory={','.join(map(str, self.memory))}"
+        limit = "" if self.concurrency is None else f"&concurrency={self.concurrency}"
+        return f"lambda://{self.name}?memory={','.join(map(str, self.memory))}{limit}"
 
     def platform(self, region: str) -> str:
         """The platform's URL for clients."""

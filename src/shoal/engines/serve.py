@@ -24,7 +24,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from shoal.engines.entry import BUSY, MAX_BODY, Answer, answer, slots
+from shoal.engines.entry import BUSY, MAX_BODY, NO_LENGTH, Answer, answer, slots
 from shoal.errors import ShoalError
 from shoal.platform import job
 from shoal.platform.events import Deployment
@@ -95,7 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > MAX_BODY:
             self.close_connection = True
-            self._reply(Answer(413, {"error": f"Give a Content-Length of at most {MAX_BODY}."}))
+            large = Answer(413, {"error": f"Give a Content-Length of at most {MAX_BODY}."})
+            self._reply(large if length else NO_LENGTH)
             return
         body = self.rfile.read(int(length))
         if len(body) < int(length):

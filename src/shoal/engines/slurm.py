@@ -44,6 +44,8 @@ _OPTIONS = (
 _PASSED = ("account", "qos", "constraint", "reservation")
 """Options that `sbatch` has under the same names."""
 _CURE = "Run the client on a node of the cluster that has Slurm's programs."
+_LARGEST_ARRAY = 1000
+"""Jobs in an array, as Slurm is usually configured."""
 _ASK_SECONDS = 0.4
 """Seconds between two calls of `squeue`."""
 _KEPT_SECONDS = 24 * 3600.0
@@ -68,14 +70,14 @@ class SlurmEngine:
         """Make an engine from `slurm:///PARTITION?time=60&account=…&idle_seconds=60`."""
         options = Options.of(url, _OPTIONS)
         self._partition = options.path
-        memory_mb, cpus, seconds = _size(self._partition)
+        memory_mb, cpus, seconds, all_cpus = _size(self._partition)
         minutes = options.number("time", 0)
         self.facts = EngineFacts(
             stays=True,
             watches=True,
             memory_mb=memory_mb and memory_mb - JOB_MB,
             cpus=cpus,
-            capacity=int(options.number("capacity", 32, 1)),
+            capacity=int(options.number("capacity", min(all_cpus, _LARGEST_ARRAY), 1)),
             seconds=60 * minutes if minutes else seconds,
             idle_seconds=options.number("idle_seconds", 60),
         )
@@ -184,11 +186,11 @@ def state_of(state: str, code: str, restarts: str, reason: str) -> JobState:
     return Ended(_REASONS.get(state, LossReason.DIED), known, detail)
 
 
-def _size(partition: str) -> tuple[int | None, float | None, float | None]:
-    """The memory and CPUs of a partition's largest node, and its time limit in seconds."""
+def _size(partition: str) -> tuple[int | None, float | None, float | None, int]:
+    """The memory and CPUs of a partition's largest node, its time limit in seconds, all CPUs."""
     named = [f"--partition={partition}"] if partition else []
     lines = output_of(
-        ["sinfo", "--noheader", *named, "--format=%m %c %l %R"], seconds=30, cure=_CURE
+        ["sinfo", "--noheader", *named, "--format=%m %c %l %R %C"], seconds=30, cure=_CURE
     ).splitlines()
     if not lines:
         partitions = output_of(["sinfo", "--noheader", "--format=%R"]).split()
@@ -199,7 +201,8 @@ def _size(partition: str) -> tuple[int | None, float | None, float | None]:
     rows = [line.split() for line in lines]
     memory = max(int(row[0].rstrip("+")) for row in rows)
     cpus = max(float(row[1].rstrip("+")) for row in rows)
-    return memory if memory > 1 else None, cpus, seconds_of(rows[0][2])
+    all_cpus = sum(int(row[4].rpartition("/")[2]) for row in rows)
+    return memory if memory > 1 else None, cpus, seconds_of(rows[0][2]), max(1, all_cpus)
 
 
 def seconds_of(limit: str) -> float | None:
