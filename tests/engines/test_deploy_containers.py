@@ -65,3 +65,17 @@ def test_every_user_can_read_the_files_of_an_image(tmp_path: Path) -> None:
     assert modes[str(program).strip("/")] == 0o755
     assert modes[str(tmp_path).strip("/")] == 0o755
     assert modes["tmp"] == 0o1777
+
+
+def test_no_folder_is_in_an_image_twice(tmp_path: Path) -> None:
+    """Docker refuses duplicates, as of `/tmp` if the environment is below it."""
+    file = tmp_path / "file"
+    file.touch()
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as image:
+        _fill(image, [file])
+    stream.seek(0)
+    with tarfile.open(fileobj=stream) as image:
+        modes = {entry.name: entry.mode for entry in image}
+        assert len(modes) == len(image.getmembers())
+    assert modes["tmp"] == 0o1777

@@ -260,13 +260,13 @@ def _import(tool: str, tag: str, files: Sequence[Path]) -> None:
 def _fill(image: tarfile.TarFile, files: Sequence[Path]) -> None:
     """Write files to an image at their own paths, readable by every user."""
     image.dereference = True
-    made: set[Path] = {Path("/")}
+    image.addfile(_folder(Path("/tmp"), 0o1777))
+    made: set[Path] = {Path("/"), Path("/tmp")}
     for folder in (Path("/run"), *(path.parent for path in files)):
         for each in (*reversed(folder.parents), folder):
             if each not in made:
                 made.add(each)
                 image.addfile(_folder(each, 0o755))
-    image.addfile(_folder(Path("/tmp"), 0o1777))
     for name, text in _ACCOUNTS.items():
         entry = tarfile.TarInfo(name)
         entry.size = len(text)
