@@ -15,7 +15,7 @@ apt = for program in $(1); do \
 	    exec apt-get install --yes --quiet --no-install-recommends $(2); \
 	done
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests portable quick search bench planning predictions load chaos quality factors farm fuzz executors engines engines-bwrap engines-slurm engines-docker engines-packages conformance-joblib conformance-dask coverage docs release clean
+.PHONY: help demo test lint types layers tests portable quick search bench engine-bench lithops planning predictions load chaos quality factors farm fuzz executors engines engines-bwrap engines-slurm engines-docker engines-packages conformance-joblib conformance-dask coverage docs release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
@@ -85,6 +85,16 @@ search: $(VENV)/.dev  ## search for faults that break a run and for store script
 
 bench: $(VENV)/.bench  ## compare Shoal with Dask and Ray
 	$(BIN)/python benchmarks/compare.py $(ARGS)
+
+engine-bench: $(VENV)/.dev engines-bwrap engines-slurm engines-docker engines-packages lithops  ## measure every engine that can be started here, and Lithops beside it
+	$(BIN)/python benchmarks/engines.py $(ARGS)
+
+lithops:
+	-@[ -e out/lithops/.installed ] || { \
+	  $(PYTHON) -m venv out/lithops && out/lithops/bin/pip install --quiet \
+	    --disable-pip-version-check 'lithops==3.8.*' awslambdaric boto3 redis && \
+	  touch out/lithops/.installed; \
+	}
 
 planning: $(VENV)/.dev  ## measure how long planning takes
 	$(BIN)/python benchmarks/planning.py $(ARGS)

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -90,7 +91,7 @@ class Emulator:
 
     def __init__(
         self, sizes: Mapping[str, int], variables: Mapping[str, str], folder: Path, most: int = 4,
-        throttled: int = 0, seconds: int = 900, code: str | None = None,
+        throttled: int = 0, seconds: int = 900, code: str | None = None, handler: str = HANDLER,
     ) -> None:  # fmt: skip
         """Make functions; their environments start with the first events.
 
@@ -103,7 +104,9 @@ class Emulator:
             seconds: How long a function may take.
             code: Folders with an unpacked package and Amazon's runtime, and nothing else; None:
                 this process's own packages.
+            handler: What runs in the functions.
         """
+        self._handler = handler
         self._functions = {name: Function(name, mb) for name, mb in sizes.items()}
         self._variables, self._folder, self._code = variables, folder, code
         self._most, self._throttled, self._seconds = most, throttled, seconds
@@ -179,7 +182,7 @@ class Emulator:
             str(emulator()), "--runtime-interface-emulator-address", f"127.0.0.1:{port}",
             "--runtime-api-address", f"127.0.0.1:{free_port()}", "--log-level", "error",
             sys.executable if self._code is None else f"{sys.base_prefix}/bin/python3",
-            "-m", "awslambdaric", HANDLER,
+            "-m", "awslambdaric", self._handler,
         ]  # fmt: skip
         folder = self._folder / f"{function.name}-{number}"
         folder.mkdir(parents=True)
@@ -257,6 +260,7 @@ class _Api(BaseHTTPRequestHandler):
         status, answer = self.server.emulator.accept(name, way, body)  # type: ignore[attr-defined]
         self.send_response(status)
         self.send_header("content-length", str(len(answer)))
+        self.send_header("x-amzn-requestid", str(uuid.uuid4()))
         self.end_headers()
         self.wfile.write(answer)
 
