@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,17 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("same"), max_examples=10)
 settings.register_profile("search", settings.get_profile("same"), derandomize=False)
 settings.load_profile("same")  # the same cases every time; `make search` generates others
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect thousands of tests, which live on, without the garbage collector."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)  # `gc.disable` would last: Dask remembers how it was when it is imported
+    result = yield
+    gc.freeze()
+    gc.set_threshold(*thresholds)
+    return result
 
 
 @pytest.fixture(scope="session", autouse=True)

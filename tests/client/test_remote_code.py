@@ -117,6 +117,7 @@ def test_a_changed_file_makes_another_archive_whose_workers_share_no_sandbox(
     assert server.sent == 2
 
 
+@pytest.mark.slow
 def test_a_package_is_known_by_the_name_that_pip_knows() -> None:
     assert remote_code._package_of("yaml") in ("PyYAML", "")
     assert remote_code._package_of("_pytest") == "pytest"

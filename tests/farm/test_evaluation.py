@@ -54,6 +54,7 @@ def test_an_unknown_autoscaler_is_an_error(name: str) -> None:
         maker_named(name)
 
 
+@pytest.mark.slow
 def test_a_policy_is_trained_and_compared_from_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

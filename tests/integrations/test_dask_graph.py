@@ -114,6 +114,7 @@ def test_names_are_the_keys_prefixes() -> None:
     assert found == ["sum#0", "add#0", "_#0", "Other#0"]
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_the_same_in_every_process() -> None:
     script = (
         "import dask.array as da\n"
