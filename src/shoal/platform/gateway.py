@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from msgspec.structs import replace
 
@@ -39,9 +40,18 @@ from shoal.platform.listener import Listener
 from shoal.platform.logs import Logs
 from shoal.platform.sandbox import BEGIN_SECONDS, PoolKey, Sandbox
 from shoal.platform.sandbox_env import SandboxEnv
+from shoal.platform.sandbox_messages import (
+    Report,
+    SandboxAnswer,
+    SandboxExited,
+    SandboxForked,
+    SandboxPaused,
+    SandboxReport,
+    ZygoteReady,
+)
 from shoal.platform.supervisor import GatewaySupervisor
 from shoal.platform.tokens import run_token
-from shoal.platform.zygotes import Zygotes
+from shoal.platform.zygotes import BranchLost, Zygotes
 from shoal.storage.shared_memory import probed
 from shoal.system import cores
 from shoal.types import Loss, LossReason, Resources, RunId, WorkerId
@@ -250,11 +260,6 @@ class LocalGateway:
         with self._lock:
             return bool(self._of(run)) or any(waiting.run == run for waiting in self._queue)
 
-    def wait_idle(self, seconds: float) -> bool:
-        """Wait until no worker runs or waits for a sandbox; whether that is so by then."""
-        with self._lock:
-            return self._quieter.wait_for(lambda: not (self._pool.busy or self._queue), seconds)
-
     def _of(self, run: RunId) -> list[Sandbox]:
         return [s for s in self._sandboxes.values() if s.invocation and s.invocation.run == run]
 
@@ -378,8 +383,8 @@ class LocalGateway:
             ready = self._listener.wait(timeout)
             with self._lock:
                 self._listener.call(ready)
-                for message in self._zygotes.messages():
-                    self._on_zygote(message)
+                for report in self._zygotes.reports():
+                    self._on_report(report)
                 now = self._clock.now()
                 for number in [number for number, due in self._due.items() if due <= now]:
                     self._check_due(self._sandboxes[number])
@@ -420,18 +425,18 @@ class LocalGateway:
         if answer is not None:
             self._on_answer(sandbox, answer)
 
-    def _on_answer(self, sandbox: Sandbox, answer: dict[str, Any]) -> None:
+    def _on_answer(self, sandbox: Sandbox, answer: SandboxAnswer) -> None:
         invocation = sandbox.invocation
         self._due.pop(sandbox.number, None)
         sandbox.output.drain()
         self._busy_seconds += self._clock.now() - sandbox.began
         sandbox.invocation = None
-        if invocation is not None and "error" in answer and not sandbox.doomed:
+        if invocation is not None and answer.error and not sandbox.doomed:
             running = sandbox.running.numbers()
-            self._report_loss(invocation, LossReason.ERROR, running, detail=answer["error"])
-        if "changed" in answer:
-            log.info("discarding sandbox %d: %s changed", sandbox.number, answer["changed"])
-        if answer["reusable"] and not sandbox.doomed:
+            self._report_loss(invocation, LossReason.ERROR, running, detail=answer.error)
+        if answer.changed:
+            log.info("discarding sandbox %d: %s changed", sandbox.number, answer.changed)
+        if answer.reusable and not sandbox.doomed:
             self._pool.release(sandbox.number, self._clock.now())
         else:
             self._kill(sandbox)
@@ -442,34 +447,44 @@ class LocalGateway:
         if not sandbox.output.read(stream):
             self._listener.remove(sandbox.output.streams[stream])
 
-    def _on_zygote(self, message: dict[str, Any]) -> None:
-        sandbox = self._sandboxes.get(message.get("sandbox", -1))
-        if message["op"] == "exited" and sandbox is not None:
-            self._on_exit(sandbox, message)
-        elif message["op"] == "forked" and sandbox is not None:
-            sandbox.pid = message["pid"]
-        elif message["op"] == "paused" and sandbox is not None:
-            sandbox.paused = message["paused"]
-        elif message["op"] == "gone":
-            for lost in [s for s in self._sandboxes.values() if s.zygote == message["zygote"]]:
-                lost.kill_group()
-                self._on_exit(lost, {"code": -9, "out_of_memory": False})
-        elif message["op"] == "ready" and message["warning"] and not self._warned:
-            self._warned = True
-            log.warning("%s", message["warning"])
+    def _on_report(self, report: Report | BranchLost) -> None:
+        match report:
+            case BranchLost(key):
+                for lost in [s for s in self._sandboxes.values() if s.zygote == key]:
+                    lost.kill_group()
+                    self._on_exit(lost, code=-signal.SIGKILL, out_of_memory=False)
+            case ZygoteReady():
+                if report.warning and not self._warned:
+                    self._warned = True
+                    log.warning("%s", report.warning)
+            case _:
+                sandbox = self._sandboxes.get(report.sandbox)
+                if sandbox is not None:
+                    self._on_sandbox_report(sandbox, report)
 
-    def _on_exit(self, sandbox: Sandbox, message: dict[str, Any]) -> None:
+    def _on_sandbox_report(self, sandbox: Sandbox, report: SandboxReport) -> None:
+        match report:
+            case SandboxExited(_, code, out_of_memory):
+                self._on_exit(sandbox, code=code, out_of_memory=out_of_memory)
+            case SandboxForked(_, pid):
+                sandbox.pid = pid
+            case SandboxPaused(_, paused):
+                sandbox.paused = paused
+            case _:
+                assert_never(report)
+
+    def _on_exit(self, sandbox: Sandbox, *, code: int, out_of_memory: bool) -> None:
         sandbox.output.drain()
         invocation = sandbox.invocation
         if invocation is not None and sandbox.unbegun and not sandbox.doomed:
             log.info("sandbox %d did not begin worker %s", sandbox.number, invocation.worker)
             self._queue.put_back(invocation)
         elif invocation is not None and not sandbox.doomed:
-            self._counts["out_of_memory" if message["out_of_memory"] else "died"] += 1
-            reason = LossReason.OUT_OF_MEMORY if message["out_of_memory"] else LossReason.DIED
+            self._counts["out_of_memory" if out_of_memory else "died"] += 1
+            reason = LossReason.OUT_OF_MEMORY if out_of_memory else LossReason.DIED
             reason = LossReason.TIME_LIMIT if sandbox.late else reason
             reason = LossReason.ERROR if sandbox.fault else reason
-            running, code = sandbox.running.numbers(), message["code"]
+            running = sandbox.running.numbers()
             self._report_loss(invocation, reason, running, code=code, detail=sandbox.fault)
         self._discard(sandbox)
         self._quieter.notify_all()

@@ -8,17 +8,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from shoal.platform.invocation import Invocation
 from shoal.platform.logs import Logs
 from shoal.platform.sandbox_main import LENGTH, MAX_ANSWER, PAGE, RunningTasks
+from shoal.platform.sandbox_messages import SandboxAnswer, answer_of
 from shoal.platform.sandbox_output import SandboxOutput
 from shoal.platform.zygotes import Key, Zygotes
 from shoal.system import kill_group, shared_page
@@ -132,11 +131,10 @@ class Sandbox:
             self._unsent = memoryview(b"")
         return True
 
-    def receive(self) -> dict[str, Any] | None:
+    def receive(self) -> SandboxAnswer | None:
         """The sandbox's answer; None if it hasn't arrived yet.
 
-        An answer says whether the sandbox is `reusable`, and may describe an `error`. Raises
-        `EOFError` if the sandbox has hung up, `ValueError` if it sent something else.
+        Raises `EOFError` if the sandbox has hung up, `ValueError` if it sent something else.
         """
         try:
             data = self.control.recv(_READ)
@@ -158,7 +156,7 @@ class Sandbox:
             return None
         body = bytes(self._received[LENGTH.size :])
         self._received.clear()
-        return _checked(body)
+        return answer_of(body)
 
     def kill_group(self) -> None:
         """Kill the processes of a sandbox whose zygote has ended and can't."""
@@ -169,18 +167,6 @@ class Sandbox:
         """Close the gateway's side."""
         self.control.close()
         self.output.close()
-
-
-def _checked(body: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("its answer to its gateway isn't JSON") from error
-    if not isinstance(answer, dict) or not isinstance(answer.get("reusable"), bool):
-        raise ValueError("its answer to its gateway is incomplete")
-    if not all(isinstance(answer.get(name, ""), str) for name in ("error", "changed")):
-        raise ValueError("its answer to its gateway is ill-typed")
-    return answer
 
 
 def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:

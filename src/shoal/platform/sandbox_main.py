@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
 import mmap
 import os
 import socket
@@ -22,6 +21,7 @@ from typing import Any, TextIO
 
 from shoal.platform.invocation import SandboxMessage, from_json
 from shoal.platform.nesting import become_sandbox
+from shoal.platform.sandbox_messages import SandboxAnswer, encoded, printable
 from shoal.platform.sandbox_state import SandboxState
 
 LENGTH = struct.Struct("<I")
@@ -108,17 +108,16 @@ def serve(control: int, page: int, entry: Entry, home: str) -> int:
         _open_streams()
         os.chdir(home)
         running.begin(number)
-        answer: dict[str, Any] = {"reusable": False}
+        reusable, error = False, ""
         try:
-            answer["reusable"] = entry(from_json(frame, SandboxMessage), running)
+            reusable = entry(from_json(frame, SandboxMessage), running)
         except BaseException:  # noqa: BLE001 - the sandbox's outermost edge: the gateway reports it
-            answer["error"] = traceback.format_exc()[-_MAX_ERROR:]
+            error = printable(traceback.format_exc())[-_MAX_ERROR:]
         _flush_streams()
-        changed = state.changed()
-        if changed:
-            answer |= {"reusable": False, "changed": ", ".join(changed)}
+        changed = printable(", ".join(state.changed()))[-_MAX_ERROR:]
+        answer = SandboxAnswer(reusable and not changed, error, changed)
         try:
-            send_frame(sock, json.dumps(answer).encode())
+            send_frame(sock, encoded(answer))
         except OSError:
             return 0
     raise AssertionError

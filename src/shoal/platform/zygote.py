@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import json
 import os
 import random
 import resource
@@ -26,10 +25,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from shoal import system
 from shoal.platform import limits
@@ -37,6 +36,21 @@ from shoal.platform.invocation import SandboxMessage, prepare
 from shoal.platform.isolation import Forked, Isolation
 from shoal.platform.sandbox_env import home_of, remove, sweep
 from shoal.platform.sandbox_main import Entry, receive_frame, send_frame, serve
+from shoal.platform.sandbox_messages import (
+    FilesReceived,
+    ForkBranch,
+    ForkSandbox,
+    KillSandbox,
+    Preload,
+    Report,
+    SandboxExited,
+    SandboxForked,
+    SandboxPaused,
+    ZygoteReady,
+    command_of,
+    encoded,
+    printable,
+)
 from shoal.types import Resources
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -81,12 +95,8 @@ class Zygote:
 
     def greet(self) -> None:
         """Report how sandboxes are limited and isolated here."""
-        self._report(
-            op="ready",
-            limits=self._limits.kind,
-            warning=self._limits.warning,
-            isolation=self._isolation.reason or "namespaces",
-        )
+        isolation = printable(self._isolation.reason) or "namespaces"
+        self._report(ZygoteReady(self._limits.kind, isolation, printable(self._limits.warning)))
 
     def run(self) -> None:
         """Take commands until the gateway hangs up or the parent ends."""
@@ -103,9 +113,9 @@ class Zygote:
         finally:
             self._end()
 
-    def _report(self, **message: Any) -> None:
+    def _report(self, report: Report | FilesReceived) -> None:
         with contextlib.suppress(OSError):
-            send_frame(self._gateway, json.dumps(message).encode())
+            send_frame(self._gateway, encoded(report))
 
     def _take_command(self) -> bool:
         try:
@@ -116,19 +126,21 @@ class Zygote:
         if data is None:
             return False
         if descriptors:
-            self._report(op="received")
-        message = json.loads(data)
-        if message["op"] == "preload":
-            self._preload(message["modules"])
-        elif message["op"] == "branch":
-            self._branch(descriptors[0])
-        elif message["op"] == "fork":
-            self._fork(message, descriptors)
-        elif message["op"] == "kill":
-            self._kill(message["sandbox"])
+            self._report(FilesReceived())
+        match command := command_of(data):
+            case Preload(modules):
+                self._preload(modules)
+            case ForkBranch():
+                self._branch(descriptors[0])
+            case ForkSandbox():
+                self._fork(command, descriptors)
+            case KillSandbox(sandbox):
+                self._kill(sandbox)
+            case _:
+                assert_never(command)
         return True
 
-    def _preload(self, modules: list[str]) -> None:
+    def _preload(self, modules: Sequence[str]) -> None:
         for module in modules:
             with contextlib.suppress(BaseException):  # importing a module may even exit
                 importlib.import_module(module)
@@ -155,15 +167,15 @@ class Zygote:
     def _group(self, sandbox: int) -> str:
         return f"shoal-{self._number}-{sandbox}"
 
-    def _fork(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        number: int = message["sandbox"]
+    def _fork(self, command: ForkSandbox, descriptors: list[int]) -> None:
+        number = command.sandbox
         home = self._home / str(number)
         home.mkdir(mode=0o700)
         forked = self._isolation.fork(home, descriptors, partial(self._report_paused, number))
         if forked is None:
             code = 1
             try:
-                code = self._become_sandbox(message, descriptors, str(home))
+                code = self._become_sandbox(command, descriptors, str(home))
             except BaseException:  # noqa: BLE001 - the outermost edge: the run's log shows it
                 traceback.print_exc()
             finally:
@@ -173,12 +185,12 @@ class Zygote:
         self._children[forked.pid] = number, forked
         # The gateway can't use a pid in a namespace.
         outside = forked.pid if self._isolation.reason else 0
-        self._report(op="forked", sandbox=number, pid=outside)
+        self._report(SandboxForked(number, outside))
 
     def _report_paused(self, sandbox: int, paused: bool) -> None:
-        self._report(op="paused", sandbox=sandbox, paused=paused)
+        self._report(SandboxPaused(sandbox, paused))
 
-    def _become_sandbox(self, message: dict[str, Any], descriptors: list[int], home: str) -> int:
+    def _become_sandbox(self, command: ForkSandbox, descriptors: list[int], home: str) -> int:
         control, out, err, page = descriptors
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -193,10 +205,10 @@ class Zygote:
         os.close(out)
         os.close(err)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        group = self._group(message["sandbox"])
+        group = self._group(command.sandbox)
         limited = self._limits.of_sandbox(Path(home))
-        limited.enter(group, Resources(message["memory_mb"], message["cpus"]))
-        _keep_freed_memory(message["memory_mb"] * 2**20 // _FREED_SHARE)
+        limited.enter(group, Resources(command.memory_mb, command.cpus))
+        _keep_freed_memory(command.memory_mb * 2**20 // _FREED_SHARE)
         _reseed()
         gc.enable()
         self._isolation.confine()
@@ -232,12 +244,7 @@ class Zygote:
             out_of_memory = limited.ran_out_of_memory(group)
             limited.remove(group)
             remove(home)
-            self._report(
-                op="exited",
-                sandbox=sandbox,
-                code=forked.code(status),
-                out_of_memory=out_of_memory,
-            )
+            self._report(SandboxExited(sandbox, forked.code(status), out_of_memory))
 
     def _remove_branch(self, branch: int) -> None:
         self._branches.discard(branch)

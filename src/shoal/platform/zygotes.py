@@ -8,21 +8,32 @@ last of them.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from shoal import system
 from shoal.import_path import import_path
 from shoal.platform.listener import Listener
 from shoal.platform.sandbox_env import SandboxEnv, hidden_folder, sweep_soon
 from shoal.platform.sandbox_main import send_frame
+from shoal.platform.sandbox_messages import (
+    Command,
+    FilesReceived,
+    ForkBranch,
+    ForkSandbox,
+    KillSandbox,
+    Preload,
+    Report,
+    ZygoteReady,
+    encoded,
+    report_of,
+)
 from shoal.types import Resources
 
 _THREADS = (
@@ -48,6 +59,13 @@ _BUFFER = 1 << 18
 
 Key = tuple[int, str]
 """Identifies a branch: a number of slots and a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchLost:
+    """A branch has ended by itself, and its sandboxes with it."""
+
+    key: Key
 
 
 def _channel() -> tuple[socket.socket, socket.socket]:
@@ -76,44 +94,38 @@ class Branch:
         new = [module for module in wanted if module not in self._preloaded]
         if new:
             self._preloaded.update(new)
-            self._send({"op": "preload", "modules": new})
+            self._send(Preload(tuple(new)))
 
     def fork(self, number: int, resources: Resources, descriptors: Sequence[int]) -> None:
         """Have a sandbox forked that uses these files."""
-        message = {
-            "op": "fork",
-            "sandbox": number,
-            "memory_mb": resources.memory_mb,
-            "cpus": resources.cpu_share,
-        }
-        self._send(message, descriptors)
+        self._send(ForkSandbox(number, resources.memory_mb, resources.cpu_share), descriptors)
 
     def kill(self, number: int) -> None:
         """Have a sandbox killed."""
-        self._send({"op": "kill", "sandbox": number})
+        self._send(KillSandbox(number))
 
     def branch(self) -> Branch:
         """Have another zygote forked from this one."""
         outside, inside = _channel()
         with inside:
-            self._send({"op": "branch"}, [inside.fileno()])
+            self._send(ForkBranch(), [inside.fileno()])
         return Branch(outside, self._preloaded)
 
-    def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def _send(self, command: Command, descriptors: Sequence[int] = ()) -> None:
         with contextlib.ExitStack() as copies:
             for descriptor in descriptors:
                 copies.callback(os.close, os.dup(descriptor))
             if descriptors:
                 self._sent.append(copies.pop_all())
-        with contextlib.suppress(OSError):  # it has ended, which `messages` reports
+        with contextlib.suppress(OSError):  # it has ended, which `reports` notices
             if descriptors:
                 socket.send_fds(self.socket, [_FIRST], list(descriptors))
             else:
                 self.socket.sendall(_FIRST)
-            send_frame(self.socket, json.dumps(message).encode())
+            send_frame(self.socket, encoded(command))
 
-    def messages(self) -> Iterator[dict[str, Any]] | None:
-        """The messages that have arrived; None if the zygote has hung up."""
+    def reports(self) -> Iterator[Report] | None:
+        """The reports that have arrived; None if the zygote has hung up."""
         try:
             data = self.socket.recv(_READ, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -123,17 +135,17 @@ class Branch:
         self._arriving += data
         return self._complete() if data else None
 
-    def _complete(self) -> Iterator[dict[str, Any]]:
+    def _complete(self) -> Iterator[Report]:
         while len(self._arriving) >= _HEAD:
             end = _HEAD + int.from_bytes(self._arriving[:_HEAD], "little")
             if len(self._arriving) < end:
                 return
-            message = json.loads(self._arriving[_HEAD:end])
+            report = report_of(self._arriving[_HEAD:end])
             del self._arriving[:end]
-            if message["op"] == "received":
+            if isinstance(report, FilesReceived):
                 self._sent.popleft().close()
             else:
-                yield message
+                yield report
 
     def close(self) -> None:
         """Hang up, which ends the zygote."""
@@ -197,7 +209,7 @@ class Zygotes:
         self._started: dict[int, ZygoteProcess] = {}
         """By number of slots."""
         self._branches: dict[Key, Branch] = {}
-        self._messages: deque[dict[str, Any]] = deque()
+        self._reports: deque[Report | BranchLost] = deque()
 
     def start(self, slots: int) -> ZygoteProcess:
         """The zygote for a number of slots, started if there is none yet."""
@@ -232,18 +244,18 @@ class Zygotes:
             branch.kill(number)
 
     def _listen(self, branch: Branch, lost: Callable[[], None]) -> None:
-        self._listener.add(branch.socket, partial(self._on_message, branch, lost))
+        self._listener.add(branch.socket, partial(self._on_reports, branch, lost))
 
-    def _on_message(self, branch: Branch, lost: Callable[[], None]) -> None:
-        messages = branch.messages()
-        if messages is None:
+    def _on_reports(self, branch: Branch, lost: Callable[[], None]) -> None:
+        reports = branch.reports()
+        if reports is None:
             lost()
             return
-        for message in messages:
-            if message["op"] == "ready":
-                self.limits = message["limits"]
-                self.isolation = message["isolation"]
-            self._messages.append(message)
+        for report in reports:
+            if isinstance(report, ZygoteReady):
+                self.limits = report.limits
+                self.isolation = report.isolation
+            self._reports.append(report)
 
     def _lost_zygote(self, zygote: ZygoteProcess, slots: int) -> None:
         """Clean up after a zygote; its branches end by themselves, but leave their folders."""
@@ -254,12 +266,12 @@ class Zygotes:
 
     def _lost(self, key: Key) -> None:
         self.release(key)
-        self._messages.append({"op": "gone", "zygote": key})
+        self._reports.append(BranchLost(key))
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """The messages from zygotes since the last call."""
-        while self._messages:
-            yield self._messages.popleft()
+    def reports(self) -> Iterator[Report | BranchLost]:
+        """What zygotes have reported since the last call."""
+        while self._reports:
+            yield self._reports.popleft()
 
     def close(self) -> None:
         """End all zygotes."""
