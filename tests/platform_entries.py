@@ -5,6 +5,7 @@ A zygote imports this module, so it must import little.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -109,6 +110,12 @@ def _raise_children(folder: Path, seconds: str) -> None:
     time.sleep(float(seconds))
 
 
+def _collect(folder: Path, name: str) -> None:
+    """Note how the garbage collector is, and how a module that was preloaded found it."""
+    found = sys.modules["remembers_collector"].ENABLED
+    (folder / name).write_text(f"{found} {gc.isenabled()} {gc.get_threshold()}")
+
+
 def _draw(folder: Path, name: str) -> None:
     """Note random numbers from `random` and numpy."""
     import random
@@ -208,6 +215,7 @@ _ACTIONS = {
     "close": _close_streams,
     "dig": _dig,
     "do": _do,
+    "collect": _collect,
     "draw": _draw,
     "exit": _exit,
     "flood": _flood,

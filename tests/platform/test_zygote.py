@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -100,6 +101,14 @@ def test_processes_started_by_user_code_end_with_the_sandbox(tmp_path: Path) -> 
         assert eventually(lambda: processes_mentioning("sleep\x00305"))
         local.cancel(caller.job().run)
         assert eventually(lambda: not processes_mentioning("sleep\x00305"))
+
+
+def test_the_garbage_collector_is_on_in_sandboxes_and_for_preloaded_modules(tmp_path: Path) -> None:
+    """Dask remembers it, and would turn it off for good once a task slices an array."""
+    with gateway(tmp_path) as local:
+        caller = Caller(local, tmp_path)
+        caller.carry_out(caller.job(part="collect found", preload=("remembers_collector",)))
+    assert (tmp_path / "found").read_text() == f"True True {gc.get_threshold()}"
 
 
 def test_sandboxes_do_not_share_random_numbers(tmp_path: Path) -> None:

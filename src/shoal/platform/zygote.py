@@ -59,6 +59,8 @@ _FREED_SHARE = 3
 _END_SECONDS = 2.0
 """How long branches may take to end before they are killed."""
 _PAUSE = 0.002
+_THRESHOLDS = gc.get_threshold()
+"""When a sandbox collects garbage; a zygote doesn't."""
 
 
 class Zygote:
@@ -210,7 +212,7 @@ class Zygote:
         limited.enter(group, Resources(command.memory_mb, command.cpus))
         _keep_freed_memory(command.memory_mb * 2**20 // _FREED_SHARE)
         _reseed()
-        gc.enable()
+        gc.set_threshold(*_THRESHOLDS)
         self._isolation.confine()
         os.environ["TMPDIR"] = home
         tempfile.tempdir = home
@@ -300,7 +302,7 @@ def main(descriptor: int, entry: str, hidden: str, isolated: bool) -> None:
     prepare(SandboxMessage)
     gc.collect()
     gc.freeze()
-    gc.disable()
+    gc.set_threshold(0)  # not `gc.disable`: Dask remembers whether it was on at its import
     limited = limits.detect()
     limited.sweep()
     sweep(hidden)
