@@ -198,6 +198,21 @@ def test_waiting_for_results_ends_when_the_farm_ends_without_further_input(
         gate.set()
 
 
+def test_who_watches_a_farm_learns_of_its_end_even_if_it_has_ended(session: Session) -> None:
+    before: list[BaseException] = []
+    never: list[BaseException] = []
+    after: list[BaseException] = []
+    with Farm(abs, workers=1, session=session) as farm:
+        deployed = farm.deployed
+        deployed.watch(before.append)
+        deployed.watch(never.append)
+        deployed.unwatch(never.append)
+        farm.cancel()
+    deployed.watch(after.append)
+    assert [type(error) for error in (*before, *after)] == [RunCancelled] * 2
+    assert not never
+
+
 def test_scaled_workers_finish_the_tasks_they_hold(session: Session) -> None:
     with Farm(
         examples.process, workers=(1, 4), autoscaler=None, resources=SMALL, session=session

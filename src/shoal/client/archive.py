@@ -172,7 +172,8 @@ class Archive:
         except StoreError as error:
             again = ""
             if isinstance(error, StoreRefused):  # one that is away isn't waited for again
-                self._undeleted.append(run)
+                with self._lock:
+                    self._undeleted.append(run)
                 again = " The session tries again when it is closed."
             run.tell(f"Its data could not be deleted: {error}{again}")
 
@@ -199,10 +200,12 @@ class Archive:
 
     def close(self) -> None:
         """Delete what nobody can resume any more, and finish what is queued."""
-        undeleted, self._undeleted = self._undeleted, []
+        with self._lock:
+            undeleted, self._undeleted = self._undeleted, []
+            kept, self._kept = self._kept, {}
         for run in undeleted:
             self._delete_stored(run)
-        for run in self._kept.values():
+        for run in kept.values():
             if not self._backends.lasting:
                 self._delete(run)
             elif run.shared is not None:

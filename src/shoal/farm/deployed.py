@@ -54,6 +54,9 @@ log = logging.getLogger(__name__)
 Sink = Callable[[Any, BaseException | None], None]
 """Takes a task's outcome: its result, or its error."""
 
+Watcher = Callable[[BaseException], None]
+"""Called with the error that ended a farm, even if no task is pending."""
+
 _BATCH, _BATCH_NBYTES = 128, 4 * 2**20
 """The most tasks, and bytes of inputs, that one round trip sends."""
 _PENDING_NBYTES = 256 * 2**20
@@ -107,13 +110,11 @@ class DeployedFarm:
         self._nbytes = 0
         """The size of all pending inputs."""
         self._outbox: deque[QueuedTask] = deque()
-        self.watchers: set[Callable[[BaseException], None]] = set()
-        """Called with the error that ended the farm, even if no task is pending."""
+        self._watchers: set[Watcher] = set()
         self._numbers = itertools.count(1)
         self._error: BaseException | None = None
         self._closing = False
         """Submissions are no longer accepted."""
-        self._closed = False
         opening = self._opening(specs, tries)
         functions = [spec.function for spec in specs]
         self._backend = backend = backend.with_code(opening.functions, functions)
@@ -210,7 +211,21 @@ class DeployedFarm:
     @property
     def pending(self) -> int:
         """How many tasks have no outcome yet."""
-        return len(self._pending)
+        with self._lock:
+            return len(self._pending)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Call `watcher` when the farm ends; at once if it has ended."""
+        with self._lock:
+            self._watchers.add(watcher)
+            error = self._error
+        if error is not None:
+            watcher(error)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Don't call `watcher` any more."""
+        with self._lock:
+            self._watchers.discard(watcher)
 
     def dead_letters(self) -> list[DeadLetter]:
         """The tasks that were given up, in the order of their submission."""
@@ -242,13 +257,13 @@ class DeployedFarm:
             self.wait()
         with self._changed:
             already, self._closing = self._closing, True
+            failed = self._error is not None
             self._changed.notify_all()
             self._filled.notify_all()
         if already:
             return
-        if not cancel and self._error is None:
+        if not (cancel or failed):
             self._dismiss_workers()
-        self._closed = True
         self._fail(RunCancelled(self.id))
         self._store.hang_up(self.id, CLIENT)
         self._clean_up()
@@ -292,7 +307,7 @@ class DeployedFarm:
                 return
             self._error = error
             left, self._pending = self._pending, {}
-            watchers = list(self.watchers)
+            watchers = list(self._watchers)
             self._changed.notify_all()
             self._filled.notify_all()
         for sink, _ in left.values():
@@ -322,7 +337,7 @@ class DeployedFarm:
 
     def _receive(self) -> None:
         read, untrimmed = "", 0
-        while not self._closed and self._error is None:
+        while not self._over():
             received = self._store.receive(self.id, CLIENT, read, self._lease)
             for id_, letter in received:
                 self._handle(letter)
@@ -331,6 +346,10 @@ class DeployedFarm:
             if untrimmed >= _UNTRIMMED:
                 self._store.trim(self.id, read)
                 untrimmed = 0
+
+    def _over(self) -> bool:
+        with self._lock:
+            return self._error is not None
 
     def _handle(self, letter: Letter) -> None:
         if not isinstance(letter, FarmOwnerLetter):
@@ -392,14 +411,17 @@ class DeployedFarm:
             sink(value, error)
 
     def _on_left(self, worker: str) -> None:
-        self.crew.left(worker, replaced=not self._stopped)
+        with self._lock:
+            replaced = not self._stopped
+        self.crew.left(worker, replaced=replaced)
         with self._changed:
             self._changed.notify_all()
 
     def _keep(self) -> None:
         while True:
             due = self.crew.attend()
-            self._clock = self._store.clock(self.id)
+            clock = self._store.clock(self.id)
             with self._changed:
+                self._clock = clock
                 if self._changed.wait_for(lambda: self._stopped, max(0.0, due - self.now())):
                     return

@@ -238,7 +238,7 @@ class _Flow:
         self._room = threading.Condition()
         self._fed = self._taken = 0
         self._stopped = False
-        farm.watchers.add(self._ended)
+        farm.watch(self._ended)
         self._feeder = threading.Thread(target=self._feed, name="shoal-farm-feeder", daemon=True)
         self._feeder.start()
 
@@ -306,7 +306,7 @@ class _Flow:
 
     def stop(self) -> None:
         """Stop feeding inputs."""
-        self._farm.watchers.discard(self._ended)
+        self._farm.unwatch(self._ended)
         with self._room:
             self._stopped = True
             self._room.notify_all()
