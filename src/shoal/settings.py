@@ -25,7 +25,7 @@ from shoal.settings_file import FILE, read_settings
 from shoal.storage.base import LEASE, RESTARTS
 from shoal.storage.resp import RECONNECT_SECONDS
 from shoal.system import PORTABLE
-from shoal.types import MIN_MEMORY_MB
+from shoal.types import HISTORY_RUNS, MEMORY_MB, MIN_MEMORY_MB
 
 SECRET = ("store", "token")
 """Settings that no error and no command shows."""
@@ -62,7 +62,7 @@ class Settings:
     workers: int | None = None
     """How many workers of a run may work at once; default: as many as the platform offers, which
     for a gateway is one for each core of its machine."""
-    memory_mb: int = 2048
+    memory_mb: int = MEMORY_MB
     """A worker's memory, unless a task asks for another amount."""
     cpus: float | None = None
     """A worker's CPUs; default: in proportion to its memory."""
@@ -103,7 +103,7 @@ class Settings:
     """Whether to show a progress bar; default: on a terminal."""
     history: bool = True
     """Whether runs are recorded, and planned from the record."""
-    history_runs: int = 100
+    history_runs: int = HISTORY_RUNS
     """How many runs of each workflow are recorded."""
     planner: str | None = None
     """The planner's name: `auto`, `uniform`, `nonuniform`, `wukong`, `spread`, or one that an

@@ -23,6 +23,10 @@ SHARED_NBYTES = 64 * 1024
 """Outputs of this size or more go through shared memory where there is any, not the store."""
 MIN_MEMORY_MB = 64
 """The least memory of a worker."""
+MEMORY_MB = 2048
+"""A worker's memory, unless something else is asked for."""
+HISTORY_RUNS = 100
+"""How many runs of each workflow history keeps, unless something else is set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import pytest
 from shoal.errors import UnknownRun, UsageError
 from shoal.execution.timeline import Span, Timeline, encode_record
 from shoal.metadata.history import (
-    KEPT,
     READ,
     FiledRun,
     History,
@@ -26,7 +25,7 @@ from shoal.metadata.history import (
 from shoal.metadata.remote import RedisHistory
 from shoal.metadata.samples import encode_samples
 from shoal.metadata.sqlite import SqliteHistory
-from shoal.types import Resources, RunId, TaskId, WorkerId
+from shoal.types import HISTORY_RUNS, Resources, RunId, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 w0, w1 = WorkerId("w0"), WorkerId("w1")
@@ -39,12 +38,12 @@ Opened = Callable[..., History]
 
 def _in_files(folder: Path) -> Iterator[Opened]:
     with ExitStack() as stack:
-        yield lambda kept=KEPT: stack.enter_context(closing(SqliteHistory(folder, kept)))
+        yield lambda kept=HISTORY_RUNS: stack.enter_context(closing(SqliteHistory(folder, kept)))
 
 
 def _on_server(url: str) -> Iterator[Opened]:
     with ExitStack() as stack:
-        yield lambda kept=KEPT: stack.enter_context(closing(RedisHistory(url, kept)))
+        yield lambda kept=HISTORY_RUNS: stack.enter_context(closing(RedisHistory(url, kept)))
 
 
 @pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.real)])
@@ -202,7 +201,7 @@ def test_a_run_that_is_recorded_again_counts_once(history: History) -> None:
 
 
 def test_oldest_runs_of_a_workflow_make_room_for_new_ones(opened: Opened) -> None:
-    assert KEPT >= 50
+    assert HISTORY_RUNS >= 50
     history = opened(kept=5)
     rows = [encode_record(w0, [(3, 0, 1000.0, 1001.0, 0.0, 0)])] * 2
     for number in range(12):

@@ -12,6 +12,7 @@ from typing import Any
 from shoal.cli.settings import configure_set, parse_assignments
 from shoal.errors import UsageError
 from shoal.import_path import import_first_from
+from shoal.types import MEMORY_MB
 from shoal.workflow import attribute_of
 
 _IMAGES = "shoal.experiments.image_farm"
@@ -31,11 +32,11 @@ def configure(actions: Any) -> None:
                         help="the function that makes an input of a given size "
                         "(default: the image example's)")  # fmt: skip
     parser.add_argument("--sizes", metavar="N,...", default="512,1024,2048,4096",
-                        help="input sizes to measure (default: 512,1024,2048,4096)")  # fmt: skip
+                        help="input sizes to measure (default: %(default)s)")  # fmt: skip
     parser.add_argument("--repeats", type=int, default=5, metavar="N",
-                        help="tasks to measure for each size (default: 5)")  # fmt: skip
-    parser.add_argument("--memory-mb", type=int, default=2048, metavar="MB",
-                        help="the worker's memory (default: 2048)")  # fmt: skip
+                        help="tasks to measure for each size (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--memory-mb", type=int, default=MEMORY_MB, metavar="MB",
+                        help="the worker's memory (default: %(default)s)")  # fmt: skip
     parser.add_argument("--file", metavar="FILE", help="write the model to this file")
     configure_set(parser)
 

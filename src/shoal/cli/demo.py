@@ -23,11 +23,11 @@ NAME = "text-analysis"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.add_argument(
-        "--lines", type=int, default=100_000, help="lines of text (default: 100000)"
+        "--lines", type=int, default=100_000, help="lines of text (default: %(default)s)"
     )
     parser.add_argument("--workers", type=int, help="number of workers (default: one per core)")
     parser.add_argument(
-        "--out", default="out", metavar="FOLDER", help="output folder (default: out)"
+        "--out", default="out", metavar="FOLDER", help="output folder (default: %(default)s)"
     )
 
 

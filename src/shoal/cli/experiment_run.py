@@ -35,11 +35,13 @@ def configure(actions: Any) -> None:
                      help="simulate on the virtual clock (default), or run in real "
                           "sandboxes")  # fmt: skip
     run.add_argument("--repeat", metavar="RUNS", type=int, default=10,
-                     help="runs of each configuration (default: 10)")  # fmt: skip
+                     help="runs of each configuration (default: %(default)s)")  # fmt: skip
     run.add_argument("--resume", action="store_true", help="continue an interrupted experiment")
     run.add_argument("--to", metavar="FOLDER",
                      help="where to record runs (default: experiments/GRID-MODE)")  # fmt: skip
-    run.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
+    run.add_argument(
+        "--seed", type=int, default=0, help="seed of all randomness (default: %(default)s)"
+    )
     for what in ("workflows", "planners", "slas"):
         run.add_argument(f"--{what}", metavar="NAMES", default="",
                          help=f"only these {what}, comma-separated")  # fmt: skip

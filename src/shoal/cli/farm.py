@@ -34,20 +34,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     train.add_argument("--workloads", metavar="NAMES", default=",".join(_BOTH),
                        help=f"comma-separated (default: {','.join(_BOTH)})")  # fmt: skip
     train.add_argument("--order", choices=_ORDERS, default="fifo",
-                       help="the queue's order (default: fifo)")  # fmt: skip
+                       help="the queue's order (default: %(default)s)")  # fmt: skip
     train.add_argument("--no-clock", action="store_true",
                        help="don't let the policy observe the phase clock")  # fmt: skip
     train.add_argument("--target", type=float, default=99.4, metavar="PERCENT",
-                       help="share of tasks to finish on time (default: 99.4)")  # fmt: skip
+                       help="share of tasks to finish on time (default: %(default)s)")  # fmt: skip
     train.add_argument("--action-price", type=float, metavar="W", default=0.05,
-                       help="cost of a scaling action, in workers (default: 0.05)")  # fmt: skip
+                       help="cost of a scaling action, in workers "
+                       "(default: %(default)s)")  # fmt: skip
     train.add_argument("--episodes", type=int, default=1000,
-                       help="how many episodes to train (default: 1000)")  # fmt: skip
+                       help="how many episodes to train (default: %(default)s)")  # fmt: skip
     train.add_argument("--patience", type=int, default=400, metavar="EPISODES",
                        help="stop after this many episodes without a better policy "
-                       "(default: 400)")  # fmt: skip
+                       "(default: %(default)s)")  # fmt: skip
 
-    train.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
+    train.add_argument(
+        "--seed", type=int, default=0, help="seed of all randomness (default: %(default)s)"
+    )
     compare = actions.add_parser(
         "evaluate",
         help="compare autoscalers on the same streams",
@@ -61,12 +64,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
                          help=f"comma-separated (default: {','.join(_BOTH)})")  # fmt: skip
     compare.add_argument("--orders", metavar="NAMES", default="fifo,least-laxity",
                          help="orders of the queue, comma-separated "
-                         "(default: fifo,least-laxity)")  # fmt: skip
+                         "(default: %(default)s)")  # fmt: skip
     compare.add_argument("--clock", choices=("with", "without", "both"), default="both",
                          help="whether autoscalers observe the phase clock "
-                         "(default: both)")  # fmt: skip
+                         "(default: %(default)s)")  # fmt: skip
     compare.add_argument("--seeds", type=int, default=30,
-                         help="streams of each workload (default: 30)")  # fmt: skip
+                         help="streams of each workload (default: %(default)s)")  # fmt: skip
     compare.add_argument("--figures", metavar="FOLDER",
                          help="draw the paper's Fig. 5 and Fig. 6 in this folder")  # fmt: skip
     calibrate.configure(actions)

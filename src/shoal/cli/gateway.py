@@ -12,6 +12,7 @@ import threading
 
 from shoal.client.backends import WORKER_ENTRY, token_file
 from shoal.errors import UsageError
+from shoal.execution.pool import IDLE_SECONDS, SANDBOXES
 from shoal.platform.detached_runs import DetachedRuns
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.logs import RunLogs
@@ -24,16 +25,20 @@ from shoal.settings import resolve
 def configure(parser: argparse.ArgumentParser) -> None:
     """Describe the command's arguments."""
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
     )
     parser.add_argument(
-        "--port", type=int, default=8470, help="port to listen on; 0 for any (default: 8470)"
+        "--port", type=int, default=8470, help="port to listen on; 0 for any (default: %(default)s)"
     )
     parser.add_argument(
-        "--sandboxes", type=int, help="maximum number of concurrent sandboxes (default: 32)"
+        "--sandboxes",
+        type=int,
+        help=f"maximum number of concurrent sandboxes (default: {SANDBOXES})",
     )
     parser.add_argument(
-        "--idle-seconds", type=float, help="remove a sandbox idle for this long (default: 7)"
+        "--idle-seconds",
+        type=float,
+        help=f"remove a sandbox idle for this long (default: {IDLE_SECONDS:g})",
     )
     parser.add_argument("--certificate", metavar="FILE", help="serve HTTPS with this certificate")
     parser.add_argument("--private-key", metavar="FILE", help="the certificate's private key")

@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def configure_most(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the option that limits how many runs are shown."""
     parser.add_argument(
-        "-n", "--most", metavar="N", type=_count, default=20, help=f"{what} (default: 20)"
+        "-n", "--most", metavar="N", type=_count, default=20, help=f"{what} (default: %(default)s)"
     )
 
 

@@ -24,7 +24,7 @@ from shoal.engines.aws_api import Access, refusal
 from shoal.errors import SettingsError
 from shoal.platform.engine import EngineFacts, JobState
 from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment
-from shoal.types import Resources
+from shoal.types import MB_PER_CPU, Resources
 
 DEFAULT_MEMORY = (1024, 2048, 3008)
 """The sizes of a deployment that names none. A new AWS account offers no more than 3008 MB."""
@@ -36,8 +36,6 @@ SECONDS = 900.0
 """How long Lambda lets a function run."""
 EVENT_AGE_SECONDS = 300
 """How long Lambda keeps an event that finds no free function."""
-MB_PER_CPU = 1769
-"""A function has one CPU for so much memory."""
 SECRET_VARIABLE = "SHOAL_SECRET"
 """Names the secret that holds the store's URL and the deployment's key."""
 ENVIRONMENT_VARIABLE = "SHOAL_ENVIRONMENT"

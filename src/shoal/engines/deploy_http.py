@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from shoal.engines.environment import ENVIRONMENT_VARIABLE, environment_hash, requirements
 from shoal.errors import UsageError
 from shoal.platform.events import Deployment
-from shoal.types import Resources
+from shoal.types import MEMORY_MB, Resources
 
 MARK = "# Written by `shoal deploy http`, which overwrites it."
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
@@ -81,13 +81,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `shoal deploy http`."""
     add = parser.add_argument
     add("folder", metavar="DIR", type=Path, help="the folder to write to")
-    add("--name", default="shoal", help="name of the function (default: shoal)")
+    add("--name", default="shoal", help="name of the function (default: %(default)s)")
     add("--image", help="name of its image, with the registry (default: the function's name)")
     add("--url", help="the function's URL, once it is known: with it, workers start workers")
-    add("--slots", type=int, default=1, help="workers in an instance (default: 1)")
-    add("--memory-mb", type=int, default=2048, help="memory of a worker (default: 2048)")
-    add("--seconds", type=int, default=900, help="how long a call may take (default: 900)")
-    add("--instances", type=int, default=100, help="maximum number of instances (default: 100)")
+    add("--slots", type=int, default=1, help="workers in an instance (default: %(default)s)")
+    add("--memory-mb", type=int, default=MEMORY_MB, help="memory of a worker in MB "
+        "(default: %(default)s)")  # fmt: skip
+    add("--seconds", type=int, default=900, help="how long a call may take (default: %(default)s)")
+    add("--instances", type=int, default=100, help="maximum number of instances "
+        "(default: %(default)s)")  # fmt: skip
     add("--requirements", type=Path, metavar="FILE",
         help="packages to install, as pip reads them; such as what `uv export` writes "
         "(default: what is installed here)")  # fmt: skip

@@ -21,6 +21,7 @@ from shoal.engines import function_package
 from shoal.engines.aws_api import Access
 from shoal.engines.aws_lambda import (
     CHECK,
+    DEFAULT_MEMORY,
     EVENT_AGE_SECONDS,
     function_and_options,
     invoke,
@@ -43,6 +44,7 @@ from shoal.private import private_folder
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """The versions that Lambda offers."""
+_MEMORY = ",".join(map(str, DEFAULT_MEMORY))
 _NAME = re.compile(r"[A-Za-z0-9-]{1,40}")
 
 
@@ -50,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `shoal deploy lambda`."""
     _configure_place(parser)
     add = parser.add_argument
-    add("--memory", default="1024,2048,3008", metavar="MB,…", help="memory sizes of workers, one "
+    add("--memory", default=_MEMORY, metavar="MB,…", help="memory sizes of workers, one "
         "function each (default: %(default)s)")  # fmt: skip
     add("--requirements", type=Path, metavar="FILE", help="packages for tasks: a requirements or "
         "lock file (default: what is installed here)")  # fmt: skip

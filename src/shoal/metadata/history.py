@@ -30,8 +30,6 @@ from shoal.types import RunId, TaskId
 
 log = logging.getLogger(__name__)
 
-KEPT = 100
-"""How many runs of each workflow are kept by default."""
 READ = 20
 """How many runs of each shape, resources and platform a plan learns from."""
 RESUMED = "done, resumed"

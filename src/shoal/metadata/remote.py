@@ -14,14 +14,14 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from shoal.errors import HistoryDamaged, UnknownRun
-from shoal.metadata.history import KEPT, READ, BlockReader, FiledRun, RunRecord, checked
+from shoal.metadata.history import READ, BlockReader, FiledRun, RunRecord, checked
 from shoal.metadata.samples import Samples
 from shoal.storage import keys
 from shoal.storage.codec import Buffer
 from shoal.storage.resp import Arg
 from shoal.storage.scripts import load
 from shoal.storage.server import ServerClient
-from shoal.types import TaskId
+from shoal.types import HISTORY_RUNS, TaskId
 
 _FILE = load("history/file")
 _CLEAR = load("history/clear")
@@ -33,7 +33,7 @@ class RedisHistory(ServerClient):
     """The runs of all clients of a server."""
 
     def __init__(
-        self, url: str, kept: int = KEPT, latency: float = 0.0, *, known: bool = False
+        self, url: str, kept: int = HISTORY_RUNS, latency: float = 0.0, *, known: bool = False
     ) -> None:
         """Connect to the server at a URL; keep so many runs of each workflow."""
         super().__init__(url, latency, known=known)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import HistoryDamaged, HistoryError, HistoryLocked, UnknownRun
-from shoal.metadata.history import KEPT, READ, BlockReader, FiledRun, RunRecord, checked
+from shoal.metadata.history import READ, BlockReader, FiledRun, RunRecord, checked
 from shoal.metadata.migrations import apply_migrations, migrate, refuse_newer
 from shoal.metadata.samples import Samples
 from shoal.private import private_file, private_folder
+from shoal.types import HISTORY_RUNS
 
 _PRAGMAS = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
 _COLUMNS = tuple(field.name for field in fields(RunRecord))
@@ -34,7 +35,7 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 class SqliteHistory:
     """The user's runs; threads and processes may share it."""
 
-    def __init__(self, folder: Path, kept: int = KEPT) -> None:
+    def __init__(self, folder: Path, kept: int = HISTORY_RUNS) -> None:
         self.where = str(folder)
         """The folder."""
         self._kept = kept
