@@ -54,13 +54,33 @@ def test_withdrawn_starts_wait_no_longer(board: JobBoard) -> None:
 
 
 def test_jobs_report_what_they_do_and_learn_which_runs_were_cancelled(board: JobBoard) -> None:
-    record = JobRecord(kind="small", at=1.0, run=RUN, worker="w0", epoch=2, running=(7, 8))
+    at = board.now()
+    record = JobRecord(kind="small", at=at, run=RUN, worker="w0", epoch=2, running=(7, 8))
     assert board.report("job", record) == frozenset()
     assert board.jobs() == {"job": record}
     board.cancel(RUN)
     assert board.report("job", record) == {RUN}
     board.remove("job")
     assert board.jobs() == {}
+
+
+def test_what_a_silent_job_wrote_counts_no_more_and_is_forgotten_later(board: JobBoard) -> None:
+    now = board.now()
+    ages = {"up": 5, "silent": 11, "gone": 601}
+    records = {name: JobRecord(kind="small", at=now - age) for name, age in ages.items()}
+    for name, record in records.items():
+        board.report(name, record)
+    assert board.jobs() == {"up": records["up"]}
+    assert board.records() == ({"up": records["up"]}, {"silent": records["silent"]})
+    assert board.record("silent") == records["silent"]
+    assert board.record("gone") is None
+
+
+def test_a_cancelled_run_may_be_resumed(board: JobBoard) -> None:
+    board.cancel(RUN)
+    assert board.cancelled() == {RUN}
+    board.revive(RUN)
+    assert board.cancelled() == frozenset()
 
 
 def test_what_is_printed_is_kept_in_order(board: JobBoard) -> None:

@@ -1,7 +1,8 @@
 """`JobBoard`: where the jobs of an engine find work, and tell what they are doing.
 
 1. Starts of workers wait in a list for each size of worker. Any job of that size takes the next.
-2. A job writes what it is doing every moment. A job that stays silent is lost, or frozen.
+2. A job writes what it is doing every moment. A job that stays silent is lost, or frozen: its
+   record no longer counts, and is removed some minutes later.
 3. A start that is taken by a job which then dies is lost. Its worker's lease expires, as that of
    any lost worker does.
 4. What tasks print is kept for a day.
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from shoal.clock import RealClock
 from shoal.storage import keys
 from shoal.storage.resp import Arg
 from shoal.storage.server import ServerClient
@@ -25,6 +28,10 @@ _MAX_LINES = 100_000
 """Lines of a run that are kept."""
 _CANCELLED_SECONDS = 600.0
 """How long a cancelled run is remembered."""
+SILENT_SECONDS = 10.0
+"""Seconds of silence after which a job is lost, or frozen."""
+_FORGOTTEN_SECONDS = 600.0
+"""How long what a silent job was doing is remembered."""
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
@@ -40,6 +47,15 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     epoch: int = 0
     running: tuple[int, ...] = ()
     """The numbers of the tasks that are running."""
+
+
+class Records(NamedTuple):
+    """What jobs wrote last, by name."""
+
+    current: dict[str, JobRecord]
+    """Of jobs that are up."""
+    silent: dict[str, JobRecord]
+    """Of jobs that have written nothing for a while."""
 
 
 class JobBoard(ServerClient):
@@ -97,8 +113,8 @@ class JobBoard(ServerClient):
 
     def now(self) -> float:
         """The server's time."""
-        ((seconds, micros),) = self._call([["TIME"]])
-        return int(seconds) + int(micros) / 1e6
+        (shown,) = self._call([["TIME"]])
+        return _seconds(shown)
 
     def report(self, job: str, *records: JobRecord, before: int = 0) -> frozenset[str]:
         """Write what a job is doing; return the runs that were cancelled lately.
@@ -125,12 +141,26 @@ class JobBoard(ServerClient):
         self._call([["HDEL", self._jobs, *_names(job, count)]])
 
     def jobs(self) -> dict[str, JobRecord]:
-        """What each job is doing."""
-        (found,) = self._call([["HGETALL", self._jobs]])
-        return {
-            str(job, "utf-8"): msgspec.convert(json.loads(bytes(data)), JobRecord)
-            for job, data in zip(found[::2], found[1::2], strict=True)
-        }
+        """What each job that is up is doing."""
+        return self.records().current
+
+    def records(self) -> Records:
+        """What each job wrote last; what has been silent for long is removed."""
+        found, shown = self._call([["HGETALL", self._jobs], ["TIME"]])
+        now, records = _seconds(shown), Records({}, {})
+        for job, data in zip(found[::2], found[1::2], strict=True):
+            record = msgspec.convert(json.loads(bytes(data)), JobRecord)
+            current = record.at > now - SILENT_SECONDS
+            (records.current if current else records.silent)[str(job, "utf-8")] = record
+        old = [job for job, each in records.silent.items() if each.at < now - _FORGOTTEN_SECONDS]
+        if old:
+            self._call([["HDEL", self._jobs, *old]])
+        return records
+
+    def record(self, job: str) -> JobRecord | None:
+        """What a job wrote last, however long ago; None: nothing, or it has ended idle."""
+        (found,) = self._call([["HGET", self._jobs, job]])
+        return None if found is None else msgspec.convert(json.loads(bytes(found)), JobRecord)
 
     def cancel(self, run: RunId) -> None:
         """Have jobs end the workers of a run."""
@@ -142,6 +172,19 @@ class JobBoard(ServerClient):
                 ["EXPIRE", self._cancelled, int(_CANCELLED_SECONDS)],
             ]
         )
+
+    def cancelled(self) -> frozenset[str]:
+        """The runs that were cancelled lately."""
+        (found,) = self._call([["ZRANGE", self._cancelled, 0, -1]])
+        return frozenset(str(run, "utf-8") for run in found)
+
+    def revive(self, run: RunId) -> None:
+        """Have jobs work for a run again that may have been cancelled."""
+        self._call([["ZREM", self._cancelled, run]])
+
+    def clock(self, run: RunId) -> RealClock:
+        """The clock of the server that keeps what a run prints."""
+        return self.clock_of(keys.logs(run))
 
     def print(self, run: RunId, lines: Sequence[bytes]) -> None:
         """Keep what a run's tasks printed."""
@@ -158,6 +201,12 @@ class JobBoard(ServerClient):
         """What a run's tasks printed."""
         (found,) = self._call([["LRANGE", keys.logs(run), 0, -1]])
         return [bytes(line) for line in found]
+
+
+def _seconds(shown: Sequence[bytes]) -> float:
+    """The server's answer to `TIME`."""
+    seconds, micros = shown
+    return int(seconds) + int(micros) / 1e6
 
 
 def _names(job: str, count: int) -> list[str]:
