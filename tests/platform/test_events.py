@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.errors import GatewayRefused, SettingsError, Tampered
 from shoal.platform.events import (
@@ -21,6 +22,7 @@ from shoal.platform.events import (
     sealed,
 )
 from shoal.platform.invocation import CacheAccess, RunContext, Start, UserCode
+from shoal.storage.shard_urls import url_for
 from shoal.types import Resources, RunId, WorkerId
 
 DEPLOYMENT = Deployment(b"k" * 32, "redis://:open-sesame@store:6379/0")
@@ -34,7 +36,7 @@ CONTEXT = RunContext(
 )
 STARTS = tuple(Start.first(WorkerId(f"w{i}"), Resources(256), 0.0, part=b"part") for i in range(5))
 WORK = Work(context=CONTEXT, starts=STARTS)
-OFFER = Offer(job="j", memory_mb=512, cpus=0.5, idle_seconds=3)
+OFFER = Offer(job="j", memory_mb=512, cpus=0.5, idle_seconds=3, seconds=60)
 
 
 @pytest.mark.parametrize("sent", [WORK, OFFER], ids=["work", "offer"])
@@ -59,6 +61,23 @@ def test_two_events_mask_a_key_differently() -> None:
     assert (
         json.loads(first)["work"]["context"]["key"] != json.loads(second)["work"]["context"]["key"]
     )
+
+
+def test_the_workers_of_a_farm_meet_on_the_server_that_has_its_queues() -> None:
+    store = "redis://a:1,redis://b:2,redis://c:3"
+    deployment = Deployment(b"k" * 32, store)
+    servers = set()
+    for number in range(20):
+        run = RunId(f"farm-{number}")
+        where = url_for(store, run)
+        sent = replace(CONTEXT, run=run, farm=True, store=where)
+        work = opened(sealed(Work(context=sent, starts=STARTS), deployment), deployment)
+        assert isinstance(work, Work)
+        assert work.context.store == where
+        assert work.context.cache is not None
+        assert work.context.cache.where == store
+        servers.add(where)
+    assert len(servers) == 3
 
 
 def test_an_event_of_another_deployment_is_refused() -> None:

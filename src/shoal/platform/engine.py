@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from shoal.errors import SettingsError
-from shoal.platform.events import Deployment
+from shoal.platform.events import LEFT_SHARE, Deployment
 from shoal.types import LossReason, Resources
 
 
@@ -49,6 +49,11 @@ class EngineFacts:
     """How long an event may wait in the engine, unseen, before its function is called."""
     prices: str = ""
     """The name of its price list (`planning/prices.py`); empty: there is none."""
+
+    @property
+    def worker_seconds(self) -> float | None:
+        """How long a worker may run at least; None: no limit. A job that stays has run before."""
+        return LEFT_SHARE * self.seconds if self.stays and self.seconds else self.seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 from shoal.errors import GatewayRefused, SettingsError, Tampered
 from shoal.platform.invocation import CacheAccess, RunContext, Start, checked
 from shoal.private import private_folder, private_key, read_private, write_private
+from shoal.storage.shard_urls import url_for
 from shoal.types import Resources
 
 STORE_VARIABLE = "SHOAL_STORE"
@@ -42,6 +43,8 @@ FILE_VARIABLE = "SHOAL_DEPLOYMENT_FILE"
 INDEX_VARIABLE = "SHOAL_JOB_INDEX"
 """Tells apart the jobs that an engine starts with one event."""
 
+LEFT_SHARE = 0.5
+"""The share of a job's time that the last worker that it takes has at least."""
 _KEY_NBYTES = 32
 
 
@@ -101,6 +104,13 @@ class Offer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     memory_mb: int
     cpus: float
     idle_seconds: float
+    seconds: float | None = None
+    """How long it may run; None: no limit."""
+
+    @property
+    def taking_seconds(self) -> float | None:
+        """How long it takes work: what it takes later would have too little time."""
+        return None if self.seconds is None else (1 - LEFT_SHARE) * self.seconds
 
     def name(self, index: str | int | None) -> str:
         """The name of the job, or of one of several by its index."""
@@ -151,7 +161,10 @@ def opened(event: bytes | str | Mapping[str, Any], deployment: Deployment) -> Of
         )
     envelope = checked(json.loads(body), _Envelope)
     if envelope.work is not None:
-        context = _masked(envelope.work.context, deployment, envelope.nonce, deployment.store)
+        masked, store = envelope.work.context, deployment.store
+        context = _masked(masked, deployment, envelope.nonce, store)
+        if context.farm:  # its queues are on one server
+            context = replace(context, store=url_for(store, context.run))
         return replace(envelope.work, context=context)
     if envelope.offer is None:
         raise GatewayRefused("The event asks for nothing.")
