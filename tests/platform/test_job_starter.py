@@ -10,7 +10,14 @@ from observing import eventually
 from shoal.errors import PlatformError
 from shoal.platform.engine import Ended, EngineFacts, JobState
 from shoal.platform.events import Deployment, Offer, Work, opened, sealed
-from shoal.platform.invocation import RunContext, RunSettings, Start, UserCode, kind_of
+from shoal.platform.invocation import (
+    Invocation,
+    RunContext,
+    RunSettings,
+    Start,
+    UserCode,
+    kind_of,
+)
 from shoal.platform.job_starter import JobStarter
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.job_board import JobBoard, JobRecord
@@ -18,7 +25,7 @@ from shoal.types import Loss, LossReason, Resources, RunId, WorkerId
 
 pytestmark = pytest.mark.real
 
-RUN, SIZE = RunId("run-1"), Resources(512)
+RUN, FOREIGN, SIZE = RunId("run-1"), RunId("run-2"), Resources(512)
 KIND = kind_of(SIZE)
 
 
@@ -62,19 +69,38 @@ class Scene:
         self.deployment = Deployment(b"k" * 32, url)
         self.board = JobBoard(url, self.deployment.id)
         self.lost: list[tuple[str, str, int, Loss]] = []
+        self.starts: list[Start] = []
+        """The starts of the lost workers."""
         waiting = JobBoard(url, self.deployment.id)
-        self.starter = JobStarter(engine, self.deployment, waiting, self._lose)
+        self.starter = JobStarter(engine, self.deployment, waiting, self._lose, self._own)
         self.starter.wake()
 
-    def _lose(self, run: RunId, worker: WorkerId, epoch: int, loss: Loss) -> None:
-        self.lost.append((run, worker, epoch, loss))
+    def _own(self, run: RunId) -> RunContext | None:
+        return self.context(run) if run == RUN else None
 
-    def push(self, workers: int, most: int = 0) -> None:
-        """Have workers wait."""
-        context = RunContext(
-            run=RUN, key=b"r" * 32, store="", code=UserCode(session="s"),
+    def _lose(self, lost: Invocation, loss: Loss) -> None:
+        self.lost.append((lost.run, lost.worker, lost.epoch, loss))
+        self.starts.append(lost.start)
+
+    @staticmethod
+    def context(run: RunId, most: int = 0) -> RunContext:
+        """What the workers of a run have in common."""
+        return RunContext(
+            run=run, key=b"r" * 32, store="", code=UserCode(session="s"),
             settings=RunSettings(workers=most),
         )  # fmt: skip
+
+    def record(
+        self, run: str = "", worker: str = "", epoch: int = 0, kind: str = KIND, age: float = 0.0
+    ) -> JobRecord:
+        """What a job wrote so many seconds ago."""
+        at = self.board.now() - age
+        running = (7,) if run else ()
+        return JobRecord(kind=kind, at=at, run=run, worker=worker, epoch=epoch, running=running)
+
+    def push(self, workers: int, most: int = 0, run: RunId = RUN) -> None:
+        """Have workers wait."""
+        context = self.context(run, most)
         starts = [Start.first(WorkerId(f"w{i}"), SIZE, 0.0) for i in range(workers)]
         works = [
             sealed(Work(context=context, starts=(start,)), self.deployment) for start in starts
@@ -123,10 +149,17 @@ def test_each_waiting_worker_gets_a_job(scene: Scene) -> None:
 
 
 def test_idle_jobs_are_not_joined_by_more(scene: Scene) -> None:
-    scene.board.report("idle", JobRecord(kind=KIND, at=1.0))
-    scene.board.report("other", JobRecord(kind="1024 1.0", at=1.0))
+    scene.board.report("idle", scene.record())
+    scene.board.report("other", scene.record(kind="1024 1.0"))
     scene.push(3)
     assert scene.settled(2)
+
+
+def test_the_idle_record_of_a_dead_job_starves_no_worker(scene: Scene) -> None:
+    """1. A job is killed after its client has closed. 2. Its record stays. 3. A worker waits."""
+    scene.board.report("dead", scene.record(age=11))
+    scene.push(1)
+    assert scene.settled(1)
 
 
 def test_an_engine_that_is_away_for_a_while_is_asked_again(
@@ -141,7 +174,7 @@ def test_an_engine_that_is_away_for_a_while_is_asked_again(
 
 
 def test_a_run_has_no_more_jobs_than_workers(scene: Scene) -> None:
-    scene.board.report("busy", JobRecord(kind=KIND, at=1.0, run=RUN, worker="w9", epoch=1))
+    scene.board.report("busy", scene.record(RUN, "w9", 1))
     scene.push(5, most=3)
     assert scene.settled(2)
 
@@ -157,8 +190,7 @@ def test_a_worker_whose_job_ended_is_lost_with_what_the_engine_says(scene: Scene
     assert eventually(lambda: scene.engine.offers)
     assert scene.board.take(KIND, 1) is not None
     (name,) = scene.names()
-    record = JobRecord(kind=KIND, at=1.0, run=RUN, worker="w0", epoch=4, running=(7,))
-    scene.board.report(name, record)
+    scene.board.report(name, scene.record(RUN, "w0", 4))
     scene.engine.ended["0"] = Ended(LossReason.OUT_OF_MEMORY, 137, "OOMKilled")
     assert eventually(lambda: scene.lost)
     loss = Loss(LossReason.OUT_OF_MEMORY, (7,), 512, 4, 137, "OOMKilled")
@@ -166,11 +198,49 @@ def test_a_worker_whose_job_ended_is_lost_with_what_the_engine_says(scene: Scene
     assert name not in scene.board.jobs()
 
 
+def test_a_lost_worker_keeps_its_cpus(url: str, engine: FakeEngine) -> None:
+    scene = Scene(url, engine)
+    scene.board.report("strange", scene.record(RUN, "w0", 1, kind="512 3.5", age=11))
+    assert eventually(lambda: scene.starts)
+    assert scene.starts[0].resources == Resources(512, 3.5)
+    scene.close()
+
+
+def test_a_worker_in_a_silent_job_of_another_client_is_lost(scene: Scene) -> None:
+    scene.board.report("theirs", scene.record(RUN, "w0", 2, age=11))
+    assert eventually(lambda: scene.lost)
+    assert scene.lost[0] == (RUN, "w0", 2, Loss(LossReason.VANISHED, (7,), 512, 2))
+    assert not scene.board.records().silent
+
+
+def test_a_worker_of_another_client_is_lost_with_its_job(scene: Scene) -> None:
+    scene.push(1, run=FOREIGN)
+    assert eventually(lambda: scene.engine.offers)
+    assert scene.board.take(KIND, 1) is not None
+    scene.board.report(scene.names()[0], scene.record(FOREIGN, "w0", 1))
+    scene.engine.ended["0"] = Ended(LossReason.OUT_OF_MEMORY, 137)
+    assert eventually(lambda: scene.lost)
+    assert scene.lost[0][:3] == (FOREIGN, "w0", 1)
+
+
+def test_a_loss_that_nobody_here_can_report_is_left_to_others(scene: Scene) -> None:
+    """A job of ours took a start of a run that we know nothing of."""
+    scene.push(1)
+    assert eventually(lambda: scene.engine.offers)
+    assert scene.board.take(KIND, 1) is not None
+    (name,) = scene.names()
+    scene.board.report(name, scene.record(FOREIGN, "w0", 1))
+    scene.engine.ended["0"] = Ended(LossReason.DIED)
+    assert eventually(lambda: name not in scene.starter._jobs)
+    assert not scene.lost
+    assert scene.board.record(name) is not None
+
+
 def test_a_job_that_ends_idle_loses_nobody(scene: Scene) -> None:
     scene.push(1)
     assert eventually(lambda: scene.engine.offers)
     assert scene.board.take(KIND, 1) is not None
-    scene.board.report(scene.names()[0], JobRecord(kind=KIND, at=1.0))
+    scene.board.report(scene.names()[0], scene.record())
     scene.engine.ended["0"] = Ended(code=0)
     assert eventually(lambda: not scene.board.jobs())
     assert not scene.lost
@@ -180,12 +250,11 @@ def test_a_job_that_ends_idle_loses_nobody(scene: Scene) -> None:
 def test_a_silent_job_of_an_engine_that_can_not_tell_is_lost(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.platform.job_starter._SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("shoal.platform.job_starter.SILENT_SECONDS", 0.5)
     scene.push(1)
     assert eventually(lambda: scene.engine.offers)
     assert scene.board.take(KIND, 1) is not None
-    record = JobRecord(kind=KIND, at=1.0, run=RUN, worker="w0", epoch=1)
-    scene.board.report(scene.names()[0], record)
+    scene.board.report(scene.names()[0], scene.record(RUN, "w0", 1))
     assert eventually(lambda: scene.lost)
     assert scene.lost[0][3].reason is LossReason.VANISHED
 
@@ -204,12 +273,53 @@ def test_jobs_that_never_come_up_are_given_up_in_words(scene: Scene, how: str) -
     assert scene.board.waiting() == {}
 
 
+def test_only_starts_of_own_runs_are_given_up(scene: Scene) -> None:
+    scene.engine.ended = {str(n): Ended(code=1, detail="no module shoal") for n in range(100)}
+    scene.push(1, run=FOREIGN)
+    assert scene.settled(3)  # and no more for a while
+    assert len(scene.board.waiting()[KIND]) == 1
+    scene.push(1)
+    assert eventually(lambda: scene.lost)
+    assert [run for run, *_ in scene.lost] == [RUN]
+    assert len(scene.board.waiting()[KIND]) == 1
+
+
+def test_starts_of_a_cancelled_run_get_no_job(scene: Scene) -> None:
+    scene.board.cancel(RUN)
+    scene.push(2)
+    assert eventually(lambda: not scene.board.waiting())
+    assert scene.settled(0)
+
+
+def test_jobs_that_nothing_waits_for_any_more_are_ended_before_they_come_up(scene: Scene) -> None:
+    scene.push(3)
+    assert eventually(lambda: len(scene.engine.offers) == 3)
+    scene.board.report(scene.names()[0], scene.record(RUN, "w0", 1))
+    events = scene.board.waiting()[KIND]
+    scene.board.withdraw(KIND, events[:2])
+    scene.starter.end_surplus()
+    assert scene.engine.killed == ["2"]
+    scene.engine.ended["2"] = Ended()
+    assert eventually(lambda: len(scene.starter._jobs) == 2)
+    assert not scene.starter._stillborn
+
+
+def test_starts_that_wait_when_the_client_closes_get_their_jobs(
+    url: str, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shoal.platform.job_starter.JobStarter._run", lambda starter: None)
+    scene = Scene(url, engine)
+    scene.push(2)
+    scene.close()
+    assert len(engine.offers) == 2
+
+
 def test_jobs_that_work_for_a_run_are_killed_on_demand(scene: Scene) -> None:
     scene.push(2)
     assert eventually(lambda: len(scene.engine.offers) == 2)
     first, second = scene.names()
-    scene.board.report(first, JobRecord(kind=KIND, at=1.0, run=RUN, worker="w0", epoch=1))
-    scene.board.report(second, JobRecord(kind=KIND, at=1.0))
+    scene.board.report(first, scene.record(RUN, "w0", 1))
+    scene.board.report(second, scene.record())
 
     def killed() -> bool:
         scene.starter.kill(RUN)

@@ -179,6 +179,8 @@ class Run:
         self._unfinished.update([start.worker for start in starts])
         if starts:
             environment.platform.invoke(context, starts)
+        else:
+            environment.platform.supervise(context)
         self._begun = True
 
     def _context(self, packed: Packed) -> RunContext:

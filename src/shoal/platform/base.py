@@ -95,6 +95,10 @@ class Platform(Protocol):
         """Start workers of a run, at once or when there is room."""
         ...
 
+    def supervise(self, context: RunContext) -> None:
+        """Look after a run's workers as if they had been started here: a client attaches to it."""
+        ...
+
     def fan_out(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Start many workers of a run in the background; returns at once."""
         ...

@@ -104,9 +104,12 @@ class Calls:
             with contextlib.suppress(PlatformError):
                 self._engine.kill(handle)
 
-    def withdraw_unsent(self) -> list[tuple[RunContext, tuple[Start, ...]]]:
-        """Drop the calls that can't be sent at once; return their workers, by run."""
-        deadline = time.monotonic() + _UNSENT_SECONDS
+    def withdraw_unsent(self, seconds: float = 0.0) -> list[tuple[RunContext, tuple[Start, ...]]]:
+        """Drop the calls that can't be sent within so many seconds; return their workers, by run.
+
+        Calls that are being sent are waited for in any case.
+        """
+        deadline = time.monotonic() + max(seconds, _UNSENT_SECONDS)
         with self._changed:
             handles = list(self._calls)
         while unsent := [h for h, s in self._engine.states(handles).items() if s == "waiting"]:

@@ -154,6 +154,9 @@ class Fleet:
                 continue
             waiting = waiting[len(share) :]
 
+    def supervise(self, context: RunContext) -> None:
+        """Do nothing: the gateways that started the run's workers look after them."""
+
     def fan_out(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Start many workers of a run."""
         self.invoke(context, starts)

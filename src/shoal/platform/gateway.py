@@ -160,6 +160,10 @@ class LocalGateway:
             threading.Event().wait(self._latency)
         self.take(context, starts)
 
+    def supervise(self, context: RunContext) -> None:
+        """Look after a run's workers as if they had been started here."""
+        self._supervisor.supervise(context)
+
     def take(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Start workers for remote callers; adds no latency."""
         with self._lock:

@@ -150,6 +150,9 @@ class HttpPlatform:
         for some in _batches(starts):
             self._request("POST", "/job", StartRequest(context=context, starts=some))
 
+    def supervise(self, context: RunContext) -> None:
+        """Do nothing: the gateway that started the run's workers looks after them."""
+
     def fan_out(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Have the gateway start many workers of a run in the background."""
         self._request("POST", "/fanout", StartRequest(context=context, starts=tuple(starts)))

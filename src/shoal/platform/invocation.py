@@ -277,10 +277,10 @@ class Start(_Wire, frozen=True, kw_only=True):
     @classmethod
     def claimed(cls, claim: Claim, sent: float, *, inputs: bytes | None = None) -> Start:
         """The start that the store has granted with a claim."""
-        memory_mb, cpus = claim.kind.split()
+        resources = resources_of(claim.kind)
         return cls(
-            worker=claim.worker, epoch=claim.epoch, memory_mb=int(memory_mb), cpus=float(cpus),
-            inputs=inputs, sent=sent,
+            worker=claim.worker, epoch=claim.epoch, memory_mb=resources.memory_mb,
+            cpus=resources.cpu_share, inputs=inputs, sent=sent,
         )  # fmt: skip
 
     def after(self, seconds: float) -> Start:
@@ -377,6 +377,12 @@ def _resources(memory_mb: int, cpus: float) -> Resources:
 def kind_of(resources: Resources) -> str:
     """A worker's resources, as the store keeps them."""
     return f"{resources.memory_mb} {resources.cpu_share!r}"
+
+
+def resources_of(kind: str) -> Resources:
+    """The resources that the store keeps as a kind; the inverse of `kind_of`."""
+    memory_mb, cpus = kind.split()
+    return _resources(int(memory_mb), float(cpus))
 
 
 _W = TypeVar("_W", bound=Struct)

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from msgspec.structs import replace
 
@@ -44,6 +44,7 @@ from shoal.platform.events import (
 )
 from shoal.platform.gateway import LocalGateway
 from shoal.platform.invocation import Invocation, RunContext, Start, kind_of
+from shoal.platform.sandbox import Sandbox
 from shoal.platform.sandbox_env import SandboxEnv, variable_names
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token
@@ -64,6 +65,8 @@ ENTRY = "shoal.worker.entry:handle"
 """What a sandbox calls with each message."""
 _BEAT_SECONDS = 0.5
 _TAKE_SECONDS = 1.0
+_LAST_SECONDS = 0.01
+"""How long a job that ends waits for a start that was meant for it."""
 _WARM_SECONDS = 0.2
 """How long a call lasts that is only to warm a process up: the next one finds another process."""
 _END_SECONDS, _END_SHARE = 5.0, 0.1
@@ -83,21 +86,24 @@ class BoardLogs:
     def __init__(self, board: JobBoard) -> None:
         self._board = board
         self._lock = threading.Lock()
-        self._lines: dict[RunId, list[bytes]] = {}
+        self._lines: dict[RunId, list[tuple[float, str, str, str]]] = {}
+        """What was printed, with the monotonic time of it."""
 
     def extend(self, run: RunId, worker: str, stream: str, texts: Sequence[str]) -> None:
         """Keep lines for the next flush."""
-        now = time.time()
-        lines = [json.dumps([now, worker, stream, text]).encode() for text in texts]
+        now = time.monotonic()
         with self._lock:
-            self._lines.setdefault(run, []).extend(lines)
+            kept = self._lines.setdefault(run, [])
+            kept.extend((now, worker, stream, text) for text in texts)
 
     def flush(self) -> None:
-        """Send what was printed."""
+        """Send what was printed, with the store's time, as in timelines."""
         with self._lock:
             printed, self._lines = self._lines, {}
         for run, lines in printed.items():
-            self._board.print(run, lines)
+            ahead = self._board.clock(run).now() - time.monotonic()
+            sent = [json.dumps([printed + ahead, *line]).encode() for printed, *line in lines]
+            self._board.print(run, sent)
 
     def read(self, run: RunId) -> Sequence[LogLine]:
         """The lines that a run printed, anywhere."""
@@ -119,6 +125,8 @@ class JobGateway(LocalGateway):
         self._deployment = deployment
         self._board = board
         self._elsewhere = elsewhere
+        self.up = False
+        """Whether the job was there before its next worker."""
         self._callers = 0
         """Callers of `run_here` that wait for their workers."""
         passed = variable_names(os.environ.get(PASS_VARIABLE, ""))
@@ -157,6 +165,13 @@ class JobGateway(LocalGateway):
         finally:
             with self._lock:
                 self._callers -= 1
+
+    def _give(
+        self, sandbox: Sandbox, invocation: Invocation, acquired: Literal["cold", "warm"]
+    ) -> None:
+        """A start counts as warm if the job was there: a sandbox takes no time beside a job."""
+        super()._give(sandbox, invocation, "warm" if self.up else acquired)
+        self.up = True
 
     def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
         """Have jobs ready elsewhere."""
@@ -253,17 +268,31 @@ class Job:
         self._board.push(pushed(context, starts, self._deployment))
 
     def serve(self, offer: Offer) -> None:
-        """Take work from the board until there is none for a while."""
+        """Take work from the board until there is none for a while, or time is running out."""
         self._kind = kind_of(offer.resources)
+        ends = float("inf") if offer.seconds is None else time.monotonic() + offer.seconds
+        late = ends if offer.taking_seconds is None else time.monotonic() + offer.taking_seconds
         self._report()
-        busy = time.monotonic()
-        while not self._closed.is_set() and time.monotonic() < busy + offer.idle_seconds:
-            event = self._taking.take(self._kind, _TAKE_SECONDS)
+        while (event := self._next(offer.idle_seconds, late)) is not None:
+            asked = opened(event, self._deployment)
+            if isinstance(asked, Work):
+                left = None if offer.seconds is None else ends - time.monotonic()
+                self.perform(asked, left)
+
+    def _next(self, idle_seconds: float, late: float) -> bytes | None:
+        """The next start for this job; None if none comes in time."""
+        until = min(time.monotonic() + idle_seconds, late)
+        while not self._closed.is_set() and (seconds := until - time.monotonic()) > 0:
+            event = self._taking.take(self._kind, min(seconds, _TAKE_SECONDS))
             if event is not None:
-                asked = opened(event, self._deployment)
-                if isinstance(asked, Work):
-                    self.perform(asked)
-                busy = time.monotonic()
+                return event
+            self._gateway.up = True
+        if self._closed.is_set():
+            return None
+        with self._reporting:  # from now on, who starts jobs doesn't count on this one
+            self._board.remove(self._name, max(1, self._reported))
+            self._reported = 0
+        return None if time.monotonic() >= late else self._taking.take(self._kind, _LAST_SECONDS)
 
     def perform(
         self, work: Work, seconds: float | None = None, memory_mb: int | None = None
@@ -275,7 +304,7 @@ class Job:
             seconds: How long the engine lets this call run; None: no limit.
             memory_mb: The memory of the function; None: unknown.
         """
-        if not work.starts or work.context.run in self._cancelled:
+        if not work.starts or self._was_cancelled(work.context.run):
             return
         first, *others = work.starts
         for group in groups(others, _BRANCHES) if others else ():
@@ -283,6 +312,8 @@ class Job:
         if first.epoch:
             if memory_mb is not None:  # it is killed instead of the whole function
                 first = replace(first, memory_mb=min(first.memory_mb, memory_mb - _OWN_MB))
+            if self._kind and self._gateway.up:  # it may have waited for room
+                first = replace(first, sent=0.0)
             limit = None if seconds is None else seconds - min(_END_SECONDS, _END_SHARE * seconds)
             self._gateway.run_here(work.context, first, self._report, limit)
             if self.closed:
@@ -290,7 +321,12 @@ class Job:
             self._report()
         elif not self._kind:
             time.sleep(_WARM_SECONDS)
+        self._gateway.up = True
         self._settle()
+
+    def _was_cancelled(self, run: RunId) -> bool:
+        """Whether a run was cancelled, and isn't resumed."""
+        return run in self._cancelled and run in self._board.cancelled()
 
     def _beat(self) -> None:
         """Tell what the job is doing, every moment."""

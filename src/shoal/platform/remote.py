@@ -17,27 +17,34 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from shoal.errors import StoreError
+from shoal.errors import PlatformError, StoreError
 from shoal.execution.pool import WarmPool
 from shoal.platform.base import LogLine
 from shoal.platform.calls import Calls
-from shoal.platform.engine import Engine
-from shoal.platform.events import Deployment, Work, groups, sealed
-from shoal.platform.invocation import INLINE_INPUTS, Invocation, RunContext, Start
+from shoal.platform.engine import Ended, Engine
+from shoal.platform.events import Deployment, Work, groups, opened, sealed
+from shoal.platform.invocation import (
+    INLINE_INPUTS,
+    Invocation,
+    RunContext,
+    Start,
+    resources_of,
+)
 from shoal.platform.job import board_of, log_lines, pushed, waiting_starts
-from shoal.platform.job_starter import JobStarter
+from shoal.platform.job_starter import JobStarter, loss_of
 from shoal.platform.relay import Relay
 from shoal.platform.supervisor import GatewaySupervisor
 from shoal.storage.job_board import JobRecord
-from shoal.types import Loss, Resources, RunId, WorkerId
+from shoal.types import Loss, LossReason, Resources, RunId, WorkerId
 
 _CANCEL_SECONDS = 5.0
 _KILL_SECONDS = 2.0
 """How long a job may take to end the worker of a cancelled run."""
 _LOOK_SECONDS = 0.05
-_SILENT_SECONDS = 10.0
-"""Seconds of silence after which a function's job is lost."""
+_SEND_SECONDS = 5.0
+"""How long to wait for calls to be sent when the client closes."""
 _CALLS = 16
 """Calls of an engine's function at a time."""
 _ENCODED = 2
@@ -63,15 +70,14 @@ class RemotePlatform:
         limit = INLINE_INPUTS if payload is None else min(INLINE_INPUTS, payload // _ENCODED)
         self.inline_nbytes: int | None = limit
         self.queue_seconds = facts.queue_seconds
-        self.function_seconds = facts.seconds
+        self.function_seconds = facts.worker_seconds
         self._board = board_of(deployment, stays=facts.stays, known=False)
         waiting = board_of(deployment, stays=facts.stays)
-        self._starter = JobStarter(engine, deployment, waiting, self._lost)
+        self._supervisor = GatewaySupervisor(self._alive, self.send, self.cancel)
+        own = self._supervisor.context_of
+        self._starter = JobStarter(engine, deployment, waiting, self._lost, own)
         self._relay: Relay | None = None
         self._under_way = Calls(engine, self._on_failed_call)
-        self._supervisor = GatewaySupervisor(self._alive, self.send, self.cancel)
-        self._contexts: dict[RunId, RunContext] = {}
-        """The runs whose workers this client has started."""
         self._calls = ThreadPoolExecutor(_CALLS, "shoal-calls")
         self._called: dict[RunId, float] = {}
         """When the engine's function was last called for a run."""
@@ -86,13 +92,21 @@ class RemotePlatform:
 
     def invoke(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Start workers of a run, at once or when a job is free."""
+        self.supervise(context)
+        self.send(context, starts)
+
+    def supervise(self, context: RunContext) -> None:
+        """Look after a run's workers, which another client may have started."""
+        if self._supervisor.context_of(context.run) is None:
+            self._board.revive(context.run)  # it may have been cancelled, and is resumed now
+        self._supervisor.supervise(context)
+        if self._engine.facts.stays:
+            self._starter.wake()
+            return
         with self._lock:
-            self._contexts[context.run] = context
-            if self._relay is None and not self._engine.facts.stays:
+            if self._relay is None:
                 board = board_of(self._deployment, stays=False)
                 self._relay = Relay(board, self._deployment, self.send)
-        self._supervisor.supervise(context)
-        self.send(context, starts)
 
     def fan_out(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Start many workers of a run in the background."""
@@ -100,6 +114,8 @@ class RemotePlatform:
 
     def send(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Start workers, without looking after their run."""
+        if not starts:
+            return
         if self._engine.facts.stays:
             self._board.push(pushed(context, starts, self._deployment))
             self._starter.wake()
@@ -122,7 +138,11 @@ class RemotePlatform:
 
     def settle(self) -> None:
         """Leave calls that can't be sent at once to the client: this process may be frozen."""
-        for context, starts in self._under_way.withdraw_unsent():
+        self._leave_unsent()
+
+    def _leave_unsent(self, seconds: float = 0.0) -> None:
+        """Leave calls on the board that can't be sent within so many seconds."""
+        for context, starts in self._under_way.withdraw_unsent(seconds):
             self._board.push(pushed(context, starts, self._deployment))
 
     def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
@@ -135,21 +155,30 @@ class RemotePlatform:
         """Have jobs end the run's workers; none is left afterwards, as far as the engine can."""
         self._supervisor.release(run)
         with self._lock:
-            self._contexts.pop(run, None)
             self._called.pop(run, None)
         self._board.cancel(run)
         self._under_way.kill(run, sent=False)
         begin = time.monotonic()
         killed = False
-        while self.active(run):
+        while self._withdraw(run) or self._at_work(run) or self._under_way.of(run):
             waited = time.monotonic() - begin
             if waited > _CANCEL_SECONDS:
-                return
+                break
             if waited > _KILL_SECONDS and not killed:
                 self._starter.kill(run)
                 self._under_way.kill(run, sent=True)
                 killed = True
             time.sleep(_LOOK_SECONDS)
+        self._starter.end_surplus()
+
+    def _withdraw(self, run: RunId) -> bool:
+        """Take a run's starts from the board; whether there were any."""
+        withdrawn = 0
+        for kind, events in self._board.waiting().items():
+            works = [(event, opened(event, self._deployment)) for event in events]
+            of_run = [e for e, work in works if isinstance(work, Work) and work.context.run == run]
+            withdrawn += len(self._board.withdraw(kind, of_run))
+        return bool(withdrawn)
 
     def running(self, run: RunId) -> Sequence[int]:
         """The numbers of the tasks that the run's workers are executing."""
@@ -163,14 +192,12 @@ class RemotePlatform:
 
     def active(self, run: RunId) -> bool:
         """Whether a worker of the run is running or waits for a job."""
-        return bool(self._at_work(run)) or bool(self._under_way.of(run))
+        if self._at_work(run) or self._under_way.of(run):
+            return True
+        return run in waiting_starts(self._board, self._deployment)
 
     def _at_work(self, run: RunId) -> list[JobRecord]:
-        found = [record for record in self._board.jobs().values() if record.run == run]
-        if not found or self._engine.facts.stays:
-            return found
-        late = self._board.now() - _SILENT_SECONDS  # nobody removes what a lost instance wrote
-        return [record for record in found if record.at > late]
+        return [record for record in self._board.jobs().values() if record.run == run]
 
     def _alive(self) -> dict[RunId, list[tuple[WorkerId, int]]]:
         """The starts that wait for a job: those at work are looked after by their jobs."""
@@ -178,23 +205,34 @@ class RemotePlatform:
         with contextlib.suppress(StoreError):  # then nothing is known of those that wait
             for run, starts in waiting_starts(self._board, self._deployment).items():
                 found.setdefault(run, []).extend(starts)
+            self._report_silent()
         return found
 
+    def _report_silent(self) -> None:
+        """Report the workers of functions that have died without a word."""
+        if self._engine.facts.stays:
+            return
+        for name, record in self._board.records().silent.items():
+            context = self._supervisor.context_of(RunId(record.run))
+            if context is not None:
+                self._board.remove(name)
+                self._lost(*loss_of(context, record, Ended(LossReason.VANISHED)))
+
     def _on_failed_call(self, lost: Invocation, loss: Loss) -> None:
+        """Report a worker whose call has failed, with the tasks that its job has told of."""
+        with contextlib.suppress(StoreError):  # then they aren't known
+            current, silent = self._board.records()
+            for name, record in (current | silent).items():
+                if (record.run, record.worker, record.epoch) == (lost.run, lost.worker, lost.epoch):
+                    self._board.remove(name)
+                    loss = replace(loss, running=record.running)
+        self._lost(lost, loss)
+
+    def _lost(self, lost: Invocation, loss: Loss) -> None:
         self._supervisor.lost(lost, loss, self.memory_mb or loss.memory_mb)
 
-    def _lost(self, run: RunId, worker: WorkerId, epoch: int, loss: Loss) -> None:
-        with self._lock:
-            context = self._contexts.get(run)
-        if context is None:
-            return
-        memory_mb = loss.memory_mb
-        start = Start(worker=worker, epoch=epoch, memory_mb=memory_mb, cpus=1.0)
-        invocation = Invocation(context=context, start=start)
-        self._supervisor.lost(invocation, loss, self.memory_mb or memory_mb)
-
     def pool(self, session: str) -> WarmPool[Resources] | None:
-        """The jobs that are idle now; None if only the engine knows."""
+        """The jobs that are idle now, which any session finds; None if only the engine knows."""
         if not self._engine.facts.stays:
             return None
         pool: WarmPool[Resources] = WarmPool(self._engine.facts.capacity)
@@ -213,15 +251,10 @@ class RemotePlatform:
         self._starter.close()
         if self._relay is not None:
             self._relay.close()
+        with contextlib.suppress(PlatformError, StoreError):
+            self._leave_unsent(_SEND_SECONDS)
         self._under_way.close()
         self._supervisor.close()
         self._calls.shutdown(cancel_futures=True)
         self._engine.close()
         self._board.disconnect()
-
-
-def resources_of(kind: str) -> Resources:
-    """The resources that a kind of job stands for."""
-    memory_mb, cpus = kind.split()
-    follows = float(cpus) == Resources(int(memory_mb)).cpu_share
-    return Resources(int(memory_mb), None if follows else float(cpus))

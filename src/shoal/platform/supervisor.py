@@ -103,6 +103,11 @@ class GatewaySupervisor:
         for context in saved:
             self.supervise(context)
 
+    def context_of(self, run: RunId) -> RunContext | None:
+        """What the workers of a run have in common; None if it isn't looked after."""
+        with self._changed:
+            return self._runs.get(run)
+
     def release(self, run: RunId) -> None:
         """Stop looking after a run."""
         with self._changed:

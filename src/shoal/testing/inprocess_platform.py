@@ -77,6 +77,9 @@ class InProcessPlatform:
             self._queue.extend(Invocation(context=context, start=start) for start in starts)
             self._serve_queue()
 
+    def supervise(self, context: RunContext) -> None:
+        """Do nothing: nobody else starts workers here."""
+
     def fan_out(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Start workers of a run, at once or when there is room."""
         self.invoke(context, starts)
