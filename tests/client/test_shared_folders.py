@@ -10,20 +10,24 @@ import pytest
 
 from shoal.client.shared_folders import SharedFolders
 from shoal.storage import shared_memory
-from shoal.storage.shared_memory import SharedFolder, probed
+from shoal.storage.shared_memory import SharedFolder, probed, sees_folders
 from shoal.types import RunId
 
 
 class FakePlatform:
     """One whose workers see shared memory in a folder that a function makes of its name."""
 
-    def __init__(self, seen: Callable[[str], str | None]) -> None:
+    def __init__(self, seen: Callable[[str], str | None], *, folders: bool = True) -> None:
         self._seen = seen
+        self._folders = folders
         self.asked: list[str] = []
 
     def probed(self, nonce: str) -> str | None:
         self.asked.append(nonce)
         return self._seen(nonce)
+
+    def sees_folders(self, nonce: str) -> bool:
+        return self._folders and sees_folders(nonce)
 
 
 def folders_of(seen: Callable[[str], str | None]) -> SharedFolders:
@@ -51,6 +55,16 @@ def test_memory_is_shared_with_workers_that_see_it_only() -> None:
 
 def test_memory_that_workers_see_elsewhere_is_not_shared() -> None:
     assert not folders_of(lambda nonce: f"/host{probed(nonce)}").usable
+
+
+def test_a_container_with_the_client_s_shared_memory_has_files_of_its_own() -> None:
+    """With `--ipc host`, for example; its workers need the user's code."""
+    platform: Any = FakePlatform(probed, folders=False)
+    folders = SharedFolders(platform)
+    assert folders.usable
+    assert not folders.code_visible
+    assert folders_of(probed).code_visible
+    assert not folders_of(lambda nonce: None).code_visible
 
 
 def test_the_platform_is_asked_once_and_the_probe_leaves_nothing() -> None:

@@ -15,6 +15,7 @@ from shoal.errors import GatewayUnavailable, TokenRefused
 from shoal.platform.fleet import Fleet
 from shoal.platform.http import HttpPlatform
 from shoal.platform.tokens import read_token
+from shoal.storage.shared_memory import probe
 from shoal.types import RunId
 from standing_gateway import StandingGateway
 from store_servers import tcp_server, url_of
@@ -84,6 +85,23 @@ def test_if_no_gateway_answers_that_is_said(
         gateway.process.wait()
     with pytest.raises(GatewayUnavailable, match="can't be reached"):
         session.platform.active(RunId("run-1"))
+
+
+def test_what_a_gateway_knows_that_can_not_be_reached_is_unknown(
+    session: Session, gateways: list[StandingGateway]
+) -> None:
+    """Its machine may have no shared memory with this one, and its workers may be at work."""
+    platform, run = session.platform, RunId("run-1")
+    with probe(["/"]) as (nonce, path):
+        assert platform.probed(nonce) == path
+        assert platform.sees_folders(nonce)
+        assert (platform.running(run), platform.active(run)) == ([], False)
+        gateways[1].process.kill()
+        gateways[1].process.wait()
+        assert platform.probed(nonce) is None
+        assert not platform.sees_folders(nonce)
+    assert platform.running(run) is None
+    assert platform.active(run) is None
 
 
 def test_a_gateway_that_rejects_the_token_is_named(gateways: list[StandingGateway]) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from shoal.storage import shared_memory
 from shoal.storage.codec import decode, encode
-from shoal.storage.shared_memory import SharedFolder, worthwhile
+from shoal.storage.shared_memory import SharedFolder, probe, sees_folders, worthwhile
 from shoal.types import SHARED_NBYTES, RunId
 
 KEY = bytes(32)
@@ -439,3 +439,15 @@ def test_a_folder_that_cannot_be_reused_is_replaced(root: Path) -> None:
     assert not Path(folder.path).exists()
     assert successor.write("b", [CONTENT])
     successor.delete()
+
+
+def test_a_folder_in_another_one_s_place_is_told_apart(tmp_path: Path) -> None:
+    project, missing = tmp_path / "project", tmp_path / "missing"
+    project.mkdir()
+    with probe([str(project), str(missing)]) as (nonce, _):
+        assert sees_folders(nonce)
+        project.rename(tmp_path / "moved")
+        assert not sees_folders(nonce)
+        project.mkdir()
+        assert not sees_folders(nonce)
+    assert not sees_folders(nonce)

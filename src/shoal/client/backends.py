@@ -115,9 +115,9 @@ class Backends:
     def remote_code(self, folders: SharedFolders) -> RemoteCode | None:
         """Ships the user's code to workers that don't see this machine's files; None: they do.
 
-        Workers see them that are forked here, or share this machine's memory.
+        Workers see them that are forked here, or find the same folders on this machine.
         """
-        if isinstance(self.platform, LocalGateway) or folders.usable:
+        if isinstance(self.platform, LocalGateway) or folders.code_visible:
             return None
         from shoal.client.remote_code import RemoteCode
 

@@ -78,6 +78,10 @@ class Platform(Protocol):
         """Where all workers see the probe in a client's shared memory; None: they share none."""
         ...
 
+    def sees_folders(self, nonce: str) -> bool:
+        """Whether all workers see the folders that a client's probe names."""
+        ...
+
     @property
     def queue_seconds(self) -> float:
         """How long a start may wait unseen; 0: the platform knows what waits, and tells the store.

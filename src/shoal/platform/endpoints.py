@@ -246,7 +246,8 @@ class _Handler(BaseHTTPRequestHandler):
                 status = gateway.status() | {"environment": _environment()}
                 return 200, status | {"runs": [run for run in status["runs"] if scope.covers(run)]}
             case ["memory", nonce] if valid_name(nonce):
-                return 200, {"path": gateway.probed(nonce)}
+                seen = gateway.sees_folders(nonce)
+                return 200, {"path": gateway.probed(nonce), "folders": seen}
             case ["metrics"]:
                 return 200, metrics(gateway.status())
             case ["openapi.json"]:

@@ -99,6 +99,14 @@ class Fleet:
             raise failure
         return answers
 
+    def _asked_all(self, ask: Callable[[HttpPlatform], T]) -> list[T] | None:
+        """The answers of all gateways; None if one of them can't be reached.
+
+        Raises the error if none can.
+        """
+        answers = self._asked(ask)
+        return answers if len(answers) == len(self._members) else None
+
     @property
     def memory_mb(self) -> int | None:
         """The most memory that a worker can have on any machine."""
@@ -132,8 +140,12 @@ class Fleet:
 
     def probed(self, nonce: str) -> str | None:
         """Where all workers see a client's probe; None unless all machines are this one."""
-        found = {*self._asked(lambda gateway: gateway.probed(nonce))}
-        return found.pop() if len(found) == 1 else None
+        found = self._asked_all(lambda gateway: gateway.probed(nonce))
+        return found[0] if found and len({*found}) == 1 else None
+
+    def sees_folders(self, nonce: str) -> bool:
+        """Whether the workers of all gateways see the folders that a client's probe names."""
+        return all(self._asked_all(lambda gateway: gateway.sees_folders(nonce)) or [False])
 
     def check_environment(self) -> None:
         """Raise `EnvironmentMismatch` if a gateway has another version of Python or Shoal."""
@@ -201,14 +213,15 @@ class Fleet:
         """Stop the run's workers on all machines that can be reached."""
         self._asked(lambda gateway: gateway.cancel(run))
 
-    def running(self, run: RunId) -> Sequence[int]:
-        """The numbers of the tasks that the run's workers are executing."""
-        answers = self._asked(lambda gateway: gateway.running(run))
-        return [number for numbers in answers for number in numbers]
+    def running(self, run: RunId) -> Sequence[int] | None:
+        """The numbers of the tasks that the run's workers are executing; None: unknown."""
+        answers = self._asked_all(lambda gateway: gateway.running(run))
+        return None if answers is None else [number for each in answers for number in each]
 
-    def active(self, run: RunId) -> bool:
-        """Whether a worker of the run is running or waits for a sandbox."""
-        return any(self._asked(lambda gateway: gateway.active(run)))
+    def active(self, run: RunId) -> bool | None:
+        """Whether a worker of the run is running or waits for a sandbox; None: unknown."""
+        answers = self._asked(lambda gateway: gateway.active(run))
+        return any(answers) or (False if len(answers) == len(self._members) else None)
 
     def pool(self, session: str) -> WarmPool[Resources] | None:
         """None: which gateway a start will find isn't known."""

@@ -52,7 +52,7 @@ from shoal.platform.sandbox_messages import (
 from shoal.platform.supervisor import GatewaySupervisor
 from shoal.platform.tokens import run_token
 from shoal.platform.zygotes import BranchLost, Zygotes
-from shoal.storage.shared_memory import probed
+from shoal.storage.shared_memory import probed, sees_folders
 from shoal.system import cores
 from shoal.types import Loss, LossReason, Resources, RunId, WorkerId
 
@@ -153,6 +153,10 @@ class LocalGateway:
     def probed(self, nonce: str) -> str | None:
         """Where sandboxes see a probe in shared memory: where this process does."""
         return probed(nonce) if self.shares_memory else None
+
+    def sees_folders(self, nonce: str) -> bool:
+        """Whether sandboxes see the folders that a probe names: whether this process does."""
+        return self.shares_memory and sees_folders(nonce)
 
     def invoke(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Start workers of a run, at once or when there is room."""

@@ -132,6 +132,11 @@ class HttpPlatform:
         found: str | None = self._request("GET", f"/memory/{nonce}").get("path")
         return found
 
+    def sees_folders(self, nonce: str) -> bool:
+        """Whether the gateway sees the folders that this client's probe names."""
+        found: bool = self._request("GET", f"/memory/{nonce}").get("folders", False)
+        return found
+
     def check_environment(self) -> None:
         """Raise `EnvironmentMismatch` if the gateway has another version of Python or Shoal."""
         from shoal.platform.environment import mismatch, this_environment

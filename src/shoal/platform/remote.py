@@ -87,6 +87,10 @@ class RemotePlatform:
         """None: jobs may be on any machine."""
         return None
 
+    def sees_folders(self, nonce: str) -> bool:
+        """False, for the same reason."""
+        return False
+
     def check_environment(self) -> None:
         """Do nothing: workers compare their environment with the client's before they begin."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import mmap
 import os
 import secrets
@@ -246,16 +247,21 @@ def _sweep(root: Path) -> None:
 
 
 @contextlib.contextmanager
-def probe() -> Iterator[tuple[str, str | None]]:
-    """Create an empty file in this machine's shared memory; yield its random name and its path.
+def probe(folders: Iterable[str] = ()) -> Iterator[tuple[str, str | None]]:
+    """Create a file in this machine's shared memory; yield its random name and its path.
 
     The path is None if there is no shared memory to use.
+
+    Args:
+        folders: The folders that the file names; `sees_folders` tells who sees them, too.
     """
     nonce = secrets.token_hex(16)
     path = shared_folder() / (_PROBE + nonce)
     try:
         guarded_folder(path.parent)
-        os.close(open_private(path, os.O_CREAT | os.O_EXCL))
+        named = {folder: identity for folder in folders if (identity := _identity(folder))}
+        with open(path, "x", opener=open_private) as file:
+            json.dump(named, file)
     except OSError:
         yield nonce, None
         return
@@ -270,6 +276,24 @@ def probed(nonce: str) -> str | None:
     """Return the path at which this process sees a probe; None if it doesn't."""
     path = str(shared_folder() / (_PROBE + nonce))
     return path if os.path.exists(path) else None
+
+
+def sees_folders(nonce: str) -> bool:
+    """Whether this process sees the folders that a probe names, and not others in their places."""
+    try:
+        named = json.loads((shared_folder() / (_PROBE + nonce)).read_text())
+    except (OSError, ValueError):
+        return False
+    return all(_identity(folder) == identity for folder, identity in named.items())
+
+
+def _identity(folder: str) -> list[int] | None:
+    """What tells a folder from all others of this machine; None if it doesn't exist."""
+    try:
+        found = os.stat(folder)
+    except (OSError, ValueError):
+        return None
+    return [found.st_dev, found.st_ino]
 
 
 def worthwhile(blob: Blob) -> bool:

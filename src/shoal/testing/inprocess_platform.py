@@ -18,7 +18,7 @@ from shoal.execution.pool import IDLE_SECONDS, SANDBOXES, Acquired, Queue, WarmP
 from shoal.platform.base import LogLine
 from shoal.platform.invocation import Invocation, RunContext, SandboxMessage, Start
 from shoal.platform.sandbox_main import PAGE, Entry, RunningTasks
-from shoal.storage.shared_memory import probed
+from shoal.storage.shared_memory import probed, sees_folders
 from shoal.types import Resources, RunId
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,10 @@ class InProcessPlatform:
     def probed(self, nonce: str) -> str | None:
         """Where this process sees a probe in shared memory."""
         return probed(nonce)
+
+    def sees_folders(self, nonce: str) -> bool:
+        """Whether this process sees the folders that a probe names."""
+        return sees_folders(nonce)
 
     @property
     def capacity(self) -> int:

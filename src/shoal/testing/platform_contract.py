@@ -214,9 +214,11 @@ class PlatformContract:
 
     def test_workers_of_this_machine_see_a_probe_in_its_shared_memory(self, make: Make) -> None:
         platform = make().platform
-        with probe() as (nonce, path):
+        with probe(["/"]) as (nonce, path):
             if self.on_this_machine:
                 assert platform.probed(nonce) == path is not None
+                assert platform.sees_folders(nonce)
             else:
                 assert platform.probed(nonce) != path
         assert platform.probed(nonce) is None
+        assert not platform.sees_folders(nonce)
