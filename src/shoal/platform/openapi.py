@@ -38,9 +38,7 @@ def description() -> dict[str, Any]:
             "/status": {"get": _get("What the gateway is doing.")},
             "/memory/{nonce}": {
                 "parameters": [_RUN | {"name": "nonce"}],
-                "get": _get(
-                    "Whether workers see what a client's probe shows and names."
-                ),
+                "get": _get("Whether workers see what a client's probe shows and names."),
             },
             "/metrics": {"get": _get("The status in Prometheus' text format.", "text/plain")},
             "/openapi.json": {"get": _get("This document.")},
