@@ -17,7 +17,7 @@ from shoal.platform import job
 from shoal.platform.events import Deployment, Offer, sealed
 
 DEPLOYMENT = Deployment(b"d" * 32, "redis://store")
-OFFER = Offer(job="j", memory_mb=256, cpus=1.0, idle_seconds=1.0)
+OFFER = Offer(job="j", entry="module:function", memory_mb=256, cpus=1.0, idle_seconds=1.0)
 Answered = tuple[int, dict[str, Any], dict[str, str]]
 """Status, content and headers."""
 

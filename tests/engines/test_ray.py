@@ -15,6 +15,7 @@ import ray_here
 from ray_here import Cluster
 
 from observing import eventually, exists, processes_mentioning
+from shoal.client.backends import WORKER_ENTRY
 from shoal.engines.ray_cluster import RayEngine
 from shoal.errors import PlatformError
 from shoal.platform.engine import Ended
@@ -51,7 +52,13 @@ def engine(
 
 
 def offer(job: str, deployment: Deployment, idle_seconds: float = 600) -> bytes:
-    asked = Offer(job=job, memory_mb=SMALL.memory_mb, cpus=0.1, idle_seconds=idle_seconds)
+    asked = Offer(
+        job=job,
+        entry=WORKER_ENTRY,
+        memory_mb=SMALL.memory_mb,
+        cpus=0.1,
+        idle_seconds=idle_seconds,
+    )
     return sealed(asked, deployment)
 
 

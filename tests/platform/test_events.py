@@ -35,8 +35,8 @@ CONTEXT = RunContext(
     cache=CacheAccess(where=DEPLOYMENT.store, key=b"c" * 32, nbytes=10),
 )
 STARTS = tuple(Start.first(WorkerId(f"w{i}"), Resources(256), 0.0, part=b"part") for i in range(5))
-WORK = Work(context=CONTEXT, starts=STARTS)
-OFFER = Offer(job="j", memory_mb=512, cpus=0.5, idle_seconds=3, seconds=60)
+WORK = Work(entry="module:function", context=CONTEXT, starts=STARTS)
+OFFER = Offer(job="j", entry="module:function", memory_mb=512, cpus=0.5, idle_seconds=3, seconds=60)
 
 
 @pytest.mark.parametrize("sent", [WORK, OFFER], ids=["work", "offer"])
@@ -71,7 +71,7 @@ def test_the_workers_of_a_farm_meet_on_the_server_that_has_its_queues() -> None:
         run = RunId(f"farm-{number}")
         where = url_for(store, run)
         sent = replace(CONTEXT, run=run, farm=True, store=where)
-        work = opened(sealed(Work(context=sent, starts=STARTS), deployment), deployment)
+        work = opened(sealed(Work(entry="", context=sent, starts=STARTS), deployment), deployment)
         assert isinstance(work, Work)
         assert work.context.store == where
         assert work.context.cache is not None

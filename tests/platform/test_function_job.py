@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.client.backends import WORKER_ENTRY
 from shoal.platform import job
 from shoal.platform.events import Deployment
 from store_servers import tcp_server, url_of
@@ -28,7 +29,7 @@ def test_workers_may_grow_to_the_largest_function(
     """Whatever memory the function has that one of them happens to run in."""
     url = "lambda://shoal?region=eu-west-1&memory=512,10240"
     monkeypatch.setenv(job.PLATFORM_VARIABLE, url)
-    with closing(job._function_job(deployment)) as made:
+    with closing(job._function_job(deployment, WORKER_ENTRY)) as made:
         assert made._gateway.memory_mb == 10240 - job._OWN_MB
 
 
@@ -37,7 +38,7 @@ def test_tasks_get_the_variables_that_the_function_names(
 ) -> None:
     monkeypatch.delenv(job.PLATFORM_VARIABLE, raising=False)
     monkeypatch.setenv(job.PASS_VARIABLE, "AWS_*")
-    with closing(job._function_job(deployment)) as made:
+    with closing(job._function_job(deployment, WORKER_ENTRY)) as made:
         passed = made._gateway._sandbox_env
         given = {"AWS_SESSION_TOKEN": "t", "SHOAL_STORE": "s", "OTHER": "o"}
         assert passed.environment(given) == {"AWS_SESSION_TOKEN": "t"}

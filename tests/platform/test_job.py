@@ -22,6 +22,7 @@ from shoal.types import Resources, RunId, WorkerId
 
 pytestmark = pytest.mark.real
 
+ENTRY = "platform_entries_waiting:act"
 RUN, SIZE = RunId("run-1"), Resources(256, 1.0)
 
 
@@ -32,7 +33,9 @@ class Scene:
         self.deployment = Deployment(b"d" * 32, url)
         self.sent: list[tuple[str, int]] = []
         self.settled = 0
-        self.job = Job(self.deployment, "j", stays=stays, elsewhere=self._send, settle=self._settle)
+        self.job = Job(
+            self.deployment, "j", ENTRY, stays=stays, elsewhere=self._send, settle=self._settle
+        )
         self.board: JobBoard = board_of(self.deployment, stays=stays)
         self.context = RunContext(run=RUN, key=b"k", store=url, code=UserCode(session="s"))
 
@@ -46,7 +49,7 @@ class Scene:
     def perform(self, worker: str, path: Path) -> threading.Thread:
         """Have the job run a worker, in a thread."""
         start = Start.first(WorkerId(worker), SIZE, 0.0, part=str(path).encode())
-        work = Work(context=self.context, starts=(start,))
+        work = Work(entry=ENTRY, context=self.context, starts=(start,))
         thread = threading.Thread(target=self.job.perform, args=(work,))
         thread.start()
         return thread
@@ -58,7 +61,7 @@ class Scene:
     def push(self, worker: str, path: Path) -> None:
         """Have a worker wait for a job."""
         start = Start.first(WorkerId(worker), SIZE, 1.0, part=str(path).encode())
-        self.board.push(pushed(self.context, [start], self.deployment))
+        self.board.push(pushed(self.context, [start], self.deployment, ENTRY))
 
 
 @pytest.fixture
@@ -69,8 +72,7 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture
-def scene(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setattr("shoal.platform.job.ENTRY", "platform_entries_waiting:act")
+def scene(url: str) -> Iterator[Scene]:
     scene = Scene(url)
     yield scene
     scene.job.close()
@@ -120,9 +122,8 @@ def test_a_job_that_was_closed_performs_no_more(scene: Scene, tmp_path: Path) ->
 
 
 @pytest.fixture
-def staying(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def staying(url: str) -> Iterator[Scene]:
     """A job that takes work from the board."""
-    monkeypatch.setattr("shoal.platform.job.ENTRY", "platform_entries_waiting:act")
     scene = Scene(url, stays=True)
     yield scene
     scene.job.close()
@@ -131,7 +132,9 @@ def staying(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 
 def offer(idle_seconds: float, seconds: float | None = None) -> Offer:
-    return Offer(job="j", memory_mb=256, cpus=1.0, idle_seconds=idle_seconds, seconds=seconds)
+    return Offer(
+        job="j", entry=ENTRY, memory_mb=256, cpus=1.0, idle_seconds=idle_seconds, seconds=seconds
+    )
 
 
 def test_a_job_takes_no_work_when_its_time_is_running_out(staying: Scene, tmp_path: Path) -> None:

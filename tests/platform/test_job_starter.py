@@ -72,7 +72,9 @@ class Scene:
         self.starts: list[Start] = []
         """The starts of the lost workers."""
         waiting = JobBoard(url, self.deployment.id)
-        self.starter = JobStarter(engine, self.deployment, waiting, self._lose, self._own)
+        self.starter = JobStarter(
+            engine, self.deployment, "module:function", waiting, self._lose, self._own
+        )
         self.starter.wake()
 
     def _own(self, run: RunId) -> RunContext | None:
@@ -103,7 +105,8 @@ class Scene:
         context = self.context(run, most)
         starts = [Start.first(WorkerId(f"w{i}"), SIZE, 0.0) for i in range(workers)]
         works = [
-            sealed(Work(context=context, starts=(start,)), self.deployment) for start in starts
+            sealed(Work(entry="", context=context, starts=(start,)), self.deployment)
+            for start in starts
         ]
         self.board.push({KIND: works})
 

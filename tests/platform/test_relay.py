@@ -32,7 +32,7 @@ def test_starts_that_functions_push_are_called_for_and_others_are_left() -> None
 
     relay = Relay(board_of(deployment, stays=False), deployment, send)
     for board in (of_functions, of_jobs):
-        board.push(pushed(CONTEXT, STARTS, deployment))
+        board.push(pushed(CONTEXT, STARTS, deployment, "module:function"))
     assert eventually(lambda: sorted(sent) == ["w0", "w1"])
     assert waiting_starts(of_functions, deployment) == {}
     assert len(waiting_starts(of_jobs, deployment)["run-1"]) == 2

@@ -25,6 +25,7 @@ from shoal.types import LossReason, Resources, RunId, WorkerId
 
 pytestmark = pytest.mark.real
 
+ENTRY = "module:function"
 CONTEXT = RunContext(
     run=RunId("run-1"), key=b"key", store="redis://store", code=UserCode(session="session")
 )
@@ -67,7 +68,7 @@ def called_with(count: int, part: bytes | None, facts: EngineFacts) -> tuple[lis
     ]
     with closing(EmbeddedServer()) as server:
         deployment = Deployment(b"k" * 32, server.url)
-        with closing(RemotePlatform(engine, deployment)) as platform:
+        with closing(RemotePlatform(engine, deployment, ENTRY)) as platform:
             platform.send(CONTEXT, starts)
         works = [opened(event, deployment) for event in engine.events]
     workers = [s.worker for work in works if isinstance(work, Work) for s in work.starts]
@@ -113,7 +114,7 @@ class Scene:
         self._server = EmbeddedServer()
         self.engine = Recording(facts)
         self.deployment = Deployment(b"k" * 32, self._server.url)
-        self.platform = RemotePlatform(self.engine, self.deployment)
+        self.platform = RemotePlatform(self.engine, self.deployment, ENTRY)
         self.board = board_of(self.deployment, stays=facts.stays)
         self.store = RedisStore(self._server.url)
         self.context = replace(CONTEXT, store=self._server.url)
@@ -180,7 +181,7 @@ def test_a_cancelled_run_that_is_resumed_is_cancelled_no_more(staying: Scene) ->
 
 
 def test_starts_of_a_run_that_somebody_attaches_to_get_jobs(staying: Scene) -> None:
-    staying.board.push(pushed(staying.context, STARTS, staying.deployment))
+    staying.board.push(pushed(staying.context, STARTS, staying.deployment, ENTRY))
     staying.platform.supervise(staying.context)
     assert eventually(lambda: len(staying.engine.events) == 3)
 

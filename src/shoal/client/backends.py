@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WORKER_ENTRY = "shoal.worker.entry:handle"
+"""What sandboxes call with each message, also those of jobs."""
 
 
 class Backends:
@@ -283,7 +284,7 @@ def _engine_platform(url: str, settings: Settings) -> RemotePlatform:
     engine, deployment = open_engine(url, settings)
     if isinstance(engine, CheckedEngine):
         engine.check()
-    return RemotePlatform(engine, deployment)
+    return RemotePlatform(engine, deployment, WORKER_ENTRY)
 
 
 def open_engine(url: str, settings: Settings) -> tuple[Engine, Deployment]:

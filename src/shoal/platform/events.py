@@ -101,6 +101,8 @@ class Offer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     job: str
     """Its name, or what the names of several begin with."""
+    entry: str
+    """`module:function` that its sandboxes call with each message."""
     memory_mb: int
     cpus: float
     idle_seconds: float
@@ -125,6 +127,8 @@ class Offer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Workers of a run to start: one here, the others elsewhere."""
 
+    entry: str
+    """`module:function` that sandboxes call with each message."""
     context: RunContext
     starts: tuple[Start, ...]
 

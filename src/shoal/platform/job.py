@@ -61,8 +61,6 @@ PLATFORM_VARIABLE = "SHOAL_PLATFORM"
 """Names the engine in the environment of a function that starts others."""
 PASS_VARIABLE = "SHOAL_PASS_VARIABLES"
 """Names the variables that a job passes on to tasks, as the setting does."""
-ENTRY = "shoal.worker.entry:handle"
-"""What a sandbox calls with each message."""
 _BEAT_SECONDS = 0.5
 _TAKE_SECONDS = 1.0
 _LAST_SECONDS = 0.01
@@ -120,7 +118,12 @@ class JobGateway(LocalGateway):
     """A gateway whose own sandboxes run what the job takes; all else starts elsewhere."""
 
     def __init__(
-        self, deployment: Deployment, board: JobBoard, logs: BoardLogs, elsewhere: Elsewhere
+        self,
+        entry: str,
+        deployment: Deployment,
+        board: JobBoard,
+        logs: BoardLogs,
+        elsewhere: Elsewhere,
     ) -> None:
         self._deployment = deployment
         self._board = board
@@ -131,7 +134,7 @@ class JobGateway(LocalGateway):
         """Callers of `run_here` that wait for their workers."""
         passed = variable_names(os.environ.get(PASS_VARIABLE, ""))
         env = SandboxEnv(isolation=False, own_folder=True, variables=passed)
-        super().__init__(ENTRY, logs, capacity=1, idle_seconds=float("inf"), sandbox_env=env)
+        super().__init__(entry, logs, capacity=1, idle_seconds=float("inf"), sandbox_env=env)
 
     def take(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Start workers elsewhere: its worker or its supervisor asks for them."""
@@ -217,6 +220,7 @@ class Job:
         self,
         deployment: Deployment,
         name: str,
+        entry: str,
         *,
         stays: bool,
         elsewhere: Elsewhere | None = None,
@@ -229,6 +233,7 @@ class Job:
         Args:
             deployment: What it shares with its clients.
             name: Its name on the board.
+            entry: `module:function` that its sandboxes call with each message.
             stays: Whether it takes work from the board.
             elsewhere: Starts workers on an engine that takes work in its events; None: they wait on
                 the board.
@@ -238,11 +243,12 @@ class Job:
         """
         self._deployment = deployment
         self._name = name
+        self._entry = entry
         self._board = board_of(deployment, stays=stays)
         self._taking = board_of(deployment, stays=stays)
         self._logs = BoardLogs(self._board)
-        self._gateway = JobGateway(deployment, self._board, self._logs, elsewhere or self._push)
         self._elsewhere = elsewhere or self._push
+        self._gateway = JobGateway(entry, deployment, self._board, self._logs, self._elsewhere)
         if memory_mb is not None:
             self._gateway.memory_mb = memory_mb
         self._settle = settle
@@ -265,7 +271,7 @@ class Job:
 
     def _push(self, context: RunContext, starts: Sequence[Start]) -> None:
         """Have jobs that stay take starts."""
-        self._board.push(pushed(context, starts, self._deployment))
+        self._board.push(pushed(context, starts, self._deployment, self._entry))
 
     def serve(self, offer: Offer) -> None:
         """Take work from the board until there is none for a while, or time is running out."""
@@ -390,12 +396,19 @@ def board_of(deployment: Deployment, *, stays: bool, known: bool = True) -> JobB
 
 
 def pushed(
-    context: RunContext, starts: Sequence[Start], deployment: Deployment
+    context: RunContext, starts: Sequence[Start], deployment: Deployment, entry: str
 ) -> dict[str, list[bytes]]:
-    """Starts as events on the board, by the kind of job that they wait for."""
+    """Starts as events on the board, by the kind of job that they wait for.
+
+    Args:
+        context: Their run.
+        starts: The starts.
+        deployment: Whose board this is.
+        entry: `module:function` that sandboxes call with each message.
+    """
     events: dict[str, list[bytes]] = {}
     for start in starts:
-        work = Work(context=context, starts=(start,))
+        work = Work(entry=entry, context=context, starts=(start,))
         events.setdefault(kind_of(start.resources), []).append(sealed(work, deployment))
     return events
 
@@ -439,13 +452,14 @@ def run(
     asked = opened(event, deployment)
     if isinstance(asked, Offer):
         _check_store(deployment)
-        job = Job(deployment, asked.name(os.environ.get(INDEX_VARIABLE)), stays=True)
+        name = asked.name(os.environ.get(INDEX_VARIABLE))
+        job = Job(deployment, name, asked.entry, stays=True)
         try:
             job.serve(asked)
         finally:
             job.close()
         return {"served": asked.job}
-    job = _job_of_process(deployment)
+    job = _job_of_process(deployment, asked.entry)
     job.perform(asked, seconds, memory_mb)
     if job.closed:
         raise StoreUnavailable("The job has ended, because it can't reach the store.")
@@ -459,23 +473,24 @@ def _check_store(deployment: Deployment) -> None:
     board.disconnect()
 
 
-def _job_of_process(deployment: Deployment) -> Job:
+def _job_of_process(deployment: Deployment, entry: str) -> Job:
     global _job
     with _making:
         if _job is None or _job.closed:
-            _job = _function_job(deployment)
+            _job = _function_job(deployment, entry)
         return _job
 
 
-def _function_job(deployment: Deployment) -> Job:
+def _function_job(deployment: Deployment, entry: str) -> Job:
     """The job of a function: it starts others on the engine that its environment names."""
-    name, platform = secrets.token_hex(8), _elsewhere(deployment)
+    name, platform = secrets.token_hex(8), _elsewhere(deployment, entry)
     if platform is None:
-        return Job(deployment, name, stays=False)
+        return Job(deployment, name, entry, stays=False)
     largest = platform.memory_mb
     return Job(
         deployment,
         name,
+        entry,
         stays=False,
         elsewhere=platform.send,
         settle=platform.settle,
@@ -491,7 +506,7 @@ def close() -> None:
             _job.close()
 
 
-def _elsewhere(deployment: Deployment) -> RemotePlatform | None:
+def _elsewhere(deployment: Deployment, entry: str) -> RemotePlatform | None:
     """How a job of an engine that calls functions starts others; None: through the board."""
     from shoal.platform.engine import maker_of
     from shoal.platform.remote import RemotePlatform
@@ -500,7 +515,7 @@ def _elsewhere(deployment: Deployment) -> RemotePlatform | None:
     if url is None:
         return None
     folder = Path(tempfile.gettempdir())  # a function's home may be read-only
-    return RemotePlatform(maker_of(url)(url, deployment, folder), deployment)
+    return RemotePlatform(maker_of(url)(url, deployment, folder), deployment, entry)
 
 
 def _terminated(number: int, _frame: FrameType | None) -> NoReturn:

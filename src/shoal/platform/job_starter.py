@@ -79,10 +79,17 @@ class JobStarter:
     """Starts and watches the jobs of one client; safe to use from several threads."""
 
     def __init__(
-        self, engine: Engine, deployment: Deployment, board: JobBoard, lost: Lost, own: Own
+        self,
+        engine: Engine,
+        deployment: Deployment,
+        entry: str,
+        board: JobBoard,
+        lost: Lost,
+        own: Own,
     ) -> None:
         self._engine = engine
         self._deployment = deployment
+        self._entry = entry
         self._board = board
         self._lost = lost
         self._own = own
@@ -310,6 +317,7 @@ class JobStarter:
         for size, indexed in groups:
             offer = Offer(
                 job=secrets.token_hex(8),
+                entry=self._entry,
                 memory_mb=resources.memory_mb,
                 cpus=resources.cpu_share,
                 idle_seconds=self._engine.facts.idle_seconds,

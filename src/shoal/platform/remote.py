@@ -54,10 +54,17 @@ _ENCODED = 2
 class RemotePlatform:
     """Runs workers as jobs of an engine."""
 
-    def __init__(self, engine: Engine, deployment: Deployment) -> None:
-        """Connect to the board of a deployment."""
+    def __init__(self, engine: Engine, deployment: Deployment, entry: str) -> None:
+        """Connect to the board of a deployment.
+
+        Args:
+            engine: What runs jobs.
+            deployment: What its jobs share with this client.
+            entry: `module:function` that their sandboxes call with each message.
+        """
         self._engine = engine
         self._deployment = deployment
+        self._entry = entry
         facts = engine.facts
         self.memory_mb = facts.memory_mb
         self.cpus = facts.cpus
@@ -75,7 +82,7 @@ class RemotePlatform:
         waiting = board_of(deployment, stays=facts.stays)
         self._supervisor = GatewaySupervisor(self._alive, self.send, self.cancel)
         own = self._supervisor.context_of
-        self._starter = JobStarter(engine, deployment, waiting, self._lost, own)
+        self._starter = JobStarter(engine, deployment, entry, waiting, self._lost, own)
         self._relay: Relay | None = None
         self._under_way = Calls(engine, self._on_failed_call)
         self._calls = ThreadPoolExecutor(_CALLS, "shoal-calls")
@@ -121,7 +128,7 @@ class RemotePlatform:
         if not starts:
             return
         if self._engine.facts.stays:
-            self._board.push(pushed(context, starts, self._deployment))
+            self._board.push(pushed(context, starts, self._deployment, self._entry))
             self._starter.wake()
             return
         at_once = groups(starts, _CALLS) if self._engine.facts.nests else [(s,) for s in starts]
@@ -131,7 +138,8 @@ class RemotePlatform:
         self._called[context.run] = time.monotonic()
 
     def _call(self, context: RunContext, starts: Sequence[Start]) -> None:
-        event = sealed(Work(context=context, starts=tuple(starts)), self._deployment)
+        work = Work(entry=self._entry, context=context, starts=tuple(starts))
+        event = sealed(work, self._deployment)
         most = self._engine.facts.payload_nbytes
         if most is not None and len(event) > most and len(starts) > 1:
             for half in groups(starts, 2):
@@ -147,7 +155,7 @@ class RemotePlatform:
     def _leave_unsent(self, seconds: float = 0.0) -> None:
         """Leave calls on the board that can't be sent within so many seconds."""
         for context, starts in self._under_way.withdraw_unsent(seconds):
-            self._board.push(pushed(context, starts, self._deployment))
+            self._board.push(pushed(context, starts, self._deployment, self._entry))
 
     def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
         """Have jobs ready."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from shoal.client.backends import WORKER_ENTRY
 from shoal.platform.engine import Ended, Engine
 from shoal.platform.events import Deployment, Offer, Work, sealed
 from shoal.platform.invocation import RunContext, Start, UserCode, kind_of
@@ -64,7 +65,9 @@ class EngineContract:
     def offer(self, deployment: Deployment, job: str, idle_seconds: float = 60.0) -> bytes:
         """Make an event that asks a job to take work."""
         memory_mb, cpus = self.resources.memory_mb, self.resources.cpu_share
-        asked = Offer(job=job, memory_mb=memory_mb, cpus=cpus, idle_seconds=idle_seconds)
+        asked = Offer(
+            job=job, entry=WORKER_ENTRY, memory_mb=memory_mb, cpus=cpus, idle_seconds=idle_seconds
+        )
         return sealed(asked, deployment)
 
     def test_a_job_comes_up_and_reports(
@@ -82,7 +85,7 @@ class EngineContract:
         code = UserCode(session="s")
         context = RunContext(run=RunId("run-1"), key=b"r" * 32, store=deployment.store, code=code)
         start = Start.first(WorkerId("w0"), self.resources, 0.0)
-        event = sealed(Work(context=context, starts=(start,)), deployment)
+        event = sealed(Work(entry=WORKER_ENTRY, context=context, starts=(start,)), deployment)
         board.push({kind_of(self.resources): [event]})
         handle = engine.start(self.offer(deployment, "job-2"), self.resources)
         assert eventually(lambda: "job-2" in board.jobs() and not board.waiting())
