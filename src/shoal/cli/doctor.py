@@ -24,8 +24,9 @@ from shoal.platform.sandbox_env import hidden_folder
 from shoal.settings import resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
 from shoal.storage.redis import RedisStore
+from shoal.storage.resp import names_servers
 from shoal.storage.shard_urls import shard_urls
-from shoal.storage.sharded import open_store
+from shoal.storage.sharded import is_durable, open_store
 
 _REQUIREMENT = re.compile(
     r"(?P<package>[\w.-]+)\s*(\[(?P<extras>[^]]*)\])?.*;.*\bextra == ['\"](?P<extra>[\w.-]+)['\"]"
@@ -97,11 +98,13 @@ def _store() -> Finding:
     begin = time.perf_counter()
     store = open_store(settings.store)
     try:
-        durable = "survives" if store.durable else "does not survive"
+        durable = "survives" if is_durable(store) else "does not survive"
     finally:
         store.disconnect()
     milliseconds = (time.perf_counter() - begin) * 1000
-    where = ", ".join(shard_urls(settings.store))
+    where = settings.store.partition("://")[0]
+    if names_servers(settings.store):
+        where = ", ".join(shard_urls(settings.store))
     return True, f"{where}: connected in {milliseconds:.0f} ms; data {durable} a server restart"
 
 

@@ -34,10 +34,11 @@ from shoal.storage.cache import Cache, CacheLocation, cache_key
 from shoal.storage.cache_folder import FolderCache
 from shoal.storage.cache_shards import server_cache
 from shoal.storage.embedded import EmbeddedServer
+from shoal.storage.plugged_in import store_maker
 from shoal.storage.redis import RedisStore
-from shoal.storage.resp import with_certificates, with_patience
+from shoal.storage.resp import names_servers, with_certificates, with_patience
 from shoal.storage.shard_urls import url_for
-from shoal.storage.sharded import open_store
+from shoal.storage.sharded import is_durable, open_store
 from shoal.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -181,12 +182,13 @@ class Backends:
             embedded = EmbeddedServer(file, settings.store_memory_mb)
             self._of_store.callback(embedded.close)
             url, revive = embedded.url, embedded.revive
-        url = with_certificates(with_patience(url, settings.reconnect_seconds))
+        if names_servers(url):
+            url = with_certificates(with_patience(url, settings.reconnect_seconds))
         store = open_store(url, settings.latency, revive=revive)
         self._of_store.callback(store.disconnect)
         if not self.lasting and isinstance(store, RedisStore):
             self.temporary_store = store
-        if settings.durable and not store.durable:
+        if settings.durable and not is_durable(store):
             raise SettingsError(
                 "durable is set, but the given store keeps nothing on disk: turn its append-only "
                 "file on (`appendonly yes`), or leave the setting out."
@@ -219,17 +221,28 @@ def open_history(settings: Settings, *, known: bool = False) -> History:
         settings: What names the store and the folder.
         known: Whether the store has been reached before: if it doesn't answer now, wait for it.
     """
-    if settings.store is not None and settings.folder is None:
-        url = with_patience(url_for(settings.store, "history"), settings.reconnect_seconds)
+    servers = _servers(settings)
+    if servers is not None and settings.folder is None:
+        url = with_patience(url_for(servers, "history"), settings.reconnect_seconds)
         return RedisHistory(url, settings.history_runs, settings.latency, known=known)
     return SqliteHistory(settings.data_folder(), settings.history_runs)
 
 
+def _servers(settings: Settings) -> str | None:
+    """The URL of the Valkey or Redis servers that are set.
+
+    None: the store is embedded, or another package brings it. Then history and cache are in the
+    folder.
+    """
+    url = settings.store
+    return None if url is None or store_maker(url) is not None else url
+
+
 def open_cache(settings: Settings) -> Cache:
     """The cache of outputs: on the store's server if a store is set, else in the folder."""
-    nbytes = settings.cache_mb * 2**20
-    if settings.store is not None:
-        return server_cache(settings.store, nbytes, settings.latency)
+    nbytes, servers = settings.cache_mb * 2**20, _servers(settings)
+    if servers is not None:
+        return server_cache(servers, nbytes, settings.latency)
     return FolderCache(_cache_folder(settings), nbytes)
 
 
@@ -250,7 +263,7 @@ def cache_location(workflow: Workflow, settings: Settings, store: Store) -> Cach
     except OSError as error:
         log.warning("outputs are not cached: %s", error)
         return None
-    where = str(_cache_folder(settings)) if settings.store is None else store.url
+    where = str(_cache_folder(settings)) if _servers(settings) is None else store.url
     return CacheLocation(where, key, settings.cache_mb * 2**20)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+from shoal.entry_points import PLATFORMS, brought, schemes
 from shoal.errors import SettingsError
 from shoal.platform.events import LEFT_SHARE, Deployment
 from shoal.types import LossReason, Resources
@@ -122,21 +123,14 @@ class CheckedEngine(Protocol):
 Maker = Callable[[str, Deployment, Path], Engine]
 """Makes an engine of a URL, of what its jobs need, and of a folder of this user's."""
 
-_GROUP = "shoal.platforms"
-"""The entry points that name the `Maker` of each URL scheme."""
-
 
 def maker_of(url: str) -> Maker:
     """What makes the engine that a URL names."""
-    from importlib.metadata import entry_points
-
     scheme = url.partition(":")[0]
-    found = entry_points(group=_GROUP)
-    for each in found:
-        if each.name == scheme:
-            maker: Maker = each.load()
-            return maker
-    known = ", ".join(f"{name}:" for name in sorted({"http", "https", *found.names}))
+    maker: Maker | None = brought(PLATFORMS, scheme)
+    if maker is not None:
+        return maker
+    known = ", ".join(f"{name}:" for name in sorted({"http", "https", *schemes(PLATFORMS)}))
     raise SettingsError(
         f"platform={url!r}: there is no engine for {scheme!r}. URLs begin with {known}; others "
         "need a package that brings the engine."

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
+from shoal.entry_points import STORES, schemes
 from shoal.errors import SettingsError, StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage.codec import Buffer
 from shoal.storage.heartbeat import current_heartbeat
@@ -94,10 +95,7 @@ def _address(url: str) -> Address:
     scheme, cluster, _ = parts.scheme.partition("+cluster")
     unix = scheme == "unix"
     if scheme not in _SCHEMES or parts.scheme != scheme + cluster or (unix and cluster):
-        raise SettingsError(
-            f"store={_safe(url)!r} is not a valid URL: use redis://HOST:PORT/DB, rediss:// for "
-            "TLS, redis+cluster:// for a cluster, or unix:///PATH."
-        )
+        raise SettingsError(_no_server(url, parts.scheme))
     if unix and (parts.hostname or not parts.path.strip("/")):
         raise SettingsError(
             f"store={_safe(url)!r} names no socket: use unix:///PATH, with three slashes."
@@ -115,6 +113,27 @@ def _address(url: str) -> Address:
         ca_data=query["ca_data"][0] if "ca_data" in query else None,
         reconnect_seconds=_seconds(query.get("reconnect_seconds", [str(RECONNECT_SECONDS)])[0]),
         cluster=bool(cluster),
+    )
+
+
+def names_servers(store: str) -> bool:
+    """Whether a store's URL has a scheme of Valkey or Redis servers."""
+    return store.partition("://")[0].lower().removesuffix("+cluster") in _SCHEMES
+
+
+def _no_server(url: str, scheme: str) -> str:
+    """What to say about a URL that names no Valkey or Redis server."""
+    others = schemes(STORES)
+    if scheme in others:
+        return (
+            f"store={_safe(url)!r} is no Valkey or Redis server, which farms, engines and code for "
+            "other machines need."
+        )
+    brought = "".join(f", {each}://" for each in others)
+    return (
+        f"store={_safe(url)!r} is not a valid URL: use redis://HOST:PORT/DB, rediss:// for TLS, "
+        f"redis+cluster:// for a cluster, or unix:///PATH{brought}. Other stores need a package "
+        f"that brings them (entry points {STORES!r})."
     )
 
 

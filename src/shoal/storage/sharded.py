@@ -17,9 +17,10 @@ from dataclasses import replace
 from shoal.clock import RealClock
 from shoal.errors import RunOver, ShardLost, StoreError
 from shoal.storage import keys
-from shoal.storage.base import Answer, Claim, Completion, Entry, Opening
+from shoal.storage.base import Answer, Claim, Completion, Entry, Opening, Store
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
 from shoal.storage.letters import Letter, Received
+from shoal.storage.plugged_in import store_maker
 from shoal.storage.redis import RedisStore
 from shoal.storage.ring import Ring
 from shoal.storage.shard_urls import is_cluster, is_spread, shard_urls
@@ -227,8 +228,16 @@ def open_store(
     *,
     known: bool = False,
     revive: Callable[[], None] | None = None,
-) -> RedisStore | ShardedStore:
+) -> Store:
     """Open the store at a URL, or at several; the arguments are those of `ServerClient`."""
+    make = store_maker(url)
+    if make is not None:
+        return make(url)
     if is_spread(url):
         return ShardedStore(url, latency, known=known)
     return RedisStore(url, latency, known=known, revive=revive)
+
+
+def is_durable(store: Store) -> bool:
+    """Whether a store says that it keeps its data when its server restarts."""
+    return bool(getattr(store, "durable", False))
