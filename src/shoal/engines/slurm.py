@@ -83,7 +83,8 @@ class SlurmEngine:
         )
         self._logs = private_folder(folder / "slurm")
         self._fixed = _fixed_arguments(options, self._logs)
-        self._script = _script(options.text("python", sys.executable), deployment.file(folder))
+        self._script = _script(deployment.file(folder))
+        self._python = options.text("python", sys.executable)
         self._lock = threading.Lock()
         self._ended: dict[str, Ended] = {}
         self._known: dict[str, JobState] = {}
@@ -92,16 +93,21 @@ class SlurmEngine:
 
     def start(self, event: bytes, resources: Resources) -> str:
         """Submit a job."""
-        return self.start_many(event, resources, 1)[0]
+        return self._submitted(self._script, event, resources, 1)[0]
 
     def start_many(self, event: bytes, resources: Resources, count: int) -> list[str]:
         """Submit an array of jobs; each adds its index to the name in the event."""
+        script = f'{self._script}export {INDEX_VARIABLE}="$SLURM_ARRAY_TASK_ID"\n'
+        return self._submitted(script, event, resources, count)
+
+    def _submitted(self, script: str, event: bytes, resources: Resources, count: int) -> list[str]:
         size = [f"--mem={resources.memory_mb + JOB_MB}", f"--cpus-per-task={resources.slots}"]
         array = f"--array=0-{count - 1}"
-        script = f"{self._script} {shlex.quote(event.decode())}\n"
+        job = [self._python, "-m", "shoal.platform.job", event.decode()]
         command = ["sbatch", "--parsable", array, *size, *self._fixed]
-        job = output_of(command, stdin=script, cure=_CURE).strip().partition(";")[0]
-        return [f"{job}_{index}" for index in range(count)]
+        started = f"{script}exec {shlex.join(job)}\n"
+        number = output_of(command, stdin=started, cure=_CURE).strip().partition(";")[0]
+        return [f"{number}_{index}" for index in range(count)]
 
     def states(self, handles: Sequence[str]) -> Mapping[str, JobState]:
         """Tell how jobs are."""
@@ -227,8 +233,8 @@ def _fixed_arguments(options: Options, logs: Path) -> list[str]:
     return fixed + [f"--{name}={options.text(name)}" for name in _PASSED if options.text(name)]
 
 
-def _script(python: str, deployment: Path) -> str:
-    """The script of a job, up to the event."""
+def _script(deployment: Path) -> str:
+    """How the script of a job begins."""
     variables = {
         name: value
         for name, value in SandboxEnv().environment(os.environ).items()
@@ -237,8 +243,7 @@ def _script(python: str, deployment: Path) -> str:
     variables[FILE_VARIABLE] = str(deployment)
     lines = ["#!/bin/sh", '[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0']
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
-    lines += [f'export {INDEX_VARIABLE}="$SLURM_ARRAY_TASK_ID"']
-    return "\n".join([*lines, f"exec {shlex.quote(python)} -m shoal.platform.job"])
+    return "\n".join([*lines, ""])
 
 
 def _sweep(logs: Path) -> None:

@@ -1,4 +1,4 @@
-"""`EngineContract`: what `RemotePlatform` relies on in every engine whose jobs stay."""
+"""`EngineContract`: what `RemotePlatform` relies on in engines whose jobs stay."""
 
 from __future__ import annotations
 
@@ -125,6 +125,20 @@ class EngineContract:
             assert eventually(lambda: isinstance(engine.states([first]).get(first), Ended))
             assert not isinstance(engine.states([first, second])[second], Ended)
         engine.kill(second)
+
+    def test_jobs_that_start_together_add_their_index_to_the_name(
+        self, engine: Engine, deployment: Deployment, board: JobBoard
+    ) -> None:
+        many = getattr(engine, "start_many", None)
+        if many is None:
+            pytest.skip("the engine starts one job at a time")
+        handles = many(self.offer(deployment, "job"), self.resources, 2)
+        assert len({*handles}) == 2
+        assert eventually(lambda: {"job-0", "job-1"} <= board.jobs().keys())
+        engine.kill(handles[0])
+        assert eventually(lambda: isinstance(engine.states(handles).get(handles[0]), Ended))
+        assert not isinstance(engine.states(handles)[handles[1]], Ended)
+        engine.kill(handles[1])
 
     def test_a_job_without_its_deployment_s_key_ends(self, engine: Engine, store: str) -> None:
         stranger = Deployment(b"x" * 32, store)
