@@ -1,4 +1,4 @@
-"""The test modules of docs/testing.md pass as they stand, with strict settings of pytest."""
+"""The test modules of the docs pass as they stand, with strict settings of pytest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ import pytest
 
 pytestmark = pytest.mark.real
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
-SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[2]
+ENGINES = ROOT / "docs" / "engines" / "index.md"
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+SNIPPETS = snippets(ROOT / "docs" / "testing.md")
 
 
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
@@ -26,5 +33,23 @@ def test_a_test_module_of_the_page_passes(number: int, tmp_path: Path) -> None:
 
 
 def test_every_suite_has_an_example() -> None:
-    for suite in ("Planner", "Autoscaler", "Store", "StoreModel", "Platform"):
+    for suite in (
+        "Planner",
+        "Autoscaler",
+        "Store",
+        "StoreModel",
+        "Platform",
+        "Engine",
+        "FunctionEngine",
+    ):
         assert any(f"({suite}Contract)" in snippet for snippet in SNIPPETS)
+
+
+def test_an_engine_is_written_in_fifty_lines() -> None:
+    """The page shows the module as it is, and the suite's example for it."""
+    (included,) = [each for each in snippets(ENGINES) if "--8<--" in each]
+    module = ROOT / included.split('"')[1]
+    lines = [line for line in module.read_text().splitlines() if line.strip()]
+    assert len(lines) <= 50
+    assert "fifty, without blank lines" in ENGINES.read_text()
+    assert snippets(ENGINES)[-1] in SNIPPETS

@@ -20,9 +20,12 @@ from shoal.errors import PlanError, RunOver, UsageError
 from shoal.farm import Limits, Observation
 from shoal.farm.autoscalers import Fixed
 from shoal.planning.spread import SpreadPlanner
+from shoal.platform.engine import Ended, EngineFacts, JobState
+from shoal.platform.events import Deployment
 from shoal.storage.base import Answer, Completion, MarkRequest, Opening
 from shoal.testing import (
     AutoscalerContract,
+    FunctionEngineContract,
     InProcessPlatform,
     MemoryStore,
     PlannerContract,
@@ -35,7 +38,7 @@ from shoal.testing.platform_entry import act
 from shoal.testing.platform_examples import Caller
 from shoal.testing.store_model_contract import compare
 from shoal.testing.store_operations import Operation
-from shoal.types import Resources, RunId, TaskId
+from shoal.types import LossReason, Resources, RunId, TaskId
 
 
 class Leaving(SpreadPlanner):
@@ -285,6 +288,45 @@ def test_a_platforms_defect_is_found(
     check(Q(), making(InProcessPlatform), *arguments)
     with pytest.raises(AssertionError):
         check(Q(), making(platform), *arguments)
+
+
+class Careless:
+    """A function that runs what anyone sends, unless it is large."""
+
+    facts = EngineFacts(stays=False, watches=True)
+
+    def __init__(self) -> None:
+        self._large = False
+
+    def start(self, event: bytes, resources: Resources) -> str:
+        self._large = len(event) > 2**20
+        return "call"
+
+    def states(self, handles: Sequence[str]) -> dict[str, JobState]:
+        return {"call": Ended(LossReason.ERROR)} if self._large else {}
+
+    def kill(self, handle: str) -> None:
+        """Forget how the call ended."""
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+E = FunctionEngineContract
+
+
+@pytest.mark.parametrize(
+    ("check", "arguments"),
+    [
+        (E.test_a_stranger_s_event_runs_nothing, (Path(),)),
+        (E.test_an_event_may_be_as_large_as_the_engine_says, ()),
+    ],
+)
+def test_an_engines_defect_is_found(check: Any, arguments: tuple[Any, ...]) -> None:
+    deployment = Deployment(b"k" * 32, "redis://store")
+    E().test_killing_a_call_that_has_ended_does_nothing(Careless(), deployment)
+    with pytest.raises(AssertionError):
+        check(E(), Careless(), deployment, *arguments)
 
 
 def test_a_plan_that_leaves_out_a_task_is_named() -> None:

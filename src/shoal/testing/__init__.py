@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shoal.testing.autoscaler_contract import AutoscalerContract
     from shoal.testing.engine_contract import EngineContract
+    from shoal.testing.function_engine_contract import FunctionEngineContract
     from shoal.testing.inprocess_platform import InProcessPlatform
     from shoal.testing.memory_store import MemoryStore
     from shoal.testing.planner_contract import PlannerContract
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AutoscalerContract",
     "EngineContract",
+    "FunctionEngineContract",
     "InProcessPlatform",
     "MemoryStore",
     "PlannerContract",
@@ -39,6 +41,7 @@ __all__ = [
 _WHERE = {
     "autoscaler_contract": ("AutoscalerContract",),
     "engine_contract": ("EngineContract",),
+    "function_engine_contract": ("FunctionEngineContract",),
     "inprocess_platform": ("InProcessPlatform",),
     "memory_store": ("MemoryStore",),
     "planner_contract": ("PlannerContract",),
