@@ -21,7 +21,7 @@ DIED = {"Action": "die", "Actor": {"ID": "c1", "Attributes": {"exitCode": "137"}
 OOM = {"Action": "oom", "Actor": {"ID": "c1", "Attributes": {}}}
 FAILED = {"Action": "die", "Actor": {"ID": "c1", "Attributes": {"exitCode": "1"}}}
 DEPLOYMENT = Deployment(b"k" * 32, STORE)
-WORK = Offer(job="j", memory_mb=512, cpus=0.5, idle_seconds=60)
+WORK = Offer(job="j", entry="module:function", memory_mb=512, cpus=0.5, idle_seconds=60)
 
 
 class Docker:
@@ -40,7 +40,7 @@ info) printf '8388608000\\t4\\t[name=seccomp]\\n' ;;
 run) case "$*" in
      *-why*) while [ -e {folder}/held ]; do sleep 0.02; done
              echo 'No module named shoal' >&2; exit 1 ;;
-     *) echo c1 ;;
+     *) pwd > {folder}/where; echo c1 ;;
      esac ;;
 events) exec tail -n +1 -f {folder}/events ;;
 esac
@@ -66,6 +66,15 @@ esac
 def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     return Docker(tmp_path)
+
+
+def test_what_podman_leaves_where_it_runs_is_not_in_the_users_folder(docker: Docker) -> None:
+    """It leaves a file named `oom` for a container that ran out of memory."""
+    engine = docker.engine("docker:///image:1?volume=./here:/there")
+    engine.start(b"event", Resources(512))
+    engine.close()
+    assert (docker.folder / "where").read_text().strip() == f"{docker.folder}/data/containers"
+    assert f"--volume {Path.cwd()}/here:/there " in docker.started()
 
 
 @pytest.mark.parametrize(

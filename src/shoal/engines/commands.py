@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 from shoal.errors import PlatformError, SettingsError
 
@@ -12,7 +13,12 @@ _SECONDS = 120.0
 
 
 def output_of(
-    command: Sequence[str], *, stdin: str = "", seconds: float = _SECONDS, cure: str = ""
+    command: Sequence[str],
+    *,
+    stdin: str = "",
+    seconds: float = _SECONDS,
+    cure: str = "",
+    folder: Path | None = None,
 ) -> str:
     """What a program prints.
 
@@ -21,11 +27,18 @@ def output_of(
         stdin: What it reads.
         seconds: How long it may take.
         cure: What to do if the program isn't installed.
+        folder: Its working folder; None: that of this process.
     """
     shown = " ".join(command[:2])
     try:
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=seconds, check=False
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            cwd=folder,
         )
     except FileNotFoundError as error:
         raise SettingsError(

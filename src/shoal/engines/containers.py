@@ -31,6 +31,7 @@ from shoal.engines.options import Options
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.engine import Ended, EngineFacts, JobState, exit_code
 from shoal.platform.events import FILE_VARIABLE, Deployment, Offer, sealed
+from shoal.private import private_folder
 from shoal.storage.resp import parse_url, urls_in
 from shoal.types import MIN_MEMORY_MB, LossReason, Resources
 
@@ -91,6 +92,8 @@ class ContainerEngine:
         self._label = f"{LABEL}={deployment.id}"
         self._deployment = deployment
         self._fixed = _fixed_arguments(options, deployment, folder, as_user=not machine.rootless)
+        self._folder = private_folder(folder / "containers")
+        """Where Podman leaves a file named `oom` for a container that ran out of memory."""
         self._lock = threading.Lock()
         self._containers: dict[str, _Container] = {}
         self._events: subprocess.Popen[str] | None = None
@@ -106,7 +109,7 @@ class ContainerEngine:
         job = ["--entrypoint", "python", self._image, "-m", "shoal.platform.job"]
         command = [*name, *limits, *self._fixed, *job]
         run = [self._tool, "run", "--rm", "--detach", *command, event.decode()]
-        handle = output_of(run).split()[-1]
+        handle = output_of(run, folder=self._folder).split()[-1]
         with self._lock:
             self._containers.setdefault(handle, _Container()).trial = command
         return handle
@@ -211,7 +214,9 @@ class ContainerEngine:
 
     def _why(self, trial: Sequence[str]) -> str:
         """What a container says that ended at once: one without work is started to hear that."""
-        nothing = Offer(job="why", memory_mb=MIN_MEMORY_MB, cpus=_LEAST_CPUS, idle_seconds=0)
+        nothing = Offer(
+            job="why", entry="", memory_mb=MIN_MEMORY_MB, cpus=_LEAST_CPUS, idle_seconds=0
+        )
         event = sealed(nothing, self._deployment).decode()
         again = [*trial[:1], f"{trial[1]}-why", *trial[2:], event]
         command = [self._tool, "run", "--rm", *again]
@@ -256,8 +261,8 @@ def _fixed_arguments(
             fixed += ["--ulimit", f"{name}={known}:{known}"]
     network = options.text("network") or ("host" if _is_local(deployment.store) else "")
     fixed += ["--network", network] if network else []
-    for volume in options.values.get("volume", ()):
-        fixed += ["--volume", volume]
+    for volume in options.values.get("volume", ()):  # seen from the client's folder
+        fixed += ["--volume", os.path.abspath(volume) if volume.startswith(".") else volume]
     return fixed + (["--user", f"{os.getuid()}:{os.getgid()}"] if as_user else [])
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from shoal.client.backends import WORKER_ENTRY
 from shoal.errors import PlatformError
 from shoal.platform.engine import Ended, Engine, JobState
 from shoal.platform.events import Deployment, Work, sealed
@@ -80,7 +81,7 @@ class FunctionEngineContract:
     def session(self, engine: Engine, deployment: Deployment, folder: Path) -> Iterator[Session]:
         """Open a session whose workers are calls of the engine."""
         with (
-            closing(RemotePlatform(engine, deployment)) as platform,
+            closing(RemotePlatform(engine, deployment, WORKER_ENTRY)) as platform,
             Session(platform=platform, store=deployment.store, folder=str(folder)) as session,
         ):
             yield session
@@ -93,7 +94,7 @@ class FunctionEngineContract:
         nothing = Start(
             worker=WorkerId(""), epoch=0, memory_mb=memory_mb, cpus=cpus, inputs=bytes(nbytes)
         )
-        return sealed(Work(context=context, starts=(nothing,)), deployment)
+        return sealed(Work(entry=WORKER_ENTRY, context=context, starts=(nothing,)), deployment)
 
     def outcome(self, engine: Engine, handle: str) -> Ended | None:
         """Wait until a call has ended; return how, or None if all is well or nobody knows."""
