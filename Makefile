@@ -8,14 +8,14 @@ SEARCHED := tests/faults/test_simulated_faults.py tests/contract/test_store_diff
 PORTABLE := tests/test_portable.py tests/contract/test_platform.py tests/faults/test_lost_workers.py \
 	tests/platform/test_limits.py tests/platform/test_zygote.py tests/session/test_compute.py \
 	tests/storage/test_embedded.py
-ENGINES := tests/engines tests/contract/test_engine.py tests/examples/test_engine_page.py
+ENGINES := tests/engines tests/contract/test_engine.py
 # Install packages of Debian's if a program is missing and we may: $(call apt,PROGRAMS,PACKAGES)
 apt = for program in $(1); do \
 	  command -v $$program >/dev/null || [ "$$(id -u)" != 0 ] || \
 	    exec apt-get install --yes --quiet --no-install-recommends $(2); \
 	done
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests portable quick search bench engine-bench lithops planning predictions load chaos quality factors farm fuzz executors engines engines-bwrap engines-slurm engines-docker engines-packages conformance-joblib conformance-dask coverage docs release clean
+.PHONY: help demo test lint types layers tests portable quick search bench engine-bench lithops planning predictions load chaos quality factors farm fuzz executors engines replacement engines-bwrap engines-slurm engines-docker engines-packages conformance-joblib conformance-dask coverage docs release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
@@ -125,6 +125,9 @@ executors: $(VENV)/.bench  ## compare ShoalExecutor with other executors
 
 engines: $(VENV)/.dev engines-bwrap engines-slurm engines-docker engines-packages  ## run workers on other machines and on every engine that can be started here
 	$(BIN)/pytest -m "" -rs $(ENGINES) $(ARGS)
+
+replacement: $(VENV)/.dev engines-slurm engines-docker engines-packages  ## measure how soon a killed worker is replaced on each engine
+	$(BIN)/python benchmarks/replacement.py $(ARGS)
 
 # What can't be installed is left out: the tests that need it say so.
 engines-bwrap:

@@ -53,6 +53,8 @@ class Environment:
     process: subprocess.Popen[bytes]
     port: int
     served: int = 0
+    ended: bool = False
+    """Whether it was killed: the process may not tell so while another thread waits for it."""
 
     def call(self, event: bytes) -> bytes:
         """Have it serve an event."""
@@ -72,6 +74,7 @@ class Environment:
 
     def end(self) -> None:
         """End it, as Lambda does: without notice."""
+        self.ended = True
         self._signal(signal.SIGKILL)
         self.process.wait()
 
@@ -148,7 +151,7 @@ class Emulator:
         with self._lock:
             if b'"errorMessage"' in answer:
                 self.errors.append(answer.decode())
-            if environment.process.poll() is None:
+            if not environment.ended and environment.process.poll() is None:
                 function.idle.append(environment)
             else:
                 self._all.remove(environment)
@@ -214,6 +217,9 @@ class Emulator:
         """End all environments, whatever they are doing."""
         with self._lock:
             environments = list(self._all)
+            for function in self._functions.values():
+                self._all = [each for each in self._all if each not in function.idle]
+                function.idle.clear()
         for environment in environments:
             environment.end()
 

@@ -116,8 +116,9 @@ def once(store: str, flag: str) -> str:
     return "survived"
 
 
-def test_a_killed_worker_restarts(session: Session) -> None:
-    assert session.compute(once(str(session.settings.store), "killed")) == ["survived"]
+def test_a_killed_worker_restarts_long_before_its_lease_expires(session: Session) -> None:
+    killed = once(str(session.settings.store), "killed")
+    assert session.compute(killed, lease=3600) == ["survived"]
 
 
 @task(resources=Resources(192))
