@@ -32,9 +32,35 @@ FIGURES = (
     Figure("replaced", "killed worker replaced", most=3, warm_ups=0),
 )
 
-PEERS = {
-    "localhost": ("gateway", "process"),
-    "localhost-v1": ("gateway", "process"),
-    "lambda": ("lambda",),
+ENGINES = {
+    "gateway": "gateway within the client",
+    "two gateways": "two gateways, one machine",
+    "process": "`process://`",
+    "docker": "Docker",
+    "podman": "Podman",
+    "slurm": "Slurm",
+    "http function": "HTTP function, Shoal's server",
+    "functions-framework": "HTTP function, functions-framework",
+    "lambda": "AWS Lambda, emulated",
+    "ray": "Ray, two nodes",
 }
-"""The backends of Lithops, and the engines with which each is compared."""
+"""The engines, and what the tables call them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A backend of Lithops."""
+
+    title: str
+    engines: tuple[str, ...]
+    """What it is compared with."""
+    least: float | None = None
+    """How many times as fast Shoal has to be."""
+
+
+PEERS = {
+    "localhost": Peer("localhost, a process for each call", ("gateway", "process"), 100),
+    "localhost-v1": Peer("localhost, `version: 1`", ("gateway", "process")),
+    "lambda": Peer("AWS Lambda, emulated", ("lambda",), 3),
+}
+"""The backends of Lithops."""

@@ -15,18 +15,18 @@ starters of engines are used, so `make engine-bench` installs what `make engines
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from arguments import names_of, new_file, positive
 from compare import no_process_left
-from engine_figures import FIGURES, PEERS
+from engine_figures import ENGINES, PEERS
+from engine_report import Measured, peer_table, table, updated
 from processes import end_descendants, end_tree
 
 from shoal.experiments.machine import described
@@ -34,46 +34,6 @@ from shoal.experiments.machine import described
 HERE = Path(__file__).parent
 TESTS = HERE.parent / "tests"
 LITHOPS = HERE.parent / "out" / "lithops" / "bin" / "python"
-ENGINES = (
-    "gateway", "two gateways", "process", "docker", "podman", "slurm", "http function",
-    "functions-framework", "lambda", "ray",
-)  # fmt: skip
-TITLES = {
-    "gateway": "gateway within the client",
-    "process": "`process://`",
-    "lambda": "lambda, emulated",
-}
-
-
-@dataclass(slots=True)
-class Measured:
-    """What one engine, or one backend of Lithops, has said."""
-
-    times: dict[str, list[float]] = field(default_factory=dict)
-    """The seconds of each run, by figure."""
-    problems: list[str] = field(default_factory=list)
-    """Why there are no, or not all, times."""
-    version: str = ""
-    """The peer's version."""
-    bound: float | None = None
-    """How long it ran without a single time."""
-
-    def hear(self, line: Mapping[str, Any]) -> None:
-        """Take a line of the measuring process."""
-        match line:
-            case {"figure": str(figure), "times": list(times)}:
-                self.times.setdefault(figure, []).extend(times)
-            case {"figure": str(figure), "failure": str(reason)}:
-                self.problems.append(f"{figure}: {reason}")
-            case {"skipped": str(reason)}:
-                self.problems.append(reason)
-            case {"version": str(version)}:
-                self.version = version
-
-    def median(self, figure: str) -> float | None:
-        """Return the median in seconds, if there is any time."""
-        times = self.times.get(figure)
-        return statistics.median(times) if times else None
 
 
 def measured(command: Sequence[str], limit: float) -> tuple[list[dict[str, Any]], str | None]:
@@ -154,57 +114,13 @@ def measure_peer(backend: str, repeats: int, limit: float) -> Measured:
     return found
 
 
-def shown(seconds: float | None) -> str:
-    """Return a time with three digits."""
-    if seconds is None:
-        return "-"
-    return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
-
-
-def table(results: Mapping[str, Measured]) -> str:
-    """Return the table of engines, then the problems."""
-    rows = [["", *(figure.title for figure in FIGURES)]]
-    for name, found in results.items():
-        if found.times:
-            cells = (shown(found.median(figure.name)) for figure in FIGURES)
-            rows.append([TITLES.get(name, name), *cells])
-    return "\n".join([*markdown(rows), "", *_problems(results)])
-
-
-def peer_table(results: Mapping[str, Measured], peers: Mapping[str, Measured]) -> str:
-    """Return the table of Lithops' backends beside the engines that they compare with."""
-    rows = [["1,000 no-ops", "Lithops", "Shoal", "Lithops / Shoal"]]
-    for backend, found in peers.items():
-        for engine in PEERS[backend]:
-            theirs = found.median("map1000") or found.bound
-            ours = results[engine].median("map1000") if engine in results else None
-            more = "more than " if found.bound else ""
-            rows.append([
-                f"{backend}; Shoal: {TITLES.get(engine, engine)}",
-                f"{more}{shown(theirs)}",
-                shown(ours),
-                f"{more}{theirs / ours:.0f}x" if theirs and ours else "-",
-            ])  # fmt: skip
-    return "\n".join([*markdown(rows), "", *_problems(peers)])
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Return the lines of a table; figures are to the right."""
-    head, *others = (f"| {' | '.join(row)} |" for row in rows)
-    return [head, "|---|" + "---:|" * (len(rows[0]) - 1), *others]
-
-
-def _problems(results: Mapping[str, Measured]) -> list[str]:
-    return [f"- {name}: {each}" for name, found in results.items() for each in found.problems]
-
-
 def parser() -> argparse.ArgumentParser:
     """Parse the command line."""
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add, peers = made.add_argument, list(PEERS)
-    add("--engines", type=names_of(ENGINES), default=list(ENGINES), metavar="A,B",
+    add("--engines", type=names_of(list(ENGINES)), default=list(ENGINES), metavar="A,B",
         help=",".join(ENGINES))  # fmt: skip
     add("--lithops", type=names_of([*peers, "none"]), default=peers, metavar="A,B",
         help=",".join([*peers, "none"]))  # fmt: skip
@@ -214,6 +130,7 @@ def parser() -> argparse.ArgumentParser:
         help="seconds that one start of an engine may take (default: 300)")  # fmt: skip
     add("--lithops-limit", type=float, default=600.0, metavar="S",
         help="seconds that one backend of Lithops may take (default: 600)")  # fmt: skip
+    add("--docs", type=Path, metavar="FILE", help="put the tables into this page, too")
     add("--json", type=new_file, metavar="FILE", help="write every time to this file")
     return made
 
@@ -240,10 +157,16 @@ def main() -> int:
         f"times as many of one task) in each of {options.starts} starts"
         + (f"; Lithops {version}." if version else ".")
     )
-    print(setting, table(results), *([peer_table(results, peers)] if peers else []), sep="\n\n")
+    found = {"engines": f"{setting}\n\n{table(results)}"}
+    if peers:
+        found["lithops"] = peer_table(results, peers)
+    print(*found.values(), sep="\n\n")
+    if options.docs:
+        page = options.docs.read_text()
+        options.docs.write_text(updated(page, found))
     if options.json:
-        found = {"setting": setting, "engines": _plain(results), "lithops": _plain(peers)}
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        every = {"setting": setting, "engines": _plain(results), "lithops": _plain(peers)}
+        options.json.write_text(json.dumps(every, indent=2) + "\n")
     return 0
 
 
