@@ -1,7 +1,7 @@
 # `make demo` and `make test` set up everything they need; `make help` lists the other targets.
 
 PYTHON ?= python3
-VENV ?= .venv
+VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
 ROUNDS := 10
 SEARCHED := tests/faults/test_simulated_faults.py tests/contract/test_store_differential.py
@@ -154,9 +154,9 @@ conformance-dask: $(VENV)/.conformance  ## run Dask's own tests on Shoal
 coverage: export PYTHON_COVERAGE_FOLDER = $(CURDIR)
 coverage: $(VENV)/.dev  ## measure branch coverage in every process that the tests start
 	rm -rf out/coverage && mkdir -p out/coverage
-	-PYTHONPATH=$(CURDIR)/tests/covered PYTHON_COVERAGE_CONFIG=$(CURDIR)/pyproject.toml \
-		$(BIN)/pytest --numprocesses 3 --dist loadfile
-	$(BIN)/coverage combine --quiet && $(BIN)/coverage report
+	PYTHONPATH=$(CURDIR)/tests/covered PYTHON_COVERAGE_CONFIG=$(CURDIR)/pyproject.toml \
+		$(BIN)/pytest --numprocesses 3 --dist loadfile; tested=$$?; \
+	$(BIN)/coverage combine --quiet && $(BIN)/coverage report && exit $$tested
 
 docs: $(VENV)/.dev  ## build the documentation site in out/site; fails on a broken link
 	$(BIN)/python docs/commands_page.py docs/reference/commands.md
@@ -171,5 +171,5 @@ release: $(VENV)/.release  ## build and check the packages of a release in out/d
 	$(PYTHON) -m venv out/dist/try && out/dist/try/bin/pip install --quiet out/dist/*.whl
 	cd out/dist && try/bin/shoal demo && rm -rf try
 
-clean:  ## remove the environment and everything that the targets created
-	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+clean:  ## remove the environments and everything that the targets created
+	rm -rf $(VENV) .venv-* out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

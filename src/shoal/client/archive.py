@@ -3,8 +3,8 @@
 1. A run that has its result is deleted, and so is one that can't be resumed. A store that refuses
    to delete it is asked again when the session is closed.
 2. A run that can be resumed stays in a store that outlives this process. Where the embedded server
-   ends with it, the run is written to the data folder (`Checkpoints`). If that fails, the latest
-   few runs stay in the store for as long as the session lasts.
+   ends with it, the run is written to the data folder (`Checkpoints`). If that fails, it stays in
+   the store for as long as the session lasts. Either way, the store holds only the latest few.
 3. Runs are filed into history, and planning learns from them, while nobody waits.
 """
 
@@ -29,7 +29,8 @@ from shoal.types import RunId
 log = logging.getLogger(__name__)
 
 _MOST_KEPT = 5
-"""Resumable runs that stay in the embedded server because they can't be written to a file."""
+"""Resumable runs of a session that stay in the store: in one that outlives this process, and in the
+embedded server if they can't be written to a file. The oldest is deleted for the sixth."""
 
 
 class Archive:

@@ -17,7 +17,7 @@ from shoal.worker.recovery import opened_outputs
 
 
 class InlineOutputs(NamedTuple):
-    """InlineOutputs that travel with an order."""
+    """Small outputs that travel with an order."""
 
     plain: dict[TaskId, Any]
     pickled: dict[TaskId, Blob]
