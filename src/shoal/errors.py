@@ -132,12 +132,12 @@ class CodeTooLarge(UsageError):
 
 
 class RunGoesOn(UsageError):
-    """A detached run goes on, but the session that waited for it has been closed."""
+    """A detached run continues, but the session that waited for it has been closed."""
 
     def __init__(self, run: str) -> None:
         self.run = run
         super().__init__(
-            f"run {run} goes on, but the session that waited for it has been closed. "
+            f"run {run} continues, but the session that waited for it has been closed. "
             f"`shoal attach {run}` waits for it."
         )
 

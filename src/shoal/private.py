@@ -2,7 +2,7 @@
 
 1. A folder, and each missing parent, is made with mode 700, and a file with mode 600.
 2. What an earlier version left open to others in the data folder is closed, if it belongs to this
-   user. Links stay as they are, and so do open secrets, which nobody may trust any more.
+   user. Links stay as they are, and so do open secrets, which must not be trusted any more.
 3. A data folder that the user names may hold other things. Those, and the folders that hold them,
    stay as they are.
 4. A folder of another user is refused: its owner could replace what is in it.
@@ -157,7 +157,7 @@ def private_key(path: Path) -> bytes:
 
 
 def is_private(found: os.stat_result) -> bool:
-    """Whether this user owns a file, and nobody else can read or write it."""
+    """Whether this user owns a file, and no other user can read or write it."""
     return found.st_uid == os.getuid() and not found.st_mode & _OTHERS
 
 
@@ -204,5 +204,5 @@ def _close(path: Path, mode: int) -> None:
     try:
         path.chmod(stat.S_IMODE(mode) & ~_OTHERS)
     except OSError as error:
-        if error.errno != errno.EROFS:  # nobody writes to a read-only disk
+        if error.errno != errno.EROFS:  # no user writes to a read-only disk
             raise

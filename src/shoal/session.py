@@ -112,7 +112,7 @@ class Session:
 
         Args:
             *outputs: The outputs to compute, or one list of them.
-            detach: Whether the run goes on when this process ends. Its store and its gateway must
+            detach: Whether the run continues when this process ends. Its store and its gateway must
                 not belong to this process. `attach`, or `shoal attach`, waits for it later.
             arrived: Called with the position and the value of each output as soon as it arrives.
                 The run waits until the call returns, and fails if it raises.

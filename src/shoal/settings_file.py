@@ -1,6 +1,6 @@
 """`shoal.toml`: reads it, and refuses one that another user could have written.
 
-The file says where code and data go, so whoever writes it controls both.
+The file says where code and data go, so its writer controls both.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _check_trusted(path: Path, file: os.stat_result, folder: os.stat_result) -> 
 
 
 def _others_write(found: os.stat_result) -> bool:
-    """Whether anybody but the owner and root can write to a file or folder."""
+    """Whether users other than the owner and root can write to a file or folder."""
     if found.st_mode & stat.S_IWOTH:
         return True
     return bool(found.st_mode & stat.S_IWGRP) and not _alone_in(found.st_gid)

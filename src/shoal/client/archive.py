@@ -116,7 +116,7 @@ class Archive:
             run.unfinished.write(self._data_folder)
 
     def conclude(self, run: Run) -> None:
-        """Take over and file a run that has ended; one that goes on without us stays as it is."""
+        """Take over and file a run that has ended; one that continues without us stays as it is."""
         try:
             if run.outcome:
                 self._take_over(run)
@@ -200,7 +200,7 @@ class Archive:
         self._post_run.settle()
 
     def close(self) -> None:
-        """Delete what nobody can resume any more, and finish what is queued."""
+        """Delete what can't be resumed any more, and finish what is queued."""
         with self._lock:
             undeleted, self._undeleted = self._undeleted, []
             kept, self._kept = self._kept, {}

@@ -112,7 +112,7 @@ class Checkpoints:
         return shared
 
     def _locked(self, run: RunId) -> int:
-        """A run's checkpoint, opened and locked, so that nobody else resumes the run."""
+        """A run's checkpoint, opened and locked, so that no other process resumes the run."""
         self._make_room(None)
         try:
             descriptor = os.open(self._folder / run, os.O_RDONLY)

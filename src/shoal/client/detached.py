@@ -1,4 +1,4 @@
-"""`DetachedRun`: a run that goes on without the process that submitted it."""
+"""`DetachedRun`: a run that continues without the process that submitted it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shoal.storage.keys import CLIENT
 
 
 class DetachedRun(Run):
-    """A handle on a detached run, which is watched once somebody here waits for it."""
+    """A handle on a detached run, which is watched once this process waits for it."""
 
     _detached = True
 
@@ -49,7 +49,7 @@ class DetachedRun(Run):
                 self.makespan = self._lasted()
 
     def leave(self) -> None:
-        """Stop watching the run, which goes on."""
+        """Stop watching the run, which continues."""
         self._left.set()
         self._environment.store.hang_up(self.id, CLIENT)
         self._ended.wait()
@@ -65,7 +65,7 @@ class DetachedRun(Run):
         return super()._wait(timeout)
 
     def _lasted(self) -> float:
-        """How long the run took; it may have ended before anybody watched it."""
+        """How long the run took; it may have ended before it was watched."""
         with contextlib.suppress(StoreError):
             ends = [span.end for span in self.timeline.spans if span.kind != "leave"]
             return max(ends, default=self.makespan)

@@ -1,4 +1,4 @@
-"""What a run begins with: what the store is told, and the first starts of workers."""
+"""What a run begins with: its opening in the store, and the first starts of workers."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Display(Protocol):
 
 
 def display_of(settings: Settings, workflow: Workflow) -> Display | None:
-    """What shows the progress of a workflow's run; None if nobody wants to see it."""
+    """What shows the progress of a workflow's run; None if it isn't shown."""
     shown = sys.stderr.isatty() if settings.progress is None else settings.progress
     if not shown:
         return None

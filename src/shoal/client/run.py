@@ -96,7 +96,7 @@ class Run:
     """A handle on a run: `result()`, `status()`, `cancel()`, `timeline`, `logs()`."""
 
     _detached = False
-    """Whether it goes on without this client."""
+    """Whether it continues without this client."""
 
     def __init__(
         self, planned: Planned, environment: Environment, unfinished: UnfinishedRun | None = None
@@ -116,7 +116,7 @@ class Run:
         self.name = self.workflow.name
         self.makespan = 0.0
         self.outcome = ""
-        """How the run ended: `done`, or why it has no result; empty if it goes on."""
+        """How the run ended: `done`, or why it has no result; empty if it continues."""
         self.records: list[bytes] = []
         """The workers' timelines, encoded."""
         self._environment = environment
@@ -287,7 +287,7 @@ class Run:
         self.makespan = self.clock.now() - self.started
 
     def _check_awaited(self) -> None:
-        """Raise `RunCancelled` if somebody has cancelled the run."""
+        """Raise `RunCancelled` if the run has been cancelled."""
         if self._cancelled.is_set():
             raise RunCancelled(self.id)
 
@@ -382,7 +382,7 @@ class Run:
         """Wait for the output's value, or for a list of values if several were asked for.
 
         Args:
-            timeout: Seconds after which `RunTimeout` is raised; the run goes on.
+            timeout: Seconds after which `RunTimeout` is raised; the run continues.
         """
         values = self.values(timeout)
         return values[0] if len(values) == 1 else values

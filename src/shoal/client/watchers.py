@@ -1,9 +1,9 @@
 """`Watchers`: the threads that watch a session's runs.
 
 1. A run has a watcher before it begins. If no thread can be started, nothing has happened yet, and
-   nobody waits for a run that nobody watches.
-2. A detached run needs no watcher. It gets one when somebody here first waits for it.
-3. A run that has ended goes to the archive, before anybody learns that it has ended.
+   no thread waits for a run that isn't watched.
+2. A detached run needs no watcher. It gets one when this process first waits for it.
+3. A run that has ended goes to the archive, before any thread learns that it has ended.
 4. When a session is closed, its runs are cancelled, and detached ones go on unwatched.
 """
 

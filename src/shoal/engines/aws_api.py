@@ -110,7 +110,7 @@ class Access:
         self.endpoint = endpoint
         self._lock = threading.Lock()
         self._idle: dict[str, list[http.client.HTTPConnection]] = {}
-        """Connections that nobody uses now, by host."""
+        """Idle connections, by host."""
 
     def _boto3(self) -> Any:
         if self._session is None:

@@ -3,7 +3,7 @@
 1. Nothing is built or uploaded: the command writes files and prints what to run next.
 2. No file has a secret. The store's URL and the deployment's key go from the client to the
    platform's secrets, by way of a pipe.
-3. Files that somebody else has written are left alone.
+3. Files that Shoal didn't write are left alone.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def bring_shoal(folder: Path) -> bool:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, unless somebody else has written it."""
+    """Write a file, unless there is one that Shoal didn't write."""
     if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
         raise UsageError(f"{path} wasn't written by this command. Choose another folder.")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -71,7 +71,7 @@ def answer(method: str, body: bytes) -> Answer:
         return Answer(429, {"error": str(error)}, BUSY.headers)
     except GatewayRefused as error:
         return Answer(400, {"error": str(error)})
-    except SettingsError as error:  # nobody but who deployed it can mend that
+    except SettingsError as error:  # only its owner can correct that
         return Answer(409, {"error": str(error)})
     except ShoalError as error:
         log.warning("an event failed: %s", error)

@@ -136,7 +136,7 @@ class HttpFunction:
         return found
 
     def kill(self, handle: str) -> None:
-        """Drop a call; a function that is at work may go on."""
+        """Drop a call; a function that is running may continue."""
         with self._lock:
             call = self._calls.pop(handle, None)
             if call is not None:
@@ -144,7 +144,7 @@ class HttpFunction:
                 _hang_up(call.connection)
 
     def close(self) -> None:
-        """Drop all calls; functions that are at work go on."""
+        """Drop all calls; functions that are running continue."""
         self._closed.set()
         for handle in list(self._calls):
             self.kill(handle)
@@ -170,7 +170,7 @@ class HttpFunction:
             raise GatewayRefused(f"The function at {self.url} {differs}")
         told = f"{self.url}: Shoal {found['shoal']} on Python {found['python']}"
         if thorough and found.get("environment") not in ("", environment_hash(requirements()[0])):
-            told += "; its packages aren't those installed here, which `shoal deploy http` mends"
+            told += "; its packages aren't those installed here, which `shoal deploy http` corrects"
         return told
 
     def _work(self) -> None:

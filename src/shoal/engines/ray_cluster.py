@@ -232,7 +232,7 @@ def _address_here() -> str | None:
 
 
 def _reach(address: str) -> None:
-    """Raise an error if nobody listens at an address: Ray would try for minutes."""
+    """Raise an error if nothing listens at an address: Ray would try for minutes."""
     where = urlsplit(address if "//" in address else f"//{address}")
     if where.port is not None:
         socket.create_connection((where.hostname, where.port), _REACH_SECONDS).close()

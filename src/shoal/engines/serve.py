@@ -2,7 +2,7 @@
 
 1. Each connection has a thread. An event beyond the slots is answered with 429, so the caller or
    the platform finds another instance; questions are always answered.
-2. A worker goes on if its caller hangs up: its outputs are in the store.
+2. A worker continues if its caller hangs up: its outputs are in the store.
 3. SIGTERM ends the server and its workers; their callers notice at once.
 4. Secrets are variables, or files in the folder that SHOAL_SECRETS names: `shoal-store` has the
    value of SHOAL_STORE.

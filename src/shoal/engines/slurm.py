@@ -247,7 +247,7 @@ def _script(deployment: Path) -> str:
 
 
 def _sweep(logs: Path) -> None:
-    """Delete what jobs printed whose end nobody saw."""
+    """Delete the output of jobs whose end was not seen."""
     late = time.time() - _KEPT_SECONDS
     for path in logs.glob("*.log"):
         with contextlib.suppress(OSError):

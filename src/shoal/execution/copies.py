@@ -5,7 +5,7 @@
 2. A copy is worth it if the remaining time until the output is expected exceeds the copy's own time
    by the plan's gain. An output that is late is assumed to be late for as long again.
 3. A worker whose copies stand in for another worker's share of a task vouches for all outputs of
-   that share. It saves them before it parks, because nobody else may ever save them.
+   that share. It saves them before it parks, because no other worker may ever save them.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Mark:
 
     task: TaskId
     owner: WorkerId | None
-    """The worker that runs the task and is told when this mark is the last one. None: the worker
-    that sets the last mark gets the task, and `Marked` answers each mark."""
+    """The worker that runs the task, and gets a message when this mark is the last one. None:
+    the worker that sets the last mark gets the task, and `Marked` answers each mark."""
     producers: tuple[str, ...]
     """Whose marks the task needs: those of workers, or of upstream tasks if there is no owner."""
     inline: tuple[TaskId, ...]

@@ -17,9 +17,9 @@
 8. A free slot with nothing ready may run a copy of another worker's task (see `copies`). If this
    worker then holds everything that the other owes to a task here, it marks that task in the other
    worker's name. A failed copy is ignored, and the later of two equal outputs is dropped.
-9. A worker that was lost starts again with what the store has of it. It repeats what somebody still
-   needs and nobody has (see `obligations`), marks what was saved but not marked, and hands in what
-   was not handed in.
+9. A worker that was lost starts again with what the store has of it. It repeats what is still
+   needed and held nowhere (see `obligations`), marks what was saved but not marked, and hands in
+   what was not handed in.
 10. When its time limit is near, a worker begins no more tasks. Once the running ones have ended, it
    saves what is still needed and is started again.
 11. A worker doesn't park while it needs an output that can't be pickled. If it has to leave all the
@@ -162,7 +162,7 @@ class WorkerMachine(Machine):
             memory.used(task, outside)
 
     def _recover(self, found: Recovered, effects: list[Effect]) -> None:
-        """Skip what nobody wants or the store has, and catch up on what nobody was told."""
+        """Skip what isn't needed or the store has, and catch up on messages that weren't sent."""
         self.part = part = still_wanted(self.part, found)
         self._obligations = obligations = Obligations.of(part)
         self._lacks, self._owes = dict(obligations.lacks), dict(obligations.owes)
@@ -380,7 +380,7 @@ class WorkerMachine(Machine):
             self._save_progress(effects)
 
     def _save_progress(self, effects: list[Effect]) -> None:
-        """Save what the next start may need and nobody else has."""
+        """Save what the next start may need and no other worker has."""
         self._memory.save_all((*self.part.tasks, *self._copies.vouched), effects)
 
     def _end_rest(self, rest: Rest) -> None:

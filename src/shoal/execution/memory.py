@@ -29,7 +29,7 @@ class Memory:
         self.uses: dict[TaskId, int] = dict(uses or {})
         """How many uses each output still has, in memory or not; no entry is 0."""
         self.saved: set[TaskId] = set()
-        """Outputs in `held` that can also be fetched, or will be before anybody is told."""
+        """Outputs in `held` that can also be fetched, or will be before they are announced."""
         self.unpicklable: set[TaskId] = set()
         """Outputs that could not be saved. They stay here, however long that takes."""
         self.saving: dict[TaskId, list[TaskId]] = {}

@@ -1,7 +1,7 @@
 """`Obligations`: what a worker's part asks of it, counted before anything happens.
 
 1. They follow from the part alone and never change: each start of the worker counts down copies.
-2. A worker that was lost repeats the tasks whose outputs somebody still needs and nobody has, and
+2. A worker that was lost repeats the tasks whose outputs are still needed and held nowhere, and
    all tasks that lead to them here. The rest of its part counts as done.
 """
 
@@ -95,7 +95,7 @@ def _ordered(part: PlannedPart) -> list[TaskId]:
 
 
 def still_wanted(part: PlannedPart, found: Recovered) -> PlannedPart:
-    """The part of a worker that was lost, without outputs that others have been told of."""
+    """The part of a worker that was lost, without outputs that others know of."""
     feeds = {
         task: left
         for task, takers in part.feeds.items()
@@ -107,7 +107,7 @@ def still_wanted(part: PlannedPart, found: Recovered) -> PlannedPart:
 def repeated(
     part: PlannedPart, takers: Mapping[TaskId, list[TaskId]], found: Recovered
 ) -> set[TaskId]:
-    """The tasks to repeat: somebody still needs their outputs, and nobody has them."""
+    """The tasks to repeat: their outputs are still needed, and held nowhere."""
     there = found.saved.union(found.held)
     again: set[TaskId] = set()
     for task in reversed(tuple(part.tasks)):

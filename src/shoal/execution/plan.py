@@ -109,7 +109,7 @@ class PlannedPart(_BasePart):
     """The rank of each own task: the ready task with the lowest rank runs first. Empty: tasks that
     other workers wait for run first, then the others in the workflow's order."""
     preloaded: frozenset[TaskId] = frozenset()
-    """Tasks of other workers in `shared` whose owners are told of each output once it is saved."""
+    """Tasks of other workers in `shared` whose owners learn of each output once it is saved."""
     prewarms: Mapping[TaskId, tuple[Prewarm, ...]] = field(default_factory=dict)
     """Sandboxes to warm up while own tasks run."""
     copies: Mapping[TaskId, Copy] = field(default_factory=dict)

@@ -4,7 +4,7 @@
 2. An idle sandbox serves an invocation of the same kind: with its resources, and its code.
 3. When the pool is full, the sandbox of another kind that has been idle longest makes room.
 4. An idle sandbox is removed after `idle_seconds`.
-5. No run has more workers at work than it may. Further invocations wait, and others pass them.
+5. No run has more workers at once than it may. Further invocations wait, and others overtake them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class _Idle(Generic[K]):
 
 
 class Bound(NamedTuple):
-    """How many workers the run of an invocation may have at work."""
+    """How many workers the run of an invocation may have at once."""
 
     run: str = ""
     most: int = 0
-    """How many workers of the run may be at work at once; 0: as many as fit."""
+    """How many workers of the run may work at once; 0: as many as fit."""
 
 
 UNBOUNDED = Bound()
@@ -61,15 +61,15 @@ class WarmPool(Generic[K]):
         self.idle_seconds = idle_seconds
         self._next = 0
         self._busy: dict[int, tuple[K, str]] = {}
-        """The kind and the run of each sandbox at work."""
+        """The kind and the run of each busy sandbox."""
         self._at_work: dict[str, int] = {}
-        """How many sandboxes are at work for each run."""
+        """How many sandboxes are busy for each run."""
         self._idle: list[_Idle[K]] = []
         """Idle sandboxes, the one that has been idle longest first."""
 
     @property
     def busy(self) -> int:
-        """How many sandboxes are at work."""
+        """How many sandboxes are busy."""
         return len(self._busy)
 
     @property
@@ -78,13 +78,13 @@ class WarmPool(Generic[K]):
         return len(self._idle)
 
     def admits(self, bound: Bound) -> bool:
-        """Whether one more worker of the run may be at work."""
+        """Whether one more worker of the run may work."""
         return not bound.most or self._at_work.get(bound.run, 0) < bound.most
 
     def acquire(self, kind: K, now: float, bound: Bound = UNBOUNDED) -> Acquired | None:
         """A sandbox for an invocation: the idle one that was used last, or a new one.
 
-        None: the pool is full, or the run has as many workers at work as it may.
+        None: the pool is full, or the run has as many workers as it may.
         """
         if not self.admits(bound):
             return None
@@ -157,7 +157,7 @@ class WarmPool(Generic[K]):
 class Queue(Generic[Job, K]):
     """Invocations that wait for a sandbox of a pool: first come, first served.
 
-    Invocations of a run that has as many workers at work as it may are passed by others.
+    Invocations of a run that has as many workers as it may are overtaken by others.
     """
 
     def __init__(

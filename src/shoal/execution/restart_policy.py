@@ -55,7 +55,7 @@ STRAGGLER_SECONDS = 1.0
 _GROWTH = 2
 """How many times as much memory a worker gets after it ran out of memory."""
 _KILLED = frozenset((-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP))
-"""The exit codes of processes that somebody else ended."""
+"""The exit codes of processes that were ended from outside."""
 FinalError = StoreError | UsageError | EnvironmentMismatch
 _FINAL = (
     *(EnvironmentMismatch, CodeLost, StoreRefused, ShardUnavailable, ShardLost, Tampered),
@@ -105,7 +105,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class StartTwin:
-    """Start the worker a second time, beside the start that goes on."""
+    """Start the worker a second time, while the first start continues."""
 
 
 @dataclass(frozen=True, slots=True)

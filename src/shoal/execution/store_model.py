@@ -19,7 +19,7 @@ Starts:
 
 5. Each start of a worker has a number, its epoch. A claim grants the next start, to one claimant.
 6. The store listens to the latest start only, or to two starts if one was added as a twin.
-7. Of several invocations of one start, the first to enter goes on.
+7. Of several invocations of one start, the first to enter continues.
 8. A start is clean if it is the first one or follows one that parked. Any other start follows a
    loss, and has to find out what the lost start left behind.
 """

@@ -1,7 +1,7 @@
 """`Timeline`: what ran where and when; simulated before a run, recorded after it.
 
 A worker's record is a header line of JSON and one column of numbers per field. It is written once,
-stored as it is, and only decoded when somebody looks at it.
+stored as it is, and decoded only when it is looked at.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`DetachedRuns`: what a gateway needs to resume detached runs after it was killed.
 
-Nobody else waits for a detached run, and its key is never in the store. So the gateway saves the
+No client waits for a detached run, and its key is never in the store. So the gateway saves the
 context of each in a file that only its user can read and that no sandbox sees. A gateway that
 starts again on the same port loads them.
 """

@@ -60,7 +60,7 @@ class GatewayServer:
             host: The address to listen on.
             port: The port to listen on; 0: any.
             tls: Serves HTTPS if given.
-            announce: Called with the URL before anybody can connect.
+            announce: Called with the URL before clients can connect.
         """
         self._gateway = gateway
         self._token = token

@@ -54,7 +54,7 @@ class GatewaySupervisor:
         """Begin without any runs.
 
         Args:
-            alive: Names the starts of workers that are at work or wait for a sandbox, by run.
+            alive: Names the starts of workers that run or wait for a sandbox, by run.
             invoke: Starts workers.
             cancel: Stops a run's workers.
         """
@@ -243,7 +243,7 @@ class GatewaySupervisor:
         try:
             claim = self._claim(lost, decision)
         except RunOver:
-            return  # a later start is at work; if the run has ended, the next check finds out
+            return  # a later start is running; if the run has ended, the next check finds out
         except StoreRefused as error:  # its memory is full, but a letter gets through
             detail = "".join(traceback.format_exception_only(error))
             self._report(lost, replace(loss, reason=LossReason.ERROR, detail=detail))

@@ -31,7 +31,7 @@ from shoal.storage.letters import Letter, Received
 from shoal.types import RunId, TaskId, WorkerId
 
 DEFAULT_TTL = 24 * 3600
-"""Seconds after which a run that nobody has closed is deleted."""
+"""Seconds after which a run that wasn't closed is deleted."""
 LEASE = 15.0
 """Seconds without a heartbeat after which a worker counts as lost."""
 RESTARTS = 3
@@ -44,8 +44,8 @@ class MarkRequest:
 
     task: TaskId
     owner: WorkerId | None
-    """The worker that runs the task, which is told after the last mark; None: the sender of that
-    mark runs it."""
+    """The worker that runs the task, which gets a message after the last mark; None: the sender
+    of that mark runs it."""
     producers: tuple[str, ...]
     payload: bytes
     """What the worker that runs the task gets from this producer."""
@@ -63,7 +63,7 @@ class Announcement:
     task: TaskId
     """The task that made the output."""
     owner: WorkerId
-    """The worker that is told."""
+    """The worker that gets the message."""
     payload: bytes
 
 

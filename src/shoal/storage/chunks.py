@@ -97,7 +97,7 @@ class ChunkClient(ServerClient):
     """Writes and reads outputs of any length."""
 
     _most: int | None = None
-    """The longest value that the server takes, once somebody has asked."""
+    """The longest value that the server takes, once it has been asked."""
 
     def most_nbytes(self) -> int:
         """The longest value that the server takes; it is asked once, and of a cluster one node."""

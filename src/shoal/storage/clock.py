@@ -25,7 +25,7 @@ _AGE = 60.0
 """Seconds after which clocks may have drifted apart: by 3 ms, if they differ by 50 ppm."""
 _STEP = 0.01
 """Seconds by which the wall clock may deviate from the monotonic clock. If it deviates more, the
-machine was suspended, which stops the monotonic clock, or somebody set the wall clock."""
+machine was suspended, which stops the monotonic clock, or the wall clock was set."""
 _EARLY = 0.01
 """Seconds, plus a round trip, by which a message may seem to arrive before it was sent."""
 _LATE = 1.0

@@ -264,7 +264,7 @@ def _lock(path: Path, kind: int) -> int:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether nobody holds the lock on a file."""
+    """Whether no process holds the lock on a file."""
     with path.open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

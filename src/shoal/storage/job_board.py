@@ -74,7 +74,7 @@ class JobBoard(ServerClient):
         return keys.waiting_starts(self._deployment, kind)
 
     def push(self, events: Mapping[str, Sequence[bytes]]) -> None:
-        """Add starts for jobs of each kind, and wake whoever starts jobs."""
+        """Add starts for jobs of each kind, and wake the processes that start jobs."""
         commands: list[list[Arg]] = [
             ["RPUSH", self._waiting(kind), *each] for kind, each in events.items()
         ]

@@ -128,7 +128,7 @@ def jobs(deployment: str) -> str:
 
 
 def wanted_jobs(deployment: str) -> str:
-    """List: wakes whoever starts jobs."""
+    """List: wakes the processes that start jobs."""
     return f"shoal:{{jobs-{deployment}}}:wanted"
 
 

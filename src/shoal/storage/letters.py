@@ -4,7 +4,7 @@
 2. A letter travels as a kind, a name and binary parts. `encode_letter` and `decode_letter` are the
    only Python code that knows them; the scripts on the server write some letters themselves, so a
    change here has to be made there, too.
-3. Whatever was pickled stays as it is, signed: whoever reads a letter decides when to unpickle.
+3. Whatever was pickled stays as it is, signed: the reader of a letter decides when to unpickle.
 4. A letter that can't be decoded, or that is in the wrong mailbox, is `Tampered`.
 """
 
@@ -58,7 +58,7 @@ class TaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker was lost, and nobody but the client may restart it."""
+    """A worker was lost, and only the client may restart it."""
 
     worker: WorkerId
     loss: Loss

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from shoal.storage.resp import Connection
 
 _REMEMBERED = 100
-"""The most hang-ups that are remembered while nobody waits."""
+"""The most hang-ups that are remembered while no reader waits."""
 
 
 class MailboxConnections:
@@ -48,7 +48,7 @@ class MailboxConnections:
         return None
 
     def hung_up(self, mailbox: str) -> bool:
-        """Whether there was a hang-up while nobody waited. Asking clears it."""
+        """Whether there was a hang-up while no reader waited. Asking clears it."""
         with self._lock:
             return self._hung_up.pop(mailbox, self) is None
 

@@ -165,7 +165,7 @@ class ServerClient:
                 yield self._connection
                 reusable = not self._given_up
             finally:
-                # After any error, replies that nobody reads may still arrive.
+                # After any error, replies that aren't read may still arrive.
                 if not reusable:
                     self._connection.close()
                     self._connection = None

@@ -4,7 +4,7 @@
    in a `RedisStore`, whose operations remain atomic.
 2. Outputs are spread over all servers. An output is first written to its shard; the operation that
    saves it then stores a reference at the run's home. So an output is saved before anything is
-   marked, and nobody finds an output that the home has refused. Small outputs stay at home.
+   marked, and no worker finds an output that the home has refused. Small outputs stay at home.
 3. The loss of a shard's data is detected when an output is read or written.
 """
 

@@ -132,7 +132,7 @@ class ShardServer(ChunkClient):
         return list(map(bool, self._call([["EXISTS", key] for key in wanted])))
 
     def drop(self, unwanted: Sequence[str]) -> None:
-        """Delete outputs that nobody knows of; if that fails, they go with the run."""
+        """Delete outputs that no worker knows of; if that fails, they go with the run."""
         heads = self._call([["GETRANGE", key, 0, _LISTED] for key in unwanted], seconds=0.0)
         self._drop_chunks(filter(None, map(chunks_in, heads)))
         self._call([["UNLINK", key] for key in unwanted], seconds=0.0)
@@ -213,7 +213,7 @@ class Shards:
         }
 
     def drop(self, references: Sequence[Reference]) -> None:
-        """Delete outputs that nobody knows of; if that fails, they go with the run."""
+        """Delete outputs that no worker knows of; if that fails, they go with the run."""
         with contextlib.suppress(StoreUnavailable):
             self._ask(ShardServer.drop, self._keys(references))
 

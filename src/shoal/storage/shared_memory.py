@@ -163,7 +163,7 @@ class SharedFolder:
                     yield Piece(SHARED, entry.name, data)
 
     def put_back(self, piece: Piece) -> None:
-        """Restore a piece of an output that nobody reads yet."""
+        """Restore a piece of an output that isn't read yet."""
         path = f"{self.path}/{os.path.basename(piece.name)}"
         descriptor = open_private(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from shoal.worker.threads import in_background
 
 _IDLE_SECONDS = 0.25
-"""Seconds after which the thread looks for something to do even if nobody has woken it."""
+"""Seconds after which the thread looks for something to do even if it wasn't woken."""
 
 
 class Background:

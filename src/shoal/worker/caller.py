@@ -98,7 +98,7 @@ class Caller:
         return self._used()
 
     def failure(self, error: BaseException, task: TaskId) -> Failure:
-        """What the client is told of a task that failed or can't be run."""
+        """What the client learns about a task that failed or can't be run."""
         return described_failure(error, task, self._unpacked, self._key)
 
     def close(self) -> None:

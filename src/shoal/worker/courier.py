@@ -5,7 +5,7 @@
 2. A round trip is one `complete`. The workers whose start the store then claims are started before
    this worker is told about its marks.
 3. Large outputs for this machine go into shared memory. A worker that hasn't entered the run may
-   write one there only if no other start has: nobody looks for it before it is marked.
+   write one there only if no other start has: no worker looks for it before it is marked.
 """
 
 from __future__ import annotations

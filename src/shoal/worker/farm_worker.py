@@ -150,7 +150,7 @@ class _Puller:
                 self._batch.notify()
 
     def _settled_tasks(self) -> list[Settled]:
-        """What is done; waits for tasks that are being given back, lest they are taken again."""
+        """What is done; waits for tasks that are being given back, to avoid taking them again."""
         with self._batch:
             self._batch.wait_for(lambda: not self._giving_back)
             return self._done

@@ -113,7 +113,7 @@ class _Mail:
     """What a worker has read of its mailbox."""
 
     read: str = ""
-    """The last message that the machine was told of."""
+    """The last message that the machine got."""
     leave: _LeaveState = _LeaveState.STAYING
     """Whether messages have to wait, because the worker may be about to leave."""
     stop: bool = False

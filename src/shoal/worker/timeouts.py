@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from shoal.types import TaskId
 
 _GRACE = 2.0
-"""Seconds after a timeout that nobody could notice until the alarm ends the process."""
+"""Seconds from a timeout that went unnoticed until the alarm ends the process."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Timeouts:
         return attempt
 
     def end(self, attempt: Attempt) -> None:
-        """A task has returned or raised; `GivenUp` if nobody waits for it any more."""
+        """A task has returned or raised; `GivenUp` if it has been given up."""
         if attempt.given_up:
             self.abandoned -= 1
             raise GivenUp

@@ -1,4 +1,4 @@
--- Removes a worker that nobody will start again, and gives back what it held.
+-- Removes a worker that won't be restarted, and gives back what it held.
 --
 -- KEYS: those of farm.lua, for the worker's stage, then the worker's mailbox.
 -- ARGV: after those of farm.lua worker, what to report of its tasks.

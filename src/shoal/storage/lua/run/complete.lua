@@ -106,7 +106,7 @@ local function mark_unowned(task, producer, payload, count, staying)
 end
 
 -- Sets a mark of a task with an owner. The last mark sends the task to the owner, and claims the
--- owner's start if nobody has.
+-- owner's start if none has it.
 local function mark_owned(task, owner, mailbox, producer, payload, fields)
   local new = redis.call('HSETNX', marks, task .. '\n' .. producer, payload) == 1
   if not new or redis.call('HINCRBY', marks, task, 1) ~= #fields then return end
