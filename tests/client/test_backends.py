@@ -156,7 +156,7 @@ def test_history_knows_a_platform_by_its_url_without_credentials(
     assert platform_name(url) == name
 
 
-def test_jobs_of_an_engine_get_the_certificates_and_the_patience_of_the_client(
+def test_jobs_of_an_engine_get_the_certificates_and_reconnect_seconds_of_the_client(
     tmp_path: Path,
 ) -> None:
     """A path means nothing on another machine."""

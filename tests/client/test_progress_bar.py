@@ -20,7 +20,7 @@ def test_a_short_run_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_longer_run_shows_its_name_and_progress(
     name: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress_bar, "_PATIENCE", 0.0)
+    monkeypatch.setattr(progress_bar, "_HIDDEN_SECONDS", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     bar = ProgressBar(name, 40)
     for executed in (10, 25):

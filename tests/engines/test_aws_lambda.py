@@ -156,7 +156,7 @@ def test_a_throttled_request_is_repeated(api: Api, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_request_is_not_repeated_forever(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aws_api, "_PATIENCE", 0.0)
+    monkeypatch.setattr(aws_api, "_RETRY_SECONDS", 0.0)
     api.answers += [429]
     with closing(reaching(api)) as made, pytest.raises(GatewayBusy, match="429"):
         made.start(b"event", Resources(512))
@@ -174,7 +174,7 @@ def test_a_refusal_says_what_to_do(api: Api, status: int, message: str) -> None:
 
 
 def test_an_endpoint_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aws_api, "_PATIENCE", 0.0)
+    monkeypatch.setattr(aws_api, "_RETRY_SECONDS", 0.0)
     refused = pytest.raises(GatewayUnavailable, match=r"no answer from http://127\.0\.0\.1:9/")
     with closing(Access(None, "http://127.0.0.1:9")) as access, refused:
         access.post("lambda", "/", b"", {})

@@ -19,7 +19,7 @@ from shoal.errors import (
 )
 from shoal.execution.restart_policy import (
     FARM_LOSSES,
-    PLATFORM_PATIENCE,
+    PLATFORM_GRACE_PERIOD,
     STRAGGLER_SECONDS,
     STUCK_LEASES,
     STUCK_SECONDS,
@@ -171,12 +171,12 @@ def test_farm_gives_up_after_an_error_that_the_next_worker_would_meet_too() -> N
 
 
 def test_an_unreachable_service_is_waited_for_but_not_forever() -> None:
-    assert while_unreachable(PLATFORM_PATIENCE, PLATFORM_PATIENCE) == Wait()
-    assert while_unreachable(PLATFORM_PATIENCE + 0.1, PLATFORM_PATIENCE) == GiveUp()
+    assert while_unreachable(PLATFORM_GRACE_PERIOD, PLATFORM_GRACE_PERIOD) == Wait()
+    assert while_unreachable(PLATFORM_GRACE_PERIOD + 0.1, PLATFORM_GRACE_PERIOD) == GiveUp()
 
 
 def test_a_platform_that_rejects_the_token_is_not_waited_for() -> None:
-    assert while_unreachable(0.0, PLATFORM_PATIENCE, rejected=True) == GiveUp()
+    assert while_unreachable(0.0, PLATFORM_GRACE_PERIOD, rejected=True) == GiveUp()
 
 
 def test_task_that_takes_many_times_as_long_as_predicted_gets_a_twin() -> None:

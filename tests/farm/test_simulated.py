@@ -73,7 +73,7 @@ def test_the_overhead_of_a_task_keeps_its_worker_busy() -> None:
 
 def test_draining_ends_even_if_work_is_left() -> None:
     farm = SimulatedFarm(work((0, 100)), workers=1)
-    farm.drain(patience=10.0)
+    farm.drain(timeout=10.0)
     assert (farm.now, farm.unfinished, farm.met) == (10.0, 1, [False])
 
 

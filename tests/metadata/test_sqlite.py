@@ -221,7 +221,7 @@ def test_damaged_samples_are_left_out_with_one_warning(
 
 def test_a_locked_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filed(tmp_path, runs=1)
-    monkeypatch.setattr("shoal.metadata.sqlite._PATIENCE", 0.01)
+    monkeypatch.setattr("shoal.metadata.sqlite._LOCK_SECONDS", 0.01)
     with (
         closing(SqliteHistory(tmp_path)) as history,
         closing(sqlite3.connect(tmp_path / "history-2.sqlite")) as other,

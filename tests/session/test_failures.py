@@ -881,7 +881,7 @@ def test_a_run_continues_when_its_gateway_is_back(session: Session) -> None:
 def test_an_error_about_a_gateway_that_stays_away_names_it_instead_of_workers(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shoal.execution.restart_policy.PLATFORM_PATIENCE", 0.5)
+    monkeypatch.setattr("shoal.execution.restart_policy.PLATFORM_GRACE_PERIOD", 0.5)
     with (
         Session(store=session.store, platform=Away(session.platform, 1)) as lonely,
         pytest.raises(GatewayUnavailable, match="nobody is there"),

@@ -12,7 +12,7 @@ from shoal.storage.base import Claim, Completion, MarkRequest, Opening
 from shoal.storage.keys import CLIENT
 from shoal.storage.letters import OutputReady, TaskReady
 from shoal.storage.redis import RedisStore
-from shoal.storage.resp import Arg, Connection, parse_url, with_patience
+from shoal.storage.resp import Arg, Connection, parse_url, with_reconnect_seconds
 from shoal.types import RunId, TaskId, WorkerId
 from store_servers import tcp_server, url_of
 
@@ -77,7 +77,7 @@ def test_a_connection_that_the_server_dropped_is_replaced(
 def test_a_connection_that_breaks_in_every_command_is_reported_and_replaced(
     tcp_port: int, run: RunId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = RedisStore(with_patience(url_of(tcp_port), 0.2))
+    store = RedisStore(with_reconnect_seconds(url_of(tcp_port), 0.2))
     store.open(run, Opening([w0], outputs={"a": [b"a"]}))
 
     def broken(self: Connection, length: int) -> None:
@@ -102,7 +102,7 @@ def test_the_reply_to_an_interrupted_command_does_not_answer_the_next(
     """
     store.open(run, Opening([w0], outputs={"a": [b"a"], "b": [b"b"]}))
 
-    def interrupted(self: Connection, patience: float = 0.0) -> None:
+    def interrupted(self: Connection, extra_seconds: float = 0.0) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

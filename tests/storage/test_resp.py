@@ -30,7 +30,7 @@ from shoal.storage.resp import (
     parse_url,
     urls_in,
     with_certificates,
-    with_patience,
+    with_reconnect_seconds,
 )
 from shoal.types import RunId, TaskId, WorkerId
 from store_servers import PASSWORD, url_of
@@ -118,10 +118,10 @@ def test_address_is_shown_without_its_password() -> None:
 def test_the_url_carries_how_long_to_wait_for_the_server() -> None:
     assert parse_url("redis://host").reconnect_seconds == RECONNECT_SECONDS
     for url in ("redis://host/1", "unix:///run/x.sock", "redis://host?ca_file=x"):
-        assert with_patience(url, RECONNECT_SECONDS) == url
-        told = parse_url(with_patience(url, 2.5))
+        assert with_reconnect_seconds(url, RECONNECT_SECONDS) == url
+        told = parse_url(once := with_reconnect_seconds(url, 2.5))
         assert told == replace(parse_url(url), reconnect_seconds=2.5)
-        assert with_patience(with_patience(url, 2.5), 7.0) == with_patience(url, 2.5)
+        assert with_reconnect_seconds(once, 7.0) == once
 
 
 def test_certificates_take_the_place_of_their_files(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.errors import SettingsError
 from shoal.storage.cluster import even_tags, slot_of
-from shoal.storage.resp import parse_url, urls_in, with_patience
+from shoal.storage.resp import parse_url, urls_in, with_reconnect_seconds
 from shoal.storage.ring import POINTS, Ring
 from shoal.storage.shard_urls import is_cluster, is_spread, shard_urls, url_for
 
@@ -45,7 +45,7 @@ def test_urls_are_separated_even_if_a_password_has_a_comma() -> None:
 
 
 def test_the_waiting_time_applies_to_every_server() -> None:
-    told = with_patience("redis://a,redis://b/1?reconnect_seconds=3", 2.5)
+    told = with_reconnect_seconds("redis://a,redis://b/1?reconnect_seconds=3", 2.5)
     assert [parse_url(url).reconnect_seconds for url in urls_in(told)] == [2.5, 3.0]
 
 

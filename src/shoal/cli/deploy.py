@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from shoal.settings import resolve
-from shoal.storage.resp import with_certificates, with_patience
+from shoal.storage.resp import with_certificates, with_reconnect_seconds
 
 TARGETS = {
     "docker": ("shoal.engines.deploy_containers", "Docker"),
@@ -32,7 +32,7 @@ def carry_out(args: argparse.Namespace) -> None:
     folder = settings.data_folder().absolute()
     store = getattr(args, "store", None) or settings.store
     if store is not None:
-        store = with_certificates(with_patience(store, settings.reconnect_seconds))
+        store = with_certificates(with_reconnect_seconds(store, settings.reconnect_seconds))
     module(args.target).deploy(args, folder, store, print)
 
 

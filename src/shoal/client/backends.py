@@ -36,7 +36,7 @@ from shoal.storage.cache_shards import server_cache
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.plugged_in import store_maker
 from shoal.storage.redis import RedisStore
-from shoal.storage.resp import names_servers, with_certificates, with_patience
+from shoal.storage.resp import names_servers, with_certificates, with_reconnect_seconds
 from shoal.storage.shard_urls import url_for
 from shoal.storage.sharded import is_durable, open_store
 from shoal.workflow import Workflow
@@ -183,7 +183,7 @@ class Backends:
             self._of_store.callback(embedded.close)
             url, revive = embedded.url, embedded.revive
         if names_servers(url):
-            url = with_certificates(with_patience(url, settings.reconnect_seconds))
+            url = with_certificates(with_reconnect_seconds(url, settings.reconnect_seconds))
         store = open_store(url, settings.latency, revive=revive)
         self._of_store.callback(store.disconnect)
         if not self.lasting and isinstance(store, RedisStore):
@@ -223,7 +223,7 @@ def open_history(settings: Settings, *, known: bool = False) -> History:
     """
     servers = _servers(settings)
     if servers is not None and settings.folder is None:
-        url = with_patience(url_for(servers, "history"), settings.reconnect_seconds)
+        url = with_reconnect_seconds(url_for(servers, "history"), settings.reconnect_seconds)
         return RedisHistory(url, settings.history_runs, settings.latency, known=known)
     return SqliteHistory(settings.data_folder(), settings.history_runs)
 
@@ -312,7 +312,7 @@ def open_engine(url: str, settings: Settings) -> tuple[Engine, Deployment]:
             "URL of a Valkey or Redis server."
         )
     folder = settings.data_folder().absolute()
-    store = with_certificates(with_patience(settings.store, settings.reconnect_seconds))
+    store = with_certificates(with_reconnect_seconds(settings.store, settings.reconnect_seconds))
     user = Deployment.of_user(folder, store)
     deployment = replace(user, token=settings.token, ca_file=settings.ca_file)
     return make(url, deployment, folder), deployment

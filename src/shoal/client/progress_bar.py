@@ -7,7 +7,7 @@ from typing import Any
 
 from shoal.execution.formatting import printable
 
-_PATIENCE = 0.3
+_HIDDEN_SECONDS = 0.3
 """Seconds before the bar appears; shorter runs show none."""
 
 
@@ -24,7 +24,7 @@ class ProgressBar:
     def show(self, executed: int) -> None:
         """This many tasks have been executed."""
         if self._bar is None:
-            if time.monotonic() - self._since < _PATIENCE:
+            if time.monotonic() - self._since < _HIDDEN_SECONDS:
                 return
             self._open()
         self._bar.update(self._task, completed=executed)

@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 from shoal.errors import GatewayBusy, GatewayRefused, GatewayUnavailable, SettingsError
 
-_PATIENCE = 60.0
+_RETRY_SECONDS = 60.0
 """Seconds for which a request is repeated that is throttled or can't be sent."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 _TIMEOUT = 30.0
@@ -149,7 +149,7 @@ class Access:
             GatewayUnavailable: There was no answer all the time.
         """
         url = self.url(service) + path
-        deadline, pause = time.monotonic() + _PATIENCE, _FIRST_PAUSE
+        deadline, pause = time.monotonic() + _RETRY_SECONDS, _FIRST_PAUSE
         while True:
             trouble: Exception
             try:

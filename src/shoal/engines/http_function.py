@@ -198,14 +198,14 @@ class HttpFunction:
                 answer = self._exchange(call)
                 if answer.status not in _BUSY:
                     return self._outcome(answer)
-                trouble, patience, wait = self._refusal(answer), _BUSY_SECONDS, answer.wait
+                trouble, limit, wait = self._refusal(answer), _BUSY_SECONDS, answer.wait
             except _Unsent as error:
-                trouble, patience, wait = str(error), _UNREACHABLE_SECONDS, 0.0
+                trouble, limit, wait = str(error), _UNREACHABLE_SECONDS, 0.0
             except (OSError, http.client.HTTPException, ValueError) as error:
                 return _dropped(self.url, error)
             if call.killed or self._closed.is_set():
                 return None
-            if time.monotonic() - max(begin, self._answered) > patience:
+            if time.monotonic() - max(begin, self._answered) > limit:
                 return Ended(LossReason.ERROR, 1, trouble)
             self._closed.wait(min(max(wait, pause), _LONGEST_WAIT))
             pause *= 2

@@ -40,9 +40,9 @@ from shoal.errors import (
 )
 from shoal.types import Loss, LossReason, Resources, TaskId, WorkerId
 
-PLATFORM_PATIENCE = 60.0
+PLATFORM_GRACE_PERIOD = 60.0
 """Seconds to wait for a platform that is out of reach."""
-STORE_PATIENCE = 300.0
+STORE_GRACE_PERIOD = 300.0
 """Seconds that a gateway waits for the store of a run that is out of reach."""
 FARM_LOSSES = 10
 """Workers that a farm may lose in a row, without a completed task."""
@@ -159,15 +159,17 @@ def after_farm_loss(loss: Loss, losses: int) -> Replace | GiveUp:
     return Replace() if losses <= FARM_LOSSES else GiveUp()
 
 
-def while_unreachable(seconds: float, patience: float, *, rejected: bool = False) -> Wait | GiveUp:
+def while_unreachable(
+    seconds: float, grace_period: float, *, rejected: bool = False
+) -> Wait | GiveUp:
     """What to do while a platform or a store is out of reach.
 
     Args:
         seconds: For how long it has been.
-        patience: For how long to wait.
+        grace_period: For how long to wait.
         rejected: It answered, and rejected the token.
     """
-    return GiveUp() if rejected or seconds > patience else Wait()
+    return GiveUp() if rejected or seconds > grace_period else Wait()
 
 
 def while_running(seconds: float, predicted: float, factor: float) -> StartTwin | Wait:

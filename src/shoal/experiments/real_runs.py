@@ -32,7 +32,7 @@ from shoal.types import TaskId
 from shoal.workflow import Output, Workflow
 
 _DESIGNS = {"strawman": STRAWMAN, "pubsub": PUB_SUB, "parallel-invokers": PARALLEL_INVOKERS}
-_PATIENCE = 120.0
+_EXTRA_SECONDS = 120.0
 """How many seconds a run may take beyond its work."""
 
 
@@ -77,7 +77,7 @@ class RealRunner:
         self._gateway.cool()
         output = self._output(shape, seconds)
         run = self.session.submit(output, planner=_Given(plan), name=shape.name)
-        value = run.result(timeout=_PATIENCE + sum(seconds.values()))
+        value = run.result(timeout=_EXTRA_SECONDS + sum(seconds.values()))
         if not self._right(shape, value):
             raise ShoalError(f"{seed}: the result is wrong.")
         return run.timeline

@@ -133,8 +133,8 @@ class SleepingFarm:
             arrival_rate=seen.arrival_rate / self._factor,
         )
 
-    def drain(self, patience: float = 600.0) -> None:
-        """Complete the remaining tasks without further changes, for at most `patience` seconds."""
-        end = time.monotonic() + patience / self._factor
+    def drain(self, timeout: float = 600.0) -> None:
+        """Complete the remaining tasks without further changes, for at most `timeout` seconds."""
+        end = time.monotonic() + timeout / self._factor
         while not self.finished and time.monotonic() < end:
             time.sleep(0.01)

@@ -106,9 +106,9 @@ class SimulatedFarm:
         left = sum(start > self.now for start in starts)
         return self.model.observe(self.now, len(self._queue), len(self._running), phases_left=left)
 
-    def drain(self, patience: float = 600.0) -> None:
-        """Complete the remaining tasks without further changes, for at most `patience` seconds."""
-        end = self.now + patience
+    def drain(self, timeout: float = 600.0) -> None:
+        """Complete the remaining tasks without further changes, for at most `timeout` seconds."""
+        end = self.now + timeout
         while not self.finished and self.now < end:
             self._run(min(self.now + 1.0, end))
         self.model.settle(self.now)

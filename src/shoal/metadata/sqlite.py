@@ -25,7 +25,7 @@ _COLUMNS = tuple(field.name for field in fields(RunRecord))
 _FILE = "history-2.sqlite"
 """The file's name, whatever the version of its schema."""
 _TABLES = ("runs", "records", "samples", "workflows")
-_PATIENCE = 10.0
+_LOCK_SECONDS = 10.0
 """How many seconds to wait for another writer."""
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
@@ -253,7 +253,7 @@ def _history_error(file: str, error: OSError | sqlite3.Error) -> HistoryError:
 
 def _open(path: Path) -> sqlite3.Connection:
     """Open the database and migrate its schema."""
-    database = sqlite3.connect(path, timeout=_PATIENCE, check_same_thread=False)
+    database = sqlite3.connect(path, timeout=_LOCK_SECONDS, check_same_thread=False)
     with contextlib.ExitStack() as undo:
         undo.callback(database.close)
         refuse_newer(database, str(path))  # before anything is written

@@ -110,7 +110,7 @@ class Search:
         self.costs = conditions.predictions.at(goal.sla)
         self.estimates = Estimates(workflow, self.costs)
         about = self._rough_makespan()
-        self.patience = max(0.5, 2 * about)
+        self.linger = max(0.5, 2 * about)
         """How long a worker waits for work before it parks, if waiting is preferred."""
         limit = goal.seconds or conditions.seconds
         if limit is None:
@@ -212,7 +212,7 @@ class Search:
     def _score(self, plan: Plan) -> _Scored:
         """Simulate a plan with workers that wait rather than park."""
         if len(plan.workers) > 1:
-            plan = replace(plan, linger=self.patience)
+            plan = replace(plan, linger=self.linger)
         return self._simulated(plan)
 
     def _simulated(self, plan: Plan) -> _Scored:
@@ -379,7 +379,7 @@ class Search:
     def _refined(self, scored: _Scored) -> Plan:
         """Apply the optimizations that shorten the plan, and downgrade workers."""
         plan, makespan = scored.plan, scored.makespan
-        if plan.linger == self.patience and not self.watch.over:
+        if plan.linger == self.linger and not self.watch.over:
             parking = self._simulated(replace(plan, linger=0.5))
             if parking.makespan <= makespan and parking.gb_seconds < scored.gb_seconds:
                 plan = parking.plan

@@ -40,7 +40,7 @@ class GracePeriod:
             self._since = now if self._since is None else self._since
             decision = restart_policy.while_unreachable(
                 now - self._since,
-                restart_policy.PLATFORM_PATIENCE,
+                restart_policy.PLATFORM_GRACE_PERIOD,
                 rejected=isinstance(error, TokenRefused),
             )
             if isinstance(decision, GiveUp):

@@ -196,8 +196,8 @@ class GatewaySupervisor:
         except StoreUnavailable as error:
             self._drop_store(context.store)
             seconds = self._failing_seconds(context.run, error)
-            patience = restart_policy.STORE_PATIENCE
-            if isinstance(restart_policy.while_unreachable(seconds, patience), GiveUp):
+            grace_period = restart_policy.STORE_GRACE_PERIOD
+            if isinstance(restart_policy.while_unreachable(seconds, grace_period), GiveUp):
                 del self._failing_since[context.run]
                 self.release(context.run)
         except ShoalError as error:

@@ -160,9 +160,9 @@ class ClusterConnection(Connection):
         for node, share in shares.items():
             node.send(share)
 
-    def reply(self, patience: float = 0.0) -> Any:
+    def reply(self, extra_seconds: float = 0.0) -> Any:
         """Read the next reply."""
-        return self._expected.popleft().reply(patience)
+        return self._expected.popleft().reply(extra_seconds)
 
 
 def _node(seed: Address, host: Any, port: int) -> Address:

@@ -517,7 +517,8 @@ def _read_mail(
     connection.send([("EXISTS", keys.state(run)), read])
     if not checked(ready(connection, [connection.reply()]))[0]:
         raise RunOver(f"Run {run} has ended.")
-    mail: list[Any] | None = checked(ready(connection, [connection.reply(patience=timeout)]))[0]
+    reply = connection.reply(extra_seconds=timeout)
+    mail: list[Any] | None = checked(ready(connection, [reply]))[0]
     return mail
 
 

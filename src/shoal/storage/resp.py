@@ -144,7 +144,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def with_patience(store: str, reconnect_seconds: float) -> str:
+def with_reconnect_seconds(store: str, reconnect_seconds: float) -> str:
     """Add `reconnect_seconds` to URLs that don't have it, so that workers wait as long too."""
     if reconnect_seconds == RECONNECT_SECONDS:
         return store
@@ -346,11 +346,11 @@ class Connection:
             return self._socket.send(views[0][:_TLS_CHUNK])
         return self._socket.sendmsg(at_once(views))
 
-    def reply(self, patience: float = 0.0) -> Any:
-        """Read the next reply; the server may take `patience` seconds longer than usual."""
+    def reply(self, extra_seconds: float = 0.0) -> Any:
+        """Read the next reply; the server may take `extra_seconds` longer than usual."""
         try:
-            if patience:
-                self._socket.settimeout(_REPLY_SECONDS + patience)
+            if extra_seconds:
+                self._socket.settimeout(_REPLY_SECONDS + extra_seconds)
             while self._unanswered:
                 self._unanswered -= 1
                 self._check_login(self._reply())

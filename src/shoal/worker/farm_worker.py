@@ -40,7 +40,7 @@ _MOMENT = 0.005
 """Seconds that a batch of tasks may take."""
 _MOST = 64
 """The most tasks in a batch."""
-_PATIENCE = 10 * _MOMENT
+_BATCH_SECONDS = 10 * _MOMENT
 """Seconds after which tasks of a batch that haven't begun are given back."""
 _CALMING = 0.98
 """By which factor the longest recent time of a task decays with each task."""
@@ -211,7 +211,7 @@ class _Puller:
                 self._watching = False
                 self._batch.wait_for(lambda: self._ahead or self._over)
                 self._watching, seen = True, self._batches
-                self._batch.wait_for(lambda: self._over, _PATIENCE)
+                self._batch.wait_for(lambda: self._over, _BATCH_SECONDS)
                 if self._over:
                     return
                 if self._batches != seen:

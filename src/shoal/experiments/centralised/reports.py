@@ -151,7 +151,7 @@ class PublishedReports:
     def _listen(self) -> None:
         try:
             while True:
-                kind, _, report = self._connection.reply(patience=_SILENCE)
+                kind, _, report = self._connection.reply(extra_seconds=_SILENCE)
                 if kind == b"message":
                     self._tell(str(report, "utf-8"))
         except ShoalError as error:
