@@ -25,7 +25,6 @@ from examples_drawn import examples
 from shoal.errors import WorkflowError
 from shoal.execution import simulator
 from shoal.execution.costs import Direction
-from shoal.execution.events import MailCame, Started
 from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import WarmPool
@@ -244,37 +243,6 @@ def test_a_worker_that_is_woken_often_still_parks_and_releases_its_sandbox() -> 
     starts = Counter(s.worker for s in outcome.timeline.of_kind("cold start", "warm start"))
     assert starts[w0] > 3
     assert starts[w1] > 3
-
-
-def test_a_message_that_arrives_while_a_worker_leaves_keeps_it() -> None:
-    """The store decides whether a worker may park or has a message.
-
-    1. w1 has nothing to do and asks to park at 1.25, which takes a trip for its report and one
-       for the request, a second each.
-    2. w0's mark for `b` arrives at 2.0: the message is in w1's mailbox.
-    3. At 3.25 the store refuses: w1 stays, reads the message and runs `b`.
-    """
-
-    class Costs(DrawnCosts):
-        def coordination(self) -> float:
-            return 1.0
-
-        def startup(
-            self, resources: Resources, *, warm: bool, first: bool = False, beside: int = 0
-        ) -> float:
-            return 0.0
-
-        def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
-            return 1.0 if task == a else 0.0
-
-    plan = plan_of({"a": "", "b": "a", "c": ""}, {"w0": "a", "w1": "bc"}, linger=1.25)
-    simulation = Simulation(plan, Costs((0.0,), (1,)), WarmPool())
-    timeline = simulation.run()
-    log = simulation._workers[w1].machine._log  # type: ignore[union-attr]
-    assert [now for now, event, _ in log if isinstance(event, MailCame)] == [3.25]
-    assert len([event for _, event, _ in log if isinstance(event, Started)]) == 1
-    assert {span.task: span.start for span in timeline.of_kind("execute")}[b] == 3.25
-    assert simulation.performed == [(a, w0), (c, w1), (b, w1)]
 
 
 def test_a_plan_whose_workers_wait_forever_in_a_small_pool_is_an_error() -> None:

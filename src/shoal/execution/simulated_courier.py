@@ -7,7 +7,8 @@
    asks the gateway for them.
 3. A nearby store is on the workers' machine, so they share memory.
 4. When the store restarts, it has done what it was asked to do but hasn't answered. The courier
-   asks again.
+   asks again, and gets the same answer.
+5. The client gets an output that a worker hands in even if the worker is lost meanwhile.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class SimulatedRun(Protocol):
         """The store has received a trip; None if it refuses it."""
         ...
 
-    def handed_in(self, worker: SimulatedWorker, epoch: int, task: TaskId, value: Any) -> None:
+    def handed_in(self, task: TaskId, value: Any) -> None:
         """The client has the output of a sink."""
         ...
 
@@ -195,18 +196,6 @@ class Couriers:
     def _after(self, seconds: float, callback: Callable[[], None]) -> None:
         self._clock.call_at(self._clock.now() + seconds, callback)
 
-    def _ask(self, seconds: float, operation: Callable[[], Reply | None]) -> None:
-        """Have the store do something after some seconds; `operation` returns its reply."""
-
-        def asked() -> None:
-            reply = operation()
-            if self.interrupted:
-                self._ask(AGAIN, operation)
-            elif reply is not None:
-                reply()
-
-        self._after(seconds, asked)
-
     def _back(self, worker: SimulatedWorker, epoch: int) -> None:
         """A step is done."""
         if worker.machine is not None and worker.epoch == epoch:
@@ -225,30 +214,39 @@ class Couriers:
 
     def _post(self, worker: SimulatedWorker, trip: Trip[Values], epoch: int) -> None:
         """Send the messages of a trip; they arrive at once if outputs have travelled with them."""
+        if not worker.accepts(epoch):
+            return
         for effect, given in trip.load:
             if type(effect) is HandIn:
-                self._hand_in(worker, epoch, effect.task, given)
+                self._hand_in(worker, effect.task, given[effect.task])
         sent = _UNTIMED if trip.saves else self._clock.now()
         delay = 0.0 if trip.saves else self._delay(trip)
-        self._ask(delay, lambda: self._arrive(worker, trip, epoch, sent))
+        self._after(delay, lambda: self._arrive(worker, trip, epoch, sent))
 
-    def _arrive(
-        self, worker: SimulatedWorker, trip: Trip[Values], epoch: int, sent: float
-    ) -> Reply | None:
+    def _hand_in(self, worker: SimulatedWorker, task: TaskId, value: Any) -> None:
+        """Give the client an output: a small one by message, otherwise the client fetches it."""
+        seconds = self._costs.hand_in(self._nbytes[task], worker.part.resources)
+        self._after(seconds, lambda: self._run.handed_in(task, value))
+
+    def _arrive(self, worker: SimulatedWorker, trip: Trip[Values], epoch: int, sent: float) -> None:
         answer = self._run.arrived(worker, trip, epoch, sent)
-        if answer is None:
-            return None
+        if answer is not None:
+            self._answer(worker, trip, epoch, answer)
 
-        def reply() -> None:
-            seconds = self._clock.now() - trip.departed
-            answer.start()
-            if answer.starting:
-                gateway = self._costs.coordination()
-                self._after(gateway, lambda: self._return(worker, trip, epoch, seconds, answer))
-            else:
-                self._return(worker, trip, epoch, seconds, answer)
-
-        return reply
+    def _answer(
+        self, worker: SimulatedWorker, trip: Trip[Values], epoch: int, answer: TripAnswer
+    ) -> None:
+        """The store answers, once it has been asked while it isn't restarting."""
+        if self.interrupted:
+            self._after(AGAIN, lambda: self._answer(worker, trip, epoch, answer))
+            return
+        seconds = self._clock.now() - trip.departed
+        answer.start()
+        if answer.starting:
+            gateway = self._costs.coordination()
+            self._after(gateway, lambda: self._return(worker, trip, epoch, seconds, answer))
+        else:
+            self._return(worker, trip, epoch, seconds, answer)
 
     def _return(
         self,
@@ -274,11 +272,6 @@ class Couriers:
         for task in marked:
             self._delays.setdefault(task, delay)
         return delay
-
-    def _hand_in(self, worker: SimulatedWorker, epoch: int, task: TaskId, given: Values) -> None:
-        """Give the client an output: a small one by message, otherwise the client fetches it."""
-        seconds = self._costs.hand_in(self._nbytes[task], worker.part.resources)
-        self._ask(seconds, lambda: self._run.handed_in(worker, epoch, task, given[task]))
 
     def _save(self, worker: SimulatedWorker, order: Order[Values], task: TaskId) -> bool:
         """Save into shared memory, or load for the next trip; whether it takes time."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from shoal.execution.events import Announced, Arrived
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
+from shoal.execution.mail_model import Mailbox
 from shoal.execution.obligations import Obligations
 from shoal.execution.outbox import Outbox
 from shoal.execution.plan import Part
@@ -17,6 +18,8 @@ from shoal.types import TaskId, WorkerId
 
 Values = dict[TaskId, Any]
 """Outputs that travel with an order."""
+Message = tuple[Arrived | Announced, Values]
+"""A message in a mailbox, and the outputs that travel with it."""
 
 
 class Faults(Protocol):
@@ -40,7 +43,7 @@ class Faults(Protocol):
 
 @dataclass
 class SimulatedWorker(Starts):
-    """One worker, through all of its starts."""
+    """One worker, through all of its starts, with what the store knows of them."""
 
     part: Part
     machine: WorkerMachine | FlexibleMachine | None = None
@@ -63,15 +66,12 @@ class SimulatedWorker(Starts):
     running: int = 0
     """How many tasks it is running."""
     values: Values = field(default_factory=dict)
-    mailbox: list[Arrived | Announced] = field(default_factory=list)
-    given: list[Values] = field(default_factory=list)
-    """The values that came with each message in the mailbox."""
+    given: Values = field(default_factory=dict)
+    """What it is started with, if it is flexible."""
+    mailbox: Mailbox[Message] = field(default_factory=Mailbox)
     read: int = 0
-    refused: int = 0
-    """The latest lost epoch. The store refuses whatever that start still sends."""
+    """The id of the last message that its latest start has read."""
     executed: tuple[TaskId, ...] = ()
-    left: bool = False
-    """The store knows that it has left, and expects no more of it."""
 
     @property
     def reads(self) -> bool:

@@ -6,7 +6,9 @@
    invokers.
 3. Given `perform`, values flow along, and are saved, fetched and freed as in a real run. So a test
    can compare them with a sequential evaluation.
-4. Given `faults`, workers and invocations are lost. A lost worker restarts a lease later, with what
+4. The store keeps to its model: it claims the start of a task's owner with the last mark, and that
+   worker can't park from then on, even if it has yet to see the message.
+5. Given `faults`, workers and invocations are lost. A lost worker restarts a lease later, with what
    the store has of it; until then the store still accepts what the lost start had sent. The store
    may restart, too.
 """
@@ -58,7 +60,7 @@ from shoal.execution.pool import WarmPool
 from shoal.execution.simulated_courier import AGAIN, Couriers, Spans, TripAnswer
 from shoal.execution.simulated_platform import SimulatedInvocation, SimulatedPlatform, Start
 from shoal.execution.simulated_store import SimulatedStore
-from shoal.execution.simulated_worker import Faults, SimulatedWorker, Values
+from shoal.execution.simulated_worker import Faults, Message, SimulatedWorker, Values
 from shoal.execution.timeline import Timeline
 from shoal.gc_pause import gc_paused
 from shoal.types import Resources, TaskId, WorkerId
@@ -90,7 +92,7 @@ class Simulation:
             costs: What everything is predicted to cost.
             pool: The platform's sandboxes, including warm ones.
             perform: Runs a task for real, so that there are `results` afterwards.
-            repeats: The extra delays after which a message arrives, once or more often.
+            repeats: The extra delays after which a message is seen, once or more often.
             faults: What goes wrong.
             recorded: Whether to record spans; otherwise the timeline has only a makespan.
             clock: The clock of the run, for costs that depend on the time.
@@ -154,6 +156,7 @@ class Simulation:
             return
         for worker in self._workers.values():
             if worker.part.rooted:
+                worker.claim_for_task()
                 self._start(worker)
 
     def _after(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -163,14 +166,14 @@ class Simulation:
         """Start a flexible worker with a task and some of its inputs, once."""
         if WorkerId(task) in self._workers or self._common is None:
             return
-        worker = SimulatedWorker(self._common.begun_with(task), given=[given])
+        worker = SimulatedWorker(self._common.begun_with(task), given=given)
         self._workers[worker.part.worker] = worker
         self._unfinished += 1
+        worker.claim()
         self._start(worker)
 
     def _start(self, worker: SimulatedWorker) -> None:
-        worker.claimed = True
-        worker.claim()
+        """Invoke the start of a worker that was claimed last."""
         count = 1
         if self._faults is not None:
             count = self._faults.invocations(worker.part.worker)
@@ -202,12 +205,12 @@ class Simulation:
         epoch = worker.epoch
 
         def restart() -> None:
-            if worker.epoch != epoch:
+            if not worker.accepts(epoch):
                 return
-            if worker.left:
+            if worker.done:
                 self._unfinished -= 1
             else:
-                worker.refused = epoch
+                worker.claim()
                 self._start(worker)
 
         self._after(self._faults.lease, restart)
@@ -218,7 +221,7 @@ class Simulation:
         return worker.part.rooted and not again
 
     def _begin(self, worker: SimulatedWorker, epoch: int, sandbox: int) -> None:
-        if epoch != worker.epoch or not worker.enter(epoch):
+        if not worker.accepts(epoch) or not worker.enter(epoch):
             self._platform.release(sandbox)
             return
         worker.sandbox, worker.began = sandbox, self._clock.now()
@@ -227,7 +230,7 @@ class Simulation:
         match worker.part:
             case FlexiblePart() as part:
                 worker.machine = FlexibleMachine(part)
-                worker.values = dict(worker.given[0])
+                worker.values = dict(worker.given)
                 if recovered is not None:
                     self.tell(worker, Started(recovered=recovered), epoch)
                 first = Arrived(TaskId(part.worker), tuple(worker.values))
@@ -250,10 +253,14 @@ class Simulation:
         return recovered
 
     def _read_mail(self, worker: SimulatedWorker) -> None:
-        while worker.reads and worker.read < len(worker.mailbox):
-            worker.values.update(worker.given[worker.read])
-            worker.read += 1
-            self.tell(worker, worker.mailbox[worker.read - 1])
+        if worker.mailbox.last == worker.read:
+            return
+        for number, (event, given) in worker.mailbox.after(worker.read):
+            if not worker.reads:
+                return
+            worker.read = number
+            worker.values.update(given)
+            self.tell(worker, event)
 
     def tell(
         self,
@@ -346,11 +353,11 @@ class Simulation:
         self, worker: SimulatedWorker, trip: Trip[Values], epoch: int, sent: float
     ) -> TripAnswer | None:
         """The store has received a trip; how it answers."""
-        if epoch <= worker.refused:
+        if not worker.accepts(epoch):
             return None
         marked: list[tuple[Marked, Values]] = []
         invoked: list[tuple[Invoke, Values]] = []
-        starting = False
+        claimed: list[SimulatedWorker] = []
         for effect, given in trip.load:
             match effect:
                 case Save(task):
@@ -358,23 +365,31 @@ class Simulation:
                 case Mark(_, None):
                     marked.append(self._mark_free(worker, effect, given))
                 case Mark():
-                    starting |= self._mark(worker, effect, given, sent)
+                    claimed += self._mark(worker, effect, given, sent)
                 case Announce(task, owner):
-                    self._announce(task, owner)
+                    self._deliver(self._workers[owner], (Announced((task,)), {}))
                 case Invoke():
                     invoked.append((effect, given))
 
         stays = any([event.claimed or event.refused for event, _ in marked])
-        worker.left = trip.leaving and not stays
+        if trip.leaving and not stays:
+            worker.finish(epoch)
         return TripAnswer(
-            lambda: self._invoke_all(invoked),
-            starting or bool(invoked),
+            lambda: self._start_all(claimed, invoked),
+            bool(claimed or invoked),
             lambda: self._answer_marks(worker, marked, epoch, sent),
             stays,
         )
 
-    def _invoke_all(self, invoked: Sequence[tuple[Invoke, dict[TaskId, Any]]]) -> None:
-        """Start workers one after the other, or through the fan-out invoker if they are many."""
+    def _start_all(
+        self, claimed: Sequence[SimulatedWorker], invoked: Sequence[tuple[Invoke, Values]]
+    ) -> None:
+        """Start planned workers at once, and flexible ones one after the other.
+
+        If there are many of those, the fan-out invoker does it.
+        """
+        for worker in claimed:
+            self._after(0.0, lambda w=worker: self._start(w))  # type: ignore[misc]
         each, one_by_one = self._costs.invocation(), 0.0
         crowd = [start for start in invoked if start[0].many]
         for invoke, given in invoked:
@@ -414,15 +429,15 @@ class Simulation:
         self._after(seconds, executed)
 
     def _mark(
-        self, worker: SimulatedWorker, mark: Mark, values: dict[TaskId, Any], sent: float
-    ) -> bool:
-        """Mark a task of another worker; whether that worker has to be started."""
-        owner, found = mark.owner, self._store.mark(mark, values, worker.part.worker)
-        if found is None or owner is None:
-            return False
-        for delay in self._repeats():
-            self._after(delay, lambda: self._deliver(owner, mark.task, found, sent))
-        return not self._workers[owner].claimed
+        self, worker: SimulatedWorker, mark: Mark, values: Values, sent: float
+    ) -> Sequence[SimulatedWorker]:
+        """Mark a task of another worker; return that worker if the sender has to start it."""
+        found = self._store.mark(mark, values, worker.part.worker)
+        if found is None or mark.owner is None:
+            return ()
+        owner = self._workers[mark.owner]
+        self._deliver(owner, (Arrived(mark.task, tuple(found)), found), sent)
+        return (owner,) if owner.claim_for_task() else ()
 
     def _mark_free(
         self, worker: SimulatedWorker, mark: Mark, values: Values
@@ -471,29 +486,28 @@ class Simulation:
             self._spans.add("deliver", worker, task, now - sent, after=sent - now)
 
     def _deliver(
-        self, owner: WorkerId, task: TaskId, given: dict[TaskId, Any], sent: float
+        self, worker: SimulatedWorker, message: Message, sent: float | None = None
     ) -> None:
-        worker = self._workers[owner]
-        self._came(worker, task, sent)
-        self._put(worker, Arrived(task, tuple(given)), given)
-        if worker.machine is None and not worker.claimed:
-            self._start(worker)
-
-    def _announce(self, task: TaskId, owner: WorkerId) -> None:
-        for delay in self._repeats():
-            self._after(delay, lambda: self._put(self._workers[owner], Announced((task,)), {}))
-
-    def _put(
-        self, worker: SimulatedWorker, message: Arrived | Announced, given: dict[TaskId, Any]
-    ) -> None:
+        """Put a message into a mailbox; the worker sees it at once, or late and repeatedly."""
         worker.mailbox.append(message)
-        worker.given.append(given)
+        late, *again = self._repeats()
+        self._after(late, lambda: self._seen(worker, message, sent))
+        for delay in again:
+            self._after(delay, lambda: self._repeat(worker, message))
+
+    def _seen(self, worker: SimulatedWorker, message: Message, sent: float | None) -> None:
+        event, _ = message
+        if isinstance(event, Arrived) and sent is not None:
+            self._came(worker, event.task, sent)
         self._read_mail(worker)
 
-    def handed_in(self, worker: SimulatedWorker, epoch: int, task: TaskId, value: Any) -> None:
-        """The client has the output of a sink, unless the store refuses the start that sent it."""
-        if epoch <= worker.refused:
-            return
+    def _repeat(self, worker: SimulatedWorker, message: Message) -> None:
+        """Let a message come once more; the machine has to ignore it."""
+        worker.mailbox.append(message)
+        self._read_mail(worker)
+
+    def handed_in(self, task: TaskId, value: Any) -> None:
+        """The client has the output of a sink."""
         self._store.results[task] = self._store.saved.get(task, value)
         self._missing_sinks.discard(task)
         if not self._missing_sinks:
@@ -509,18 +523,20 @@ class Simulation:
         if worker.machine is None or worker.epoch != epoch:
             return
         worker.parking = worker.away = False
-        if worker.read < len(worker.mailbox) and not park.again:
+        if worker.mailbox.last > worker.read and not park.again:
             self.tell(worker, MailCame())
             self._read_mail(worker)
             return
         worker.executed = park.executed
-        worker.park(epoch)
         worker.machine = None
         sandbox = worker.sandbox
         late = AGAIN if self._couriers.interrupted else 0.0
         self._after(late, lambda: self._platform.release(sandbox))
         if park.again:
+            worker.hand_over(epoch)
             self._start(worker)
+        else:
+            worker.park(epoch)
 
 
 def simulate(
