@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from shoal.storage.shared_memory import probe
 from shoal.types import RunId
 from standing_gateway import StandingGateway
 from store_servers import tcp_server, url_of
+from tls_proxy import tls_in_front
 
 pytestmark = pytest.mark.real
 
@@ -75,6 +77,42 @@ def test_a_run_survives_the_death_of_a_gateway(
     assert run.result() == [3.0, 3.1, 3.2, 3.3]
     assert session.compute(slow(0.0)) == [0.0]
     assert {line.text for line in run.logs()} == {"slow"}
+
+
+@task
+def add(*numbers: int) -> int:
+    return sum(numbers)
+
+
+def test_workers_start_others_on_gateways_whose_authority_is_private(
+    certificate: Path, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        urls = []
+        for name in ("a", "b"):
+            gateway = StandingGateway(tmp_path / name, variables={"SHOAL_TOKEN": "token"})
+            stack.callback(gateway.end)
+            secured = stack.enter_context(tls_in_front(certificate, gateway.port))
+            urls.append(f"https://127.0.0.1:{secured}")
+        session = stack.enter_context(
+            Session(
+                platform=",".join(urls), token="token", ca_file=str(certificate),
+                store=url_of(stack.enter_context(tcp_server())), folder=str(tmp_path / "data"),
+                workers=4, lease=300,
+            )
+        )  # fmt: skip
+        root = add(1)
+        fan_out = [add(root, number) for number in range(4)]
+        assert session.compute(add(*fan_out), planner="wukong", timeout=60) == [10]
+
+
+def test_authorities_of_a_plain_gateway_do_not_travel(certificate: Path) -> None:
+    plain = HttpPlatform("http://127.0.0.1:1", "token", ca_file=str(certificate))
+    secured = HttpPlatform("https://127.0.0.1:1", "token", ca_file=str(certificate))
+    assert plain.authorities is None
+    assert secured.authorities == certificate.read_text()
+    again = HttpPlatform("https://127.0.0.1:1", "token", ca_data=secured.authorities)
+    assert again.authorities == secured.authorities
 
 
 def test_if_no_gateway_answers_that_is_said(

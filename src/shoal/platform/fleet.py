@@ -179,7 +179,11 @@ class Fleet:
             return context
         run, session = context.run, context.code.session
         members = [
-            FleetMember(url=m.gateway.url, token=m.gateway.token_of(run, session))
+            FleetMember(
+                url=m.gateway.url,
+                token=m.gateway.token_of(run, session),
+                ca_data=m.gateway.authorities,
+            )
             for m in self._members
         ]
         return replace(context, fleet=tuple(members))

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -68,6 +69,7 @@ class HttpPlatform:
         token: str | Token,
         latency: float = 0.0,
         ca_file: str | None = None,
+        ca_data: str | None = None,
     ) -> None:
         """Connect to a gateway with the first request.
 
@@ -76,12 +78,14 @@ class HttpPlatform:
             token: Its token, or that of a run.
             latency: Seconds added to each round trip, for experiments.
             ca_file: Certificate authorities to trust; default: the system's.
+            ca_data: The content of such a file.
         """
         self.url = url
         self._token = token if isinstance(token, Token) else Token(token)
         scheme, host, port = address_of(url)
         self._address = (host, port)
-        self._tls = trusting(ca_file) if scheme == "https" else None
+        self._tls = trusting(ca_file, ca_data) if scheme == "https" else None
+        self._ca_file, self._ca_data = ca_file, ca_data
         checked_token(self._token.text)
         self._latency = latency
         self._lock = threading.Lock()
@@ -92,6 +96,14 @@ class HttpPlatform:
     def token_of(self, run: str, session: str) -> str:
         """The token that gives access to one run of a session."""
         return run_token(self._token.text, run, session)
+
+    @property
+    def authorities(self) -> str | None:
+        """The certificate authorities to trust, for processes on other machines."""
+        if self._tls is None or self._ca_file is None:
+            return self._ca_data
+        # What isn't ASCII is a comment.
+        return Path(self._ca_file).read_text(encoding="ascii", errors="ignore")
 
     @cached_property
     def _offered(self) -> dict[str, Any]:

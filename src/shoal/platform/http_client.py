@@ -39,10 +39,15 @@ def connected(
     return connection
 
 
-def trusting(ca_file: str | None) -> ssl.SSLContext:
-    """A TLS context that verifies the peer's certificate."""
+def trusting(ca_file: str | None, ca_data: str | None = None) -> ssl.SSLContext:
+    """A TLS context that verifies the peer's certificate.
+
+    Args:
+        ca_file: A file of authorities; default: those of the system.
+        ca_data: The content of such a file.
+    """
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        return ssl.create_default_context(cafile=ca_file, cadata=ca_data)
     except (OSError, ValueError) as error:
         raise SettingsError(
             f"ca_file={ca_file!r} can't be loaded: {error}. It must be a file of certificates in "

@@ -53,10 +53,12 @@ _IN_WORDS = {
 }
 _MAX_URL = 2**18
 """A store's URLs may contain certificates."""
+_MAX_PEM = 2**20
 _MAX_TEXT, _MAX_NAME, _MAX_ITEMS = 4096, 100, 1000
 
 _Text = Annotated[str, Meta(max_length=_MAX_TEXT, pattern=_TEXT)]
 _Url = Annotated[str, Meta(max_length=_MAX_URL, pattern=_TEXT)]
+_Pem = Annotated[str, Meta(max_length=_MAX_PEM, pattern=_TEXT)]
 _Path = Annotated[str, Meta(max_length=_MAX_TEXT, pattern=_PATH)]
 _Module = Annotated[str, Meta(max_length=_MAX_NAME, pattern=_MODULE)]
 _Time = Annotated[float, Meta(ge=0, le=10**11)]
@@ -177,6 +179,13 @@ class FleetMember(_Wire, frozen=True, kw_only=True):
 
     url: Annotated[_Text, Meta(description="Its address.")]
     token: Annotated[_Text, Meta(description="A token that gives access to the run only.")]
+    ca_data: Annotated[
+        _Pem | None,
+        Meta(
+            description="The authorities that may sign its certificate, in PEM format; null: those "
+            "that the worker's system trusts."
+        ),
+    ] = None
 
     def __repr__(self) -> str:
         return f"FleetMember(url={self.url!r})"

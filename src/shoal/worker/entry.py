@@ -73,8 +73,12 @@ def _platform(message: SandboxMessage) -> HttpPlatform | Fleet:
         return HttpPlatform(message.gateway, message.token, latency)
     from shoal.platform.fleet import Fleet
 
-    members = message.context.fleet
-    return Fleet([HttpPlatform(member.url, member.token, latency) for member in members])
+    return Fleet(
+        [
+            HttpPlatform(member.url, member.token, latency, ca_data=member.ca_data)
+            for member in message.context.fleet
+        ]
+    )
 
 
 def run_worker(
