@@ -12,6 +12,7 @@ nothing of the engine.
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 import tempfile
 import time
@@ -77,11 +78,12 @@ def workflow() -> Output[int]:
 
 def turns(options: argparse.Namespace, store: str) -> Iterator[Turn]:
     """Preview and run the workflow again and again."""
-    with tempfile.TemporaryDirectory() as folder:
+    name = f"previewed-{secrets.token_hex(4)}"
+    with tempfile.TemporaryDirectory() as temporary:
 
         def opened() -> Session:
             return Session(
-                platform=options.platform, store=store, folder=folder,
+                platform=options.platform, store=store, folder=options.folder or temporary,
                 workers=options.workers, progress=False,
             )  # fmt: skip
 
@@ -93,17 +95,18 @@ def turns(options: argparse.Namespace, store: str) -> Iterator[Turn]:
                 if number and options.sessions:
                     session.close()
                     session = opened()
-                yield turn(session)
+                yield turn(session, name)
             while (pool := session.platform.pool("")) is not None and pool.idle:
                 time.sleep(0.2)  # idle jobs would miss the store
         finally:
+            session.history.clear(name)
             session.close()
 
 
-def turn(session: Session) -> Turn:
+def turn(session: Session, name: str) -> Turn:
     """Preview and run the workflow."""
-    planned = session.plan(workflow(), name="previewed").makespan
-    run = session.submit(workflow(), name="previewed")
+    planned = session.plan(workflow(), name=name).makespan
+    run = session.submit(workflow(), name=name)
     preview = run.preview
     predicted, cold = preview.makespan, preview.cost.cold_starts
     run.result()
@@ -137,6 +140,7 @@ def main() -> int:
     )
     parser.add_argument("--platform", default="process://", help="default: process://")
     parser.add_argument("--store", help="a store that jobs reach; default: one on this machine")
+    parser.add_argument("--folder", help="the data folder with the key of a deployment, if any")
     parser.add_argument("--runs", type=positive, default=6, help="default: 6")
     parser.add_argument("--workers", type=positive, default=2, help="default: 2")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two runs")
