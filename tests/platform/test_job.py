@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from observing import eventually
 from shoal.clock import RealClock
@@ -220,6 +221,7 @@ def test_only_the_first_worker_of_a_job_starts_cold(staying: Scene, tmp_path: Pa
 
     (tmp_path / "go").touch()
     for worker in ("w1", "w2"):
+        staying.context = replace(staying.context, code=UserCode(session=worker))
         staying.push(worker, tmp_path / "go")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shoal.platform.gateway.LocalGateway._give", noting)

@@ -166,6 +166,14 @@ def test_cancelling_leaves_neither_waiting_starts_nor_jobs_in_the_queue(staying:
     assert len(staying.engine.killed) == 3
 
 
+def test_cancelling_takes_starts_from_the_board_that_others_left_there() -> None:
+    with closing(Scene(EngineFacts(stays=False))) as scene:
+        scene.board.push(pushed(CONTEXT, STARTS, scene.deployment, ENTRY))
+        assert scene.platform.active(CONTEXT.run)
+        scene.platform.cancel(CONTEXT.run)
+        assert not scene.board.waiting()
+
+
 def test_a_stale_record_makes_no_run_active(staying: Scene) -> None:
     staying.board.report("dead", staying.record("w0", age=11))
     assert not staying.platform.active(CONTEXT.run)
