@@ -6,8 +6,8 @@
    job can't make, or not at once, it leaves on the board, and the client makes them (`relay.py`).
 2. The client watches over the workers as a gateway does (`supervisor.py`). So does every job for
    the runs it works for, so a run goes on without its client.
-3. A cancelled run is written on the board, where jobs find it. A job that doesn't end its worker
-   then is killed, if the engine can.
+3. A cancelled run is written on the board, where jobs find it, and its starts are taken away. A job
+   that doesn't end its worker then is killed, if the engine can.
 """
 
 from __future__ import annotations
