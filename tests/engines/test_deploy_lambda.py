@@ -16,7 +16,7 @@ import pytest
 from lambda_emulator import emulator
 from lambda_here import emulated_lambda
 
-from shoal import Session, task
+from shoal import Session, Task
 from shoal.cli.main import main
 from shoal.engines import deploy_lambda, function_package
 from shoal.engines.deploy_lambda import stack_of
@@ -303,11 +303,6 @@ def test_a_package_that_is_too_large_leads_to_an_image(
     assert stack_of(args, contents(None, [], "x86_64"), tmp_path, STORE).memory == (512,)
 
 
-@task
-def square(number: int) -> int:
-    return number * number
-
-
 @pytest.mark.skipif(emulator() is None, reason="Lambda's emulator isn't installed")
 def test_a_workflow_runs_on_nothing_but_the_package(tmp_path: Path) -> None:
     wanted = contents(Path("requirements.txt"), [], "x86_64")
@@ -315,8 +310,8 @@ def test_a_workflow_runs_on_nothing_but_the_package(tmp_path: Path) -> None:
     code, runtime = tmp_path / "code", tmp_path / "runtime"
     with zipfile.ZipFile(path) as found:
         found.extractall(code)
-    command = ["uv", "pip", "install", "--quiet", "--target", str(runtime), "awslambdaric"]
-    subprocess.run([*command, "--python", sys.executable], check=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*command, "--target", str(runtime), "awslambdaric"], check=True)
     folder = tmp_path / "data"
     with (
         tcp_server() as port,
@@ -324,5 +319,6 @@ def test_a_workflow_runs_on_nothing_but_the_package(tmp_path: Path) -> None:
     ):
         options = {"platform": url, "store": url_of(port), "folder": str(folder)}
         with Session(**options, workers=2, lease=30) as session:
-            assert session.compute(*[square(n) for n in range(4)]) == [0, 1, 4, 9]
+            squares = [Task(lambda number: number * number)(n) for n in range(4)]
+            assert session.compute(*squares) == [0, 1, 4, 9]
         assert not made.errors
