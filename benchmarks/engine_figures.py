@@ -56,10 +56,11 @@ class Peer:
     """What it is compared with."""
     least: float | None = None
     """How many times as fast Shoal has to be."""
+    repeats: int = 2
 
 
 PEERS = {
-    "localhost": Peer("localhost, a process for each call", ("gateway", "process"), 100),
+    "localhost": Peer("localhost, a process for each call", ("gateway", "process"), 100, repeats=1),
     "localhost-v1": Peer("localhost, `version: 1`", ("gateway", "process")),
     "lambda": Peer("AWS Lambda, emulated", ("lambda",), 3),
 }

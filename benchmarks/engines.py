@@ -95,14 +95,15 @@ def measure_engine(name: str, starts: int, repeats: int, limit: float) -> Measur
     return found
 
 
-def measure_peer(backend: str, repeats: int, limit: float) -> Measured:
+def measure_peer(backend: str, limit: float) -> Measured:
     """Measure a backend of Lithops; the time so far counts as a bound if it isn't done in time."""
     found = Measured()
     if not LITHOPS.exists():
         found.problems.append("Lithops isn't installed: run `make engine-bench`")
         return found
     print(f"Lithops, {backend}", file=sys.stderr)
-    command = [str(HERE / "lithops_peer.py"), backend, str(repeats), "FILE", str(LITHOPS)]
+    repeats = str(PEERS[backend].repeats)
+    command = [str(HERE / "lithops_peer.py"), backend, repeats, "FILE", str(LITHOPS)]
     lines, problem = measured(command, limit)
     for line in lines:
         found.hear(line)
@@ -145,7 +146,7 @@ def main() -> int:
                 for name in options.engines
             }
             peers = {
-                backend: measure_peer(backend, 2, options.lithops_limit)
+                backend: measure_peer(backend, options.lithops_limit)
                 for backend in options.lithops
                 if backend in PEERS
             }
