@@ -73,7 +73,7 @@ def _comparison(backend: str, found: Measured, engine: str, ours: float | None) 
     target = "" if peer.least is None else f"{peer.least:g}x"
     if ratio is not None and peer.least is not None:
         target += ": ok" if ratio >= peer.least else ": MISSED"
-    times = "-" if ratio is None else f"{more}{ratio:.0f}x"
+    times = "-" if ratio is None else f"{more}{ratio:,.0f}x"
     return [peer.title, f"{more}{shown(theirs)}", ENGINES[engine], shown(ours), times, target]
 
 
