@@ -53,12 +53,12 @@ def began(folder: Path, *, planner: str = "uniform", nbytes: int = 10, how: str 
 
 def the_run(folder: Path) -> str:
     """Return the run that is kept."""
-    (archive,) = (folder / "data" / "kept").iterdir()
+    (checkpoint,) = (folder / "data" / "kept").iterdir()
     (key,) = (folder / "data" / "unfinished").iterdir()
-    assert archive.name == key.name
-    for path in (archive, key):
+    assert checkpoint.name == key.name
+    for path in (checkpoint, key):
         assert path.stat().st_mode & 0o077 == path.parent.stat().st_mode & 0o077 == 0
-    return archive.name
+    return checkpoint.name
 
 
 def left(folder: Path) -> list[Path]:
@@ -288,24 +288,24 @@ def test_kept_runs_expire(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_an_archive_that_is_damaged_or_not_private_is_not_resumed(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_damaged_or_not_private_is_not_resumed(tmp_path: Path) -> None:
     with Session(folder=str(tmp_path / "data"), workers=2) as session:
         failed(session, tmp_path)
         (run,) = kept(tmp_path)
-        archive = tmp_path / "data" / "kept" / run
-        until = archive.stat().st_mtime
-        content = archive.read_bytes()
+        checkpoint = tmp_path / "data" / "kept" / run
+        until = checkpoint.stat().st_mtime
+        content = checkpoint.read_bytes()
         for damaged in (content[:-100], b"something else"):
-            archive.write_bytes(damaged)
-            os.utime(archive, (until, until))
+            checkpoint.write_bytes(damaged)
+            os.utime(checkpoint, (until, until))
             with pytest.raises(Tampered, match="damaged"):
                 session.resume(run)
-        archive.write_bytes(content)
-        os.utime(archive, (until, until))
-        archive.chmod(0o644)
+        checkpoint.write_bytes(content)
+        os.utime(checkpoint, (until, until))
+        checkpoint.chmod(0o644)
         with pytest.raises(UsageError, match="another user could have written it"):
             session.resume(run)
-        archive.chmod(0o600)
+        checkpoint.chmod(0o600)
         (tmp_path / "mended").touch()
         assert session.resume(run).result(PATIENCE) == NBYTES
 

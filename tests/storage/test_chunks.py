@@ -221,11 +221,11 @@ def test_chunks_rejected_for_lack_of_memory_are_deleted_with_the_run(run: RunId)
 
 @pytest.mark.real
 def test_an_output_in_chunks_survives_archiving(store: RedisStore, run: RunId) -> None:
-    """A chunk may be as long as the server accepts, so an archive holds it in several pieces."""
+    """A chunk may be as long as the server accepts, so a checkpoint holds it in several pieces."""
     saved(store, run)
-    archived = list(store.pieces(run, ()))
+    found = list(store.pieces(run, ()))
     store.close(run, [w0])
-    for piece in archived:
+    for piece in found:
         store.put_back(run, [piece])
     found = store.fetch(run, ["a"])[0]
     assert found is not None

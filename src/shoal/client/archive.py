@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 
 from shoal.client.backends import Backends
-from shoal.client.checkpoints import Checkpoints, hint, is_archived
+from shoal.client.checkpoints import Checkpoints, has_checkpoint, hint
 from shoal.client.planning import SessionPlanning
 from shoal.client.post_run import PostRunQueue
 from shoal.client.resume import UnfinishedRun, forget, read
@@ -59,7 +59,7 @@ class Archive:
         if kept is not None:
             return kept.unfinished
         found = read(self._data_folder, run)
-        if self._backends.lasting and is_archived(self._data_folder, found.id):
+        if self._backends.lasting and has_checkpoint(self._data_folder, found.id):
             raise UsageError(
                 f"Run {run} began on the embedded server: resume it there, without store= and "
                 "durable=."

@@ -26,8 +26,8 @@ from shoal.client.resume import forget, open_to_others, unfinished_nbytes
 from shoal.client.run import Run
 from shoal.errors import NothingKept, StoreError, StoreRefused, UsageError
 from shoal.private import is_private, open_private, private_folder
-from shoal.storage.archive import PIECE, SHARED, Piece, read_pieces, write_pieces
 from shoal.storage.base import DEFAULT_TTL
+from shoal.storage.checkpoint import PIECE, SHARED, Piece, read_pieces, write_pieces
 from shoal.storage.redis import RedisStore
 from shoal.storage.shared_memory import SharedFolder
 from shoal.types import RunId
@@ -48,7 +48,7 @@ class Checkpoints:
     def __init__(self, data_folder: Path, store: RedisStore) -> None:
         """Delete expired checkpoints."""
         self._data_folder = data_folder
-        self._folder = _archive(data_folder, "")
+        self._folder = _file(data_folder, "")
         self._store = store
         self._locks: dict[RunId, int] = {}
         """The checkpoints of runs that are being resumed here, open and locked."""
@@ -140,7 +140,7 @@ class Checkpoints:
     def leave(self, run: RunId) -> bool:
         """Unlock the checkpoint of an earlier try; returns whether there is one."""
         self._release(run)
-        return is_archived(self._data_folder, run)
+        return has_checkpoint(self._data_folder, run)
 
     def _drop(self, run: RunId, shared: SharedFolder | None) -> None:
         """Undo what was brought back of a run."""
@@ -175,12 +175,12 @@ class Checkpoints:
                     os.unlink(entry.path)
 
 
-def is_archived(data_folder: Path, run: RunId) -> bool:
+def has_checkpoint(data_folder: Path, run: RunId) -> bool:
     """Whether there is a checkpoint of a run, which then began on the embedded server."""
-    return _archive(data_folder, run).exists()
+    return _file(data_folder, run).exists()
 
 
-def _archive(data_folder: Path, run: str) -> Path:
+def _file(data_folder: Path, run: str) -> Path:
     return data_folder / "kept" / run
 
 

@@ -11,7 +11,6 @@ from typing import Any
 from shoal.clock import RealClock
 from shoal.errors import RunOver, StoreInterrupted, StoreUnavailable
 from shoal.storage import keys
-from shoal.storage.archive import DUMPED, PIECE, SAVED, STRING, Piece
 from shoal.storage.base import (
     DEFAULT_TTL,
     Answer,
@@ -24,6 +23,7 @@ from shoal.storage.base import (
     Ready,
     Refused,
 )
+from shoal.storage.checkpoint import DUMPED, PIECE, SAVED, STRING, Piece
 from shoal.storage.chunks import STAGED_SECONDS, ChunkClient, Chunks, chunks_in
 from shoal.storage.codec import Blob, Buffer, blob_nbytes
 from shoal.storage.letters import Letter, Received, decode_letter, encode_letter

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from shoal.private import guarded_folder, open_private
-from shoal.storage.archive import PIECE, SHARED, Piece
+from shoal.storage.checkpoint import PIECE, SHARED, Piece
 from shoal.storage.codec import Blob, blob_nbytes
 from shoal.system import at_once, shared_folder
 from shoal.types import SHARED_NBYTES, RunId

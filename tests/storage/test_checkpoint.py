@@ -1,4 +1,4 @@
-"""A run's archive survives a round trip, and a truncated one is noticed."""
+"""A run's checkpoint survives a round trip, and a truncated one is noticed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from io import BytesIO
 import pytest
 
 from shoal.errors import Tampered
-from shoal.storage.archive import DUMPED, SHARED, STRING, Piece, read_pieces, write_pieces
+from shoal.storage.checkpoint import DUMPED, SHARED, STRING, Piece, read_pieces, write_pieces
 
 PIECES = [Piece(DUMPED, "state", b"\0\1"), Piece(STRING, "ä#0", b""), Piece(SHARED, "f", b"x" * 99)]
 
@@ -25,6 +25,6 @@ def test_pieces_survive_a_round_trip() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 20, 50, -1])
-def test_a_truncated_archive_is_noticed(cut: int) -> None:
+def test_a_truncated_checkpoint_is_noticed(cut: int) -> None:
     with pytest.raises(Tampered, match="damaged"):
         list(read_pieces(BytesIO(written()[:cut])))

@@ -1,9 +1,9 @@
-"""A run's archive: everything that the store and shared memory hold of a run, in one file.
+"""A run's checkpoint: everything that the store and shared memory hold of a run, in one file.
 
-1. The archive is a sequence of pieces, each with a kind, a name and data. Pieces are small, so that
+1. It is a sequence of pieces, each with a kind, a name and data. Pieces are small, so that
    nothing large is in memory twice. A large output is several consecutive pieces.
 2. The last piece marks the end, so a truncated file is detected.
-3. Blobs keep their signatures. The run's key, which they are signed with, isn't in the archive.
+3. Blobs keep their signatures. The run's key, which they are signed with, isn't in the checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAGIC = b"shoal run 1\n"
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of an archive."""
+    """A part of a checkpoint."""
 
     kind: bytes
     name: str
@@ -60,7 +60,7 @@ def _ended(pieces: Iterable[Piece]) -> Iterator[Piece]:
 def read_pieces(file: BinaryIO) -> Iterator[Piece]:
     """Yield the pieces in a file."""
     if file.read(len(_MAGIC)) != _MAGIC:
-        raise Tampered("The archive of a run is damaged: its header is wrong.")
+        raise Tampered("The checkpoint of a run is damaged: its header is wrong.")
     while True:
         kind, named, nbytes = _HEAD.unpack(_exactly(file, _HEAD.size))
         name = _exactly(file, named).decode(errors="surrogatepass")
@@ -72,5 +72,5 @@ def read_pieces(file: BinaryIO) -> Iterator[Piece]:
 def _exactly(file: BinaryIO, nbytes: int) -> bytes:
     data = file.read(nbytes)
     if len(data) != nbytes:
-        raise Tampered("The archive of a run is damaged: it is truncated.")
+        raise Tampered("The checkpoint of a run is damaged: it is truncated.")
     return data
