@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from shoal.client.archive import Archive
 from shoal.client.backends import Backends, cache_location
 from shoal.client.detached import DetachedRun
+from shoal.client.ended_runs import EndedRuns
 from shoal.client.farm_backend import FarmBackend, new_run
 from shoal.client.planning import Planned, Request, SessionPlanning
 from shoal.client.run import Environment, Run
@@ -63,11 +63,11 @@ class Session:
         self._python = backends.environment()
         try:
             self._planning = SessionPlanning(backends)
-            self._archive = Archive(backends, self._planning)
+            self._ended_runs = EndedRuns(backends, self._planning)
         except BaseException:
             backends.close()
             raise
-        self._watchers = Watchers(self._archive)
+        self._watchers = Watchers(self._ended_runs)
         atexit.register(self.close)
 
     @property
@@ -171,10 +171,10 @@ class Session:
             run: The run's id.
         """
         self._check_open()
-        unfinished = self._archive.detached(run)
+        unfinished = self._ended_runs.detached(run)
         planned = self._planning.adopted(unfinished.plan, self.settings)
         attached = DetachedRun(planned, self._environment(planned), self._watchers, unfinished)
-        self._watchers.begin(attached, partial(self._archive.begin, attached, attached.attach))
+        self._watchers.begin(attached, partial(self._ended_runs.begin, attached, attached.attach))
         return attached
 
     def plan(self, *outputs: Outputs, **options: Any) -> Preview:
@@ -206,7 +206,7 @@ class Session:
             return self._resumed(resume, settings, Workflow.of(*outputs))
         planned = self._planning.planned(Request.of(outputs, options, self.settings))
         run = Run(planned, self._environment(planned))
-        return run, partial(self._archive.start, run)
+        return run, partial(self._ended_runs.start, run)
 
     def _detached(
         self, outputs: tuple[Outputs, ...], options: dict[str, Any]
@@ -220,19 +220,19 @@ class Session:
             )
         planned = self._planning.planned(Request.of(outputs, options, self.settings))
         run = DetachedRun(planned, self._environment(planned), self._watchers)
-        return run, partial(self._archive.begin, run, run.start)
+        return run, partial(self._ended_runs.begin, run, run.start)
 
     def _resumed(
         self, run: str, settings: Settings, workflow: Workflow | None = None
     ) -> tuple[Run, Callable[[], None]]:
         """A run that continues an unfinished one, and what begins it."""
         self._check_open()
-        unfinished = self._archive.unfinished(run)
+        unfinished = self._ended_runs.unfinished(run)
         if workflow is not None:
             unfinished = unfinished.of(workflow)
         planned = self._planning.adopted(unfinished.plan, settings)
         resumed = Run(planned, self._environment(planned), unfinished)
-        return resumed, partial(self._archive.resume, resumed)
+        return resumed, partial(self._ended_runs.resume, resumed)
 
     def _environment(self, planned: Planned) -> Environment:
         workflow, settings = planned.preview.plan.workflow, planned.request.settings
@@ -241,16 +241,16 @@ class Session:
             platform=self.platform,
             code=self._code(),
             python=self._python,
-            remote_code=self._backends.remote_code(self._archive.folders),
+            remote_code=self._backends.remote_code(self._ended_runs.folders),
             settings=_run_settings(settings, workers=self.room.workers(settings.workers)),
             cache=CacheAccess.of(cache_location(workflow, settings, self.store)),
-            folders=self._archive.folders,
+            folders=self._ended_runs.folders,
         )
 
     def farm_backend(self, workers: int = 0) -> FarmBackend:
         """The platform for a farm, with room for up to this many workers."""
         self._check_open()
-        self._archive.check_store()
+        self._ended_runs.check_store()
         self.room.make(workers)
         settings, (run, key) = self.settings, new_run()
         context = RunContext(
@@ -263,7 +263,7 @@ class Session:
             farm=True,
         )
         limit = self._backends.limit(settings)
-        remote_code = self._backends.remote_code(self._archive.folders)
+        remote_code = self._backends.remote_code(self._ended_runs.folders)
         return FarmBackend(self.platform, context, settings.restarts, limit, remote_code)
 
     def _code(self) -> UserCode:
@@ -277,7 +277,7 @@ class Session:
 
     def settle(self) -> None:
         """Wait until ended runs are in history, and what they left is deleted."""
-        self._archive.settle()
+        self._ended_runs.settle()
 
     def close(self) -> None:
         """Cancel runs, except detached ones, and close or stop what this session opened."""
@@ -286,7 +286,7 @@ class Session:
         self._closed = True
         atexit.unregister(self.close)
         self._watchers.close()
-        self._archive.close()
+        self._ended_runs.close()
         self._backends.close()
 
     def __enter__(self) -> Session:

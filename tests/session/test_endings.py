@@ -120,7 +120,7 @@ def test_a_run_ends_even_if_cleanup_fails(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("shoal.client.archive.Archive._take_over", fail)
+    monkeypatch.setattr("shoal.client.ended_runs.EndedRuns._take_over", fail)
     monkeypatch.setattr("threading.excepthook", lambda _: None)
     assert session.submit(add(1)).result(PATIENCE) == 1
 

@@ -3,7 +3,7 @@
 1. A run has a watcher before it begins. If no thread can be started, nothing has happened yet, and
    no thread waits for a run that isn't watched.
 2. A detached run needs no watcher. It gets one when this process first waits for it.
-3. A run that has ended goes to the archive, before any thread learns that it has ended.
+3. A run that has ended goes to `EndedRuns`, before any thread learns that it has ended.
 4. When a session is closed, its runs are cancelled, and detached ones go on unwatched.
 """
 
@@ -14,7 +14,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from shoal.client.archive import Archive
+from shoal.client.ended_runs import EndedRuns
 from shoal.client.interrupts import interruptible
 from shoal.client.run import Run
 from shoal.errors import NoThread, UsageError
@@ -23,8 +23,8 @@ from shoal.errors import NoThread, UsageError
 class Watchers:
     """The runs that are watched, each by a thread."""
 
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
+    def __init__(self, ended_runs: EndedRuns) -> None:
+        self._ended_runs = ended_runs
         self._runs: set[Run] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -61,7 +61,7 @@ class Watchers:
             try:
                 run.watch()
             finally:
-                self._archive.conclude(run)
+                self._ended_runs.conclude(run)
         finally:
             with self._lock:
                 self._runs.discard(run)

@@ -1,4 +1,4 @@
-"""`Archive`: runs that end while it is being closed."""
+"""`EndedRuns`: a run that ends while the session is closed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shoal.client.archive import Archive
+from shoal.client.ended_runs import EndedRuns
 from shoal.types import RunId
 
 
@@ -43,7 +43,7 @@ def failed_run(name: str) -> Any:
     )
 
 
-def archive_of(store: FakeStore, folder: Path) -> Archive:
+def ended_runs_of(store: FakeStore, folder: Path) -> EndedRuns:
     backends: Any = SimpleNamespace(
         settings=SimpleNamespace(data_folder=lambda: folder, idle_seconds=1.0),
         platform=None,
@@ -53,15 +53,15 @@ def archive_of(store: FakeStore, folder: Path) -> Archive:
         hurry=lambda: None,
     )
     planning: Any = None
-    return Archive(backends, planning)
+    return EndedRuns(backends, planning)
 
 
-def test_a_run_may_end_while_the_archive_is_being_closed(tmp_path: Path) -> None:
+def test_a_run_may_end_while_others_are_being_deleted(tmp_path: Path) -> None:
     """1. Closing deletes a kept run. 2. Meanwhile, another run ends and is kept."""
     store = FakeStore()
-    archive = archive_of(store, tmp_path)
-    archive.conclude(failed_run("first"))
-    archive.conclude(failed_run("second"))
-    store.then = lambda: archive.conclude(failed_run("third"))
-    archive.close()
+    ended = ended_runs_of(store, tmp_path)
+    ended.conclude(failed_run("first"))
+    ended.conclude(failed_run("second"))
+    store.then = lambda: ended.conclude(failed_run("third"))
+    ended.close()
     assert store.deleted == ["first", "second"]

@@ -1,4 +1,4 @@
-"""`Archive`: what a session keeps of its runs after they have ended.
+"""`EndedRuns`: what a session keeps of its runs after they have ended.
 
 1. A run that has its result is deleted, and so is one that can't be resumed. A store that refuses
    to delete it is asked again when the session is closed.
@@ -33,7 +33,7 @@ _MOST_KEPT = 5
 embedded server if they can't be written to a file. The oldest is deleted for the sixth."""
 
 
-class Archive:
+class EndedRuns:
     """Takes over ended runs: keeps, deletes and files them; safe to use from several threads."""
 
     def __init__(self, backends: Backends, planning: SessionPlanning) -> None:
