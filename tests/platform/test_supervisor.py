@@ -199,7 +199,7 @@ def test_a_store_opened_while_the_supervisor_closes_is_disconnected_too(
         def __init__(self) -> None:
             self.given_up = threading.Event()
 
-        def tend(self, *_: Any) -> list[Claim]:
+        def supervise(self, *_: Any) -> list[Claim]:
             if len(opened) == 1:
                 assert self.given_up.wait(PATIENCE)
             return []

@@ -99,7 +99,7 @@ def test_worker_in_a_transfer_renews_its_lease_by_itself(slow: DroppingProxy, ru
 
     def beat(nbytes: int) -> None:
         slowly.beat(run, w0, 1, nbytes)
-        claims.extend(near.tend(run))
+        claims.extend(near.supervise(run))
 
     with beating(beat, LEASE / 5):
         slowly.complete(run, w0, 1, Completion([("a", [CONTENT, CONTENT])]))

@@ -21,7 +21,7 @@ def opened(*, restarts: int = 3, lease: float = 10.0, **options: object) -> RunM
 
 
 def lost(run: RunModel, now: float) -> list[tuple[str, int]]:
-    return [(claim.worker, claim.epoch) for claim in run.tend((), now)]
+    return [(claim.worker, claim.epoch) for claim in run.supervise((), now)]
 
 
 def test_the_first_lease_begins_when_somebody_looks() -> None:
@@ -33,7 +33,7 @@ def test_the_first_lease_begins_when_somebody_looks() -> None:
 
 def test_a_claim_has_a_lease_of_its_own() -> None:
     run = opened()
-    run.tend((), now=0.0)
+    run.supervise((), now=0.0)
     assert lost(run, now=11.0) == [(w0, 2)]
     assert lost(run, now=21.0) == []
     assert lost(run, now=21.1) == [(w0, 3)]
@@ -42,7 +42,7 @@ def test_a_claim_has_a_lease_of_its_own() -> None:
 @pytest.mark.parametrize("sign", ["enter", "complete", "beat", "alive"])
 def test_a_sign_of_life_renews_the_lease(sign: str) -> None:
     run = opened()
-    run.tend((), now=0.0)
+    run.supervise((), now=0.0)
     if sign == "enter":
         run.enter(w0, 1, now=9.0)
     elif sign == "complete":
@@ -50,7 +50,7 @@ def test_a_sign_of_life_renews_the_lease(sign: str) -> None:
     elif sign == "beat":
         run.beat(w0, 1, 100, now=9.0)
     else:
-        run.tend([(w0, 1)], now=9.0)
+        run.supervise([(w0, 1)], now=9.0)
     assert lost(run, now=19.0) == []
     assert lost(run, now=19.1) == [(w0, 2)]
 
@@ -59,7 +59,7 @@ def test_an_older_start_renews_no_lease() -> None:
     run = opened()
     run.restart(w0, 1, "cause", "", now=0.0)
     run.beat(w0, 1, 100, now=9.0)
-    assert run.tend([(w0, 1)], now=9.0) == []
+    assert run.supervise([(w0, 1)], now=9.0) == []
     assert lost(run, now=10.1) == [(w0, 3)]
     assert run.moved == 100
 
@@ -79,7 +79,7 @@ def test_a_worker_that_leaves_has_no_lease(leaving: str) -> None:
 
 def test_a_worker_that_vanishes_too_often_is_reported_and_not_restarted() -> None:
     run = opened(restarts=1)
-    run.tend((), now=0.0)
+    run.supervise((), now=0.0)
     assert lost(run, now=11.0) == [(w0, 2)]
     assert lost(run, now=22.0) == []
     assert [each.letter for each in run.letters(CLIENT)] == [

@@ -145,7 +145,7 @@ class Backends:
             self._history.hurry()
 
     def close(self) -> None:
-        """Close what was opened, the platform before the store in which it tends runs."""
+        """Close what was opened, the platform before the store in which it supervises runs."""
         with self._of_store, self._of_platform:
             pass
         if self._history is not None:

@@ -139,7 +139,7 @@ class Crew:
         self._renew()
         return [stage.observe() for stage in self._stages]
 
-    def attend(self) -> float:
+    def supervise(self) -> float:
         """Do what is due; returns when something is due again."""
         self._renew()
         if self._now() >= self._next_check:

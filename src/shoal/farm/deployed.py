@@ -419,7 +419,7 @@ class DeployedFarm:
 
     def _keep(self) -> None:
         while True:
-            due = self.crew.attend()
+            due = self.crew.supervise()
             clock = self._store.clock(self.id)
             with self._changed:
                 self._clock = clock

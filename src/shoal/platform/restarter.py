@@ -74,7 +74,7 @@ class Restarter:
         if not self._platform_answers():
             return
         try:
-            claims = self._store.tend(self._run)
+            claims = self._store.supervise(self._run)
         except StoreUnavailable:
             return  # the reader of the client's mailbox waits for the store, and reports it
         if claims:

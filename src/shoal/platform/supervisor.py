@@ -182,7 +182,7 @@ class GatewaySupervisor:
         with self._changed:
             contexts = list(self._runs.values())
         for context in contexts:
-            self._guard(context, partial(self._tend, context, alive.get(context.run, ())))
+            self._guard(context, partial(self._supervise_run, context, alive.get(context.run, ())))
 
     def _guard(self, context: RunContext, action: Callable[[], None]) -> None:
         """Do something for a run, and release the run if that is no longer possible."""
@@ -224,10 +224,10 @@ class GatewaySupervisor:
             self._stores[url] = open_store(url, known=True)
         return self._stores[url]
 
-    def _tend(self, context: RunContext, alive: Sequence[tuple[WorkerId, int]]) -> None:
+    def _supervise_run(self, context: RunContext, alive: Sequence[tuple[WorkerId, int]]) -> None:
         """Renew the leases of workers that are alive, and restart those whose leases expired."""
         store = self._store(context.store)
-        claims = store.tend(context.run, alive)
+        claims = store.supervise(context.run, alive)
         if claims:
             log.info("run %s: restarting %d workers", context.run, len(claims))
             now = store.clock(context.run).now()

@@ -15,8 +15,8 @@
 7. In a run with a common part, the first start of any worker may enter, even one that the store
    doesn't know yet. Otherwise only a claimed start may.
 8. A claimed start has a lease until it parks or finishes. Each message renews it, also during a
-   long transfer, and so does a supervisor that sees the worker alive. A supervisor that tends the
-   run restarts workers whose leases have expired.
+   long transfer, and so does a supervisor that sees the worker alive. A supervisor of
+   the run restarts workers whose leases have expired.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Store(Protocol):
         """Return saved outputs; None for a missing one."""
         ...
 
-    def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
+    def supervise(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
         """Renew the leases of starts that are alive; return the workers to restart.
 
         A worker that was lost too often isn't restarted: the client gets a message.

@@ -38,7 +38,7 @@ _ENTER = load("run/enter")
 _POST = load("run/post")
 _PARK = load("run/park")
 _HAND_OVER = load("run/hand_over")
-_TEND = load("run/tend")
+_SUPERVISE = load("run/supervise")
 _BEAT = load("run/beat")
 _RESTART = load("run/restart")
 _TWIN = load("run/twin")
@@ -258,11 +258,11 @@ class RedisStore(ChunkClient):
         (claim,) = _claims(self._script(_HAND_OVER, touched, (worker, epoch, executed)))
         return claim
 
-    def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
+    def supervise(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
         """Renew leases, and claim the starts of workers whose leases have expired."""
         touched = (keys.state(run), keys.leases(run), keys.mailbox(run, keys.CLIENT))
         workers = [item for pair in alive for item in pair]
-        return _claims(self._script(_TEND, touched, workers, seconds=0.0))
+        return _claims(self._script(_SUPERVISE, touched, workers, seconds=0.0))
 
     def beat(self, run: RunId, worker: WorkerId, epoch: int, nbytes: int) -> None:
         """Renew the lease of a worker during a transfer."""

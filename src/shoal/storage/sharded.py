@@ -148,9 +148,9 @@ class ShardedStore:
         """Leave, with a claim to start the worker again."""
         return self._home(run).hand_over(run, worker, epoch, executed)
 
-    def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
+    def supervise(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
         """Renew leases, and claim the starts of workers whose leases have expired."""
-        return self._home(run).tend(run, alive)
+        return self._home(run).supervise(run, alive)
 
     def beat(self, run: RunId, worker: WorkerId, epoch: int, nbytes: int) -> None:
         """Renew the lease of a worker during a transfer."""

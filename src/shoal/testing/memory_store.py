@@ -103,10 +103,10 @@ class MemoryStore:
         with self._locked(run) as (model, now):
             return model.hand_over(worker, epoch, executed, now)
 
-    def tend(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
+    def supervise(self, run: RunId, alive: Sequence[tuple[WorkerId, int]] = ()) -> list[Claim]:
         """Renew leases, and claim the starts of workers that are lost."""
         with self._locked(run) as (model, now):
-            return model.tend(alive, now)
+            return model.supervise(alive, now)
 
     def beat(self, run: RunId, worker: WorkerId, epoch: int, nbytes: int) -> None:
         """Renew the lease of a worker that is in the middle of a transfer."""

@@ -217,7 +217,7 @@ class RunModel:
         found.executed = executed
         return self._granted(worker, now)
 
-    def tend(self, alive: Sequence[tuple[WorkerId, int]], now: float) -> list[Claim]:
+    def supervise(self, alive: Sequence[tuple[WorkerId, int]], now: float) -> list[Claim]:
         """Renew the leases of starts that are alive, and claim the workers that are lost."""
         for worker, epoch in alive:
             if worker in self._leases and self._workers[worker].epoch == epoch:

@@ -63,7 +63,7 @@ def told(store: Store, run: RunId) -> list[str]:
 
 
 def expiring(store: Store, run: RunId) -> None:
-    """Open a run with leases so short that `tend` finds every running worker lost."""
+    """Open a run with leases so short that `supervise` finds every running worker lost."""
     store.open(run, Opening((), common=[b"common"], lease=0.001))
     store.enter(run, w0, 1)
 
@@ -196,7 +196,7 @@ class StoreFlexible:
         assert store.complete(run, w0, 1, leaving("x#0", "ü#1")) == []
         assert told(store, run) == ["output", "finished"]
         sleep(0.01)
-        assert store.tend(run) == []
+        assert store.supervise(run) == []
 
     def test_a_worker_that_gets_a_task_stays_and_its_last_letter_is_withheld(
         self, store: Store, run: RunId
@@ -205,7 +205,7 @@ class StoreFlexible:
         assert ready(store.complete(run, w0, 1, leaving(*THREE))) == [(t, [b""] * 3)]
         assert told(store, run) == ["output"]
         sleep(0.01)
-        assert [claim.worker for claim in store.tend(run)] == [w0]
+        assert [claim.worker for claim in store.supervise(run)] == [w0]
 
     def test_a_worker_whose_mark_is_refused_stays_too(self, store: Store, run: RunId) -> None:
         expiring(store, run)
@@ -213,7 +213,7 @@ class StoreFlexible:
         assert store.complete(run, w0, 1, asked) == [Refused(t, "x#0")]
         assert told(store, run) == ["output"]
         sleep(0.01)
-        assert [claim.worker for claim in store.tend(run)] == [w0]
+        assert [claim.worker for claim in store.supervise(run)] == [w0]
 
     def test_a_worker_may_enter_with_its_first_completion(self, store: Store, run: RunId) -> None:
         store.open(run, replace(PACKAGE, started=[w0]))

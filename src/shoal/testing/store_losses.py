@@ -38,14 +38,14 @@ def opened(store: Store, run: RunId, *, restarts: int = 3) -> None:
 
 def lost(store: Store, run: RunId) -> list[tuple[str, int, str]]:
     """Tend a run until workers are found lost; return their replacements."""
-    store.tend(run)  # the first leases begin now
+    store.supervise(run)  # the first leases begin now
     found: list[tuple[str, int, str]] = []
 
-    def tended() -> bool:
-        found.extend((claim.worker, claim.epoch, claim.kind) for claim in store.tend(run))
+    def supervised() -> bool:
+        found.extend((claim.worker, claim.epoch, claim.kind) for claim in store.supervise(run))
         return bool(found)
 
-    eventually(tended)
+    eventually(supervised)
     return found
 
 
@@ -74,7 +74,7 @@ class StoreLosses:
         while time.monotonic() < until:
             store.beat(run, w0, 1, 1000)
             beats += 1
-            assert store.tend(run) == []
+            assert store.supervise(run) == []
             time.sleep(LEASE / 10)
         assert store.moved(run) == 1000 * beats
         assert lost(store, run) == [(w0, 2, "2048")]
@@ -85,13 +85,13 @@ class StoreLosses:
         assert lost(store, run) == [(w0, 2, "2048")]
         found: list[int] = []
 
-        def tended() -> bool:
+        def supervised() -> bool:
             store.beat(run, w0, 1, 1000)
             store.beat(run, w1, 1, 1000)  # never started
-            found.extend(claim.epoch for claim in store.tend(run))
+            found.extend(claim.epoch for claim in store.supervise(run))
             return bool(found)
 
-        assert eventually(tended)
+        assert eventually(supervised)
         assert found == [3]
         store.close(run, [w0])
         store.beat(run, w0, 3, 1000)
@@ -102,7 +102,7 @@ class StoreLosses:
         store.enter(run, w0, 1)
         until = time.monotonic() + 4 * LEASE
         while time.monotonic() < until:
-            assert store.tend(run, [(w0, 1), (w1, 7)]) == []
+            assert store.supervise(run, [(w0, 1), (w1, 7)]) == []
             time.sleep(LEASE / 10)
         store.complete(run, w0, 1, Completion())
 
@@ -117,7 +117,7 @@ class StoreLosses:
         (letter,) = store.receive(run, w1, "", 0)
         assert store.park(run, w1, 1, letter.id, b"[]")
         time.sleep(3 * LEASE)
-        assert store.tend(run) == []
+        assert store.supervise(run) == []
 
     def test_the_next_start_finds_what_the_lost_one_left(self, store: Store, run: RunId) -> None:
         opened(store, run)
@@ -180,10 +180,10 @@ class StoreLosses:
     def test_a_worker_that_keeps_vanishing_is_reported(self, store: Store, run: RunId) -> None:
         opened(store, run, restarts=1)
         assert lost(store, run) == [(w0, 2, "2048")]
-        eventually(lambda: not store.tend(run) and bool(store.receive(run, CLIENT, "", 0)))
+        eventually(lambda: not store.supervise(run) and bool(store.receive(run, CLIENT, "", 0)))
         ((kind, name, _),) = fields(store.receive(run, CLIENT, "", 0))
         assert (kind, name) == ("lost", w0)
-        assert store.tend(run) == []
+        assert store.supervise(run) == []
 
     def test_a_flexible_worker_is_started_once_and_finds_its_inputs(
         self, store: Store, run: RunId
@@ -255,7 +255,7 @@ class StoreLosses:
         assert store.stop(run) == [w0]
         assert kinds(store.receive(run, w0, "", 0)) == ["stop"]
         time.sleep(3 * LEASE)
-        assert store.tend(run) == []
+        assert store.supervise(run) == []
         opening = Opening((), {w0: [b"new"]}, {"constant": [b"c"]}, kinds=KINDS, lease=LEASE)
         claims, last = store.resume(run, opening)
         assert [(claim.worker, claim.epoch) for claim in claims] == [(w0, 2)]

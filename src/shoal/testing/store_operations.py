@@ -38,7 +38,7 @@ OWNED = {
 UNOWNED = (TaskId("x"), TaskId("y"))
 PRODUCERS = ("a#1", "a#0", "a#2")
 SHORT, LONG = 0.001, 1000.0
-"""Seconds of a lease that has ended whenever `tend` looks, and of one that never ends."""
+"""Seconds of a lease that has ended whenever `supervise` looks, and of one that never ends."""
 
 
 class _Large(bytes):
@@ -133,7 +133,7 @@ REPEATABLE = {
 """A client that repeats one of these, unsure whether it was carried out, gets the same answer."""
 OTHERS = {
     "post": letters,
-    "tend": alive,
+    "supervise": alive,
     "beat": st.integers(0, 9),
     "restart": causes,
     "twin": nothing,
@@ -148,7 +148,7 @@ _OFTEN = {
     "park": 4,
     "hand over": 3,
     "again": 5,
-    "tend": 3,
+    "supervise": 3,
     "restart": 2,
     "twin": 2,
 }
@@ -231,8 +231,8 @@ class Client:
         match name:
             case "post":
                 return store.post(run, details)
-            case "tend":
-                return self._tend(details)
+            case "supervise":
+                return self._supervise(details)
             case "beat":
                 return store.beat(run, worker, epoch, details)
             case "restart":
@@ -250,10 +250,10 @@ class Client:
                 return time.sleep(3 * SHORT)
         raise AssertionError(name)
 
-    def _tend(self, alive: list[tuple[WorkerId, int]]) -> list[Claim]:
+    def _supervise(self, alive: list[tuple[WorkerId, int]]) -> list[Claim]:
         time.sleep(3 * SHORT if self.opening.lease == SHORT else 0)
         named = [(worker, self._epoch(worker, behind)) for worker, behind in alive]
-        return sorted(self.store.tend(self.run, named), key=lambda claim: claim.worker)
+        return sorted(self.store.supervise(self.run, named), key=lambda claim: claim.worker)
 
     def _resume(self, opening: Opening, forgotten: bool) -> tuple[list[Claim], int]:
         opening = replace(opening, lease=self.opening.lease)

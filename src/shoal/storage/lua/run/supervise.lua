@@ -1,6 +1,6 @@
 -- Renews the leases of workers that are alive, and claims the starts of those whose lease has expired.
 -- A worker that was lost too often is given up, and the client gets a letter. A lease that the run
--- was opened with starts when somebody first tends the run.
+-- was opened with starts when the run is first supervised.
 --
 -- KEYS: state, leases, the client's mailbox.
 -- ARGV: worker and epoch of each that is alive.
