@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from observing import PATIENCE
+from observing import PATIENCE, eventually
 from shoal import Output, Resources, Run, Session, WukongPlanner, task
 from shoal.client.run_records import filed
 from shoal.errors import GatewayRefused, RunCancelled, TaskError, TaskTimeout, WorkerDied
@@ -410,14 +410,18 @@ def total_of(numbers: Any) -> int:
     return sum(numbers)
 
 
-def test_cancel_leaves_nothing(session: Session) -> None:
+def test_cancel_leaves_nothing(session: Session, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
     @task
-    def sleep(*given: Any) -> None:
+    def sleep(name: str, *given: Any) -> None:
+        (Path(folder) / name).touch()
         time.sleep(60)
 
     first = add(1)
-    run = session.submit(add(sleep(first), sleep(first), sleep()), planner=WUKONG, keep_seconds=0)
-    time.sleep(0.3)
+    asleep = add(sleep("a", first), sleep("b", first), sleep("c"))
+    run = session.submit(asleep, planner=WUKONG, keep_seconds=0)
+    assert eventually(lambda: len([*tmp_path.iterdir()]) > 1)
     run.cancel()
     with pytest.raises(RunCancelled):
         run.result()

@@ -214,10 +214,8 @@ class Couriers:
 
     def _post(self, worker: SimulatedWorker, trip: Trip[Values], epoch: int) -> None:
         """Send the messages of a trip; they arrive at once if outputs have travelled with them."""
-        if not worker.accepts(epoch):
-            return
         for effect, given in trip.load:
-            if type(effect) is HandIn:
+            if type(effect) is HandIn and worker.accepts(epoch):
                 self._hand_in(worker, effect.task, given[effect.task])
         sent = _UNTIMED if trip.saves else self._clock.now()
         delay = 0.0 if trip.saves else self._delay(trip)

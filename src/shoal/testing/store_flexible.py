@@ -23,6 +23,7 @@ from shoal.testing.store_examples import (
     w1,
     w2,
 )
+from shoal.testing.waiting import eventually
 from shoal.types import RunId, TaskId, WorkerId
 
 PACKAGE = Opening((), common=[b"common"])
@@ -204,16 +205,14 @@ class StoreFlexible:
         expiring(store, run)
         assert ready(store.complete(run, w0, 1, leaving(*THREE))) == [(t, [b""] * 3)]
         assert told(store, run) == ["output"]
-        sleep(0.01)
-        assert [claim.worker for claim in store.supervise(run)] == [w0]
+        assert [claim.worker for claim in eventually(lambda: store.supervise(run))] == [w0]
 
     def test_a_worker_whose_mark_is_refused_stays_too(self, store: Store, run: RunId) -> None:
         expiring(store, run)
         asked = replace(asking("x#0"), letters=leaving().letters, finished=True)
         assert store.complete(run, w0, 1, asked) == [Refused(t, "x#0")]
         assert told(store, run) == ["output"]
-        sleep(0.01)
-        assert [claim.worker for claim in store.supervise(run)] == [w0]
+        assert [claim.worker for claim in eventually(lambda: store.supervise(run))] == [w0]
 
     def test_a_worker_may_enter_with_its_first_completion(self, store: Store, run: RunId) -> None:
         store.open(run, replace(PACKAGE, started=[w0]))
