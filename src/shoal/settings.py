@@ -197,6 +197,8 @@ def origins(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 _ENVIRONMENT = "the environment"
+_NO_SETTINGS = frozenset((PORTABLE, "SHOAL_ENVIRONMENT", "SHOAL_FUNCTION"))
+"""Variables that aren't settings; the others tell what was deployed, as in an image."""
 
 
 def _sources(arguments: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -272,7 +274,7 @@ def _named(wanted: Any) -> str:
 def _from_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for variable, text in os.environ.items():
-        if variable.startswith("SHOAL_") and variable != PORTABLE:
+        if variable.startswith("SHOAL_") and variable not in _NO_SETTINGS:
             name = variable[len("SHOAL_") :].lower()
             found[name] = _parsed(name, text)
     return found

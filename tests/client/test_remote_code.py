@@ -15,7 +15,7 @@ import pytest
 from shoal.client import remote_code
 from shoal.client.remote_code import RemoteCode, packed_files
 from shoal.execution.plan import Placement, Plan
-from shoal.platform.environment import this_environment, version_of
+from shoal.platform.environment import Expected, this_environment, version_of
 from shoal.platform.invocation import UserCode
 from shoal.storage.code import archive_name
 from shoal.types import Resources, WorkerId
@@ -85,6 +85,14 @@ def test_workers_get_an_archive_in_place_of_paths(remote: RemoteCode, tool: Any)
     used = ("cloudpickle", "numpy")
     assert environment.packages == {package: version_of(package) for package in used}
     assert environment.machine == ""
+
+
+def test_workers_learn_which_environment_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_code, "CodeServer", FakeServer)
+    expected = Expected("name", "shoal deploy lambda")
+    remote = RemoteCode("redis://nowhere", 0.0, (), lambda _: None, expected)
+    _, environment = shipped(remote, abs)
+    assert (environment.name, environment.renewal) == ("name", "shoal deploy lambda")
 
 
 def test_a_run_without_modules_of_the_user_ships_nothing(remote: RemoteCode) -> None:

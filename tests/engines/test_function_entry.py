@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shoal.engines import entry
-from shoal.errors import GatewayBusy, StoreUnavailable
+from shoal.errors import EnvironmentMismatch, GatewayBusy, StoreUnavailable
 from shoal.platform import job
 from shoal.platform.events import Deployment, Offer, sealed
 
@@ -112,6 +112,7 @@ def test_a_function_without_its_secrets_says_which(
 @pytest.mark.parametrize(
     ("error", "status", "words"),
     [(StoreUnavailable("No store."), 500, "No store."), (GatewayBusy("Full."), 429, "Full."),
+     (EnvironmentMismatch("Shoal 9."), 409, "Shoal 9."),
      (ZeroDivisionError(), 500, "Internal error")],
 )  # fmt: skip
 def test_errors_are_told(

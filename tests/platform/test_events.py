@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from shoal.errors import GatewayRefused, SettingsError, Tampered
+from shoal import __version__
+from shoal.errors import EnvironmentMismatch, GatewayRefused, SettingsError, Tampered
 from shoal.platform.events import (
     FILE_VARIABLE,
     KEY_VARIABLE,
@@ -17,11 +19,12 @@ from shoal.platform.events import (
     Deployment,
     Offer,
     Work,
+    addressees,
     groups,
     opened,
     sealed,
 )
-from shoal.platform.invocation import CacheAccess, RunContext, Start, UserCode
+from shoal.platform.invocation import CacheAccess, PythonEnvironment, RunContext, Start, UserCode
 from shoal.storage.shard_urls import url_for
 from shoal.types import Resources, RunId, WorkerId
 
@@ -85,6 +88,35 @@ def test_an_event_of_another_deployment_is_refused() -> None:
         opened(sealed(WORK, OTHER), DEPLOYMENT)
 
 
+def of_version(version: str, sent: Work | Offer) -> bytes:
+    """An event that another version of Shoal has sealed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["shoal"], "__version__", version)
+        return sealed(sent, DEPLOYMENT)
+
+
+def test_an_event_of_another_version_is_refused_before_it_is_read() -> None:
+    renewal = "shoal deploy lambda"
+    needed = PythonEnvironment(python="3.11", shoal="9.9", renewal=renewal)
+    work = replace(WORK, context=replace(CONTEXT, environment=needed))
+    told = rf"have Shoal {__version__} instead of 9.9\. Run `{renewal}`"
+    with pytest.raises(EnvironmentMismatch, match=told):
+        opened(of_version("9.9", work), DEPLOYMENT)
+    with pytest.raises(EnvironmentMismatch, match=r"pip install shoal==9\.9"):
+        opened(of_version("9.9", OFFER), DEPLOYMENT)
+
+
+def test_the_workers_of_an_event_are_known_whatever_its_version() -> None:
+    found = json.loads(of_version("9.9", WORK))
+    named = [(start.worker, start.epoch, start.memory_mb) for start in STARTS]
+    assert addressees(found, DEPLOYMENT) == ("run-1", named)
+    assert addressees(of_version("9.9", OFFER), DEPLOYMENT) == ("", [])
+    found["version"] = __version__
+    for ask in (addressees, opened):
+        with pytest.raises(Tampered):
+            ask(found, DEPLOYMENT)
+
+
 def test_a_changed_event_is_refused() -> None:
     found = json.loads(sealed(OFFER, DEPLOYMENT))
     found["shoal"] = found["shoal"].replace("512", "4096")
@@ -105,6 +137,8 @@ def test_a_job_finds_its_deployment_in_a_private_file_or_in_variables(tmp_path: 
     assert Deployment.of_environment({FILE_VARIABLE: str(path)}) == DEPLOYMENT
     variables = {KEY_VARIABLE: DEPLOYMENT.key.hex(), STORE_VARIABLE: DEPLOYMENT.store}
     assert Deployment.of_environment(variables) == DEPLOYMENT
+    piped = {name: f"{value}\n" for name, value in variables.items()}
+    assert Deployment.of_environment(piped) == DEPLOYMENT
 
 
 @pytest.mark.parametrize("variables", [{}, {FILE_VARIABLE: "/nowhere"}, {KEY_VARIABLE: "not hex"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from shoal.client.backends import WORKER_ENTRY
+from shoal.errors import EnvironmentMismatch
 from shoal.platform import job
-from shoal.platform.events import Deployment
+from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment, Work, sealed
+from shoal.platform.invocation import RunContext, Start, UserCode
+from shoal.platform.job import board_of
+from shoal.storage.base import Opening
+from shoal.storage.keys import CLIENT
+from shoal.storage.letters import WorkerLost
+from shoal.storage.sharded import open_store
+from shoal.types import LossReason, Resources, RunId, WorkerId
 from store_servers import tcp_server, url_of
 
 pytestmark = pytest.mark.real
@@ -43,3 +52,40 @@ def test_tasks_get_the_variables_that_the_function_names(
         given = {"AWS_SESSION_TOKEN": "t", "SHOAL_STORE": "s", "OTHER": "o"}
         assert passed.environment(given) == {"AWS_SESSION_TOKEN": "t"}
         assert not Path("/nonexistent").exists()
+
+
+def test_workers_that_a_function_of_another_version_refuses_are_reported_to_their_client(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine may not tell the client how a call ended."""
+    run = RunId("run-1")
+    starts = tuple(Start.first(WorkerId(f"w{i}"), Resources(256), 0.0) for i in range(2))
+    context = RunContext(run=run, key=b"r" * 32, store="", code=UserCode(session="s"))
+    with pytest.MonkeyPatch.context() as client:
+        client.setattr(sys.modules["shoal"], "__version__", "9.9")
+        event = sealed(Work(context=context, starts=starts), deployment)
+    monkeypatch.setenv(STORE_VARIABLE, deployment.store)
+    monkeypatch.setenv(KEY_VARIABLE, deployment.key.hex())
+    store = open_store(deployment.store)
+    store.open(run, Opening([start.worker for start in starts], {}))
+    with pytest.raises(EnvironmentMismatch, match=r"instead of 9\.9"):
+        job.run(event)
+    letters = [letter for _, letter in store.receive(run, CLIENT, "", 1.0)]
+    store.disconnect()
+    lost = [letter for letter in letters if isinstance(letter, WorkerLost)]
+    assert [each.worker for each in lost] == ["w0", "w1"]
+    assert all("instead of 9.9" in each.loss.detail for each in lost)
+    assert {each.loss.reason for each in lost} == {LossReason.ERROR}
+
+
+def test_jobs_of_two_versions_share_no_board(deployment: Deployment) -> None:
+    """A client's job would take what it can't read, and another client's worker with it."""
+    newer = board_of(deployment, stays=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["shoal"], "__version__", "9.9")
+        older = board_of(deployment, stays=True)
+    older.push({"256 0.1": [b"event"]})
+    assert older.waiting()
+    assert not newer.waiting()
+    for board in (newer, older):
+        board.disconnect()

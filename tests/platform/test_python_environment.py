@@ -11,11 +11,13 @@ from shoal import __version__
 from shoal.errors import EnvironmentMismatch
 from shoal.platform import environment
 from shoal.platform.environment import (
+    ENVIRONMENT_VARIABLE,
     Difference,
+    Expected,
     check_environment,
+    client_environment,
     differences,
     environment_name,
-    locked_environment,
     mismatch,
     this_environment,
     this_machine,
@@ -72,7 +74,9 @@ def test_a_deployed_environment_is_mended_by_its_command() -> None:
     text = told(
         replace(CLIENT, packages={}), replace(CLIENT, renewal="shoal deploy lambda --function f")
     )
-    assert text.endswith("instead of 2.2.0. Run `shoal deploy lambda --function f`.")
+    assert text.endswith(
+        "instead of 2.2.0. Run `shoal deploy lambda --function f`, and follow what it prints."
+    )
 
 
 def test_the_machine_counts_only_for_compiled_modules() -> None:
@@ -134,11 +138,37 @@ def test_this_environment_names_what_is_asked_for() -> None:
     assert this_environment(compiled=True).machine == this_machine() != ""
 
 
-def test_an_environment_has_one_name_whatever_the_order() -> None:
-    lines = locked_environment()
-    assert f"msgspec=={version_of('msgspec')}" in lines
-    assert environment_name(lines) == environment_name(reversed(lines))
-    assert environment_name(lines) != environment_name([*lines, "more==1"])
+def test_an_environment_has_one_name_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = environment_name(["a==1", "b==1"])
+    assert name == environment_name(["b==1", "a==1"])
+    assert name != environment_name(["a==1", "b==2"])
+    assert name != environment_name(["a==1", "b==1"], "2.7")
+    monkeypatch.setattr(sys.modules["shoal"], "__version__", "9.9")
+    assert name != environment_name(["a==1", "b==1"])
+
+
+def test_workers_with_another_environment_are_refused_with_the_command_that_renews_it() -> None:
+    wanted = replace(CLIENT, name="new", renewal="shoal deploy lambda")
+    assert told(replace(CLIENT, name="old"), wanted) == (
+        "The workers there can't run this client's code: they have environment old instead of new. "
+        "Run `shoal deploy lambda`, and follow what it prints."
+    )
+    assert "environment" not in told(replace(CLIENT, name="old", shoal="0.2.0"), wanted)
+
+
+def test_an_environment_without_a_name_is_compared_by_its_versions() -> None:
+    named = replace(CLIENT, name="new")
+    assert mismatch(named, CLIENT, "there") is None
+    assert mismatch(CLIENT, named, "there") is None
+
+
+def test_a_worker_knows_the_name_of_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = client_environment(Expected("new", "shoal deploy lambda"))
+    check_environment(wanted)
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "old")
+    monkeypatch.setattr(environment, "_compared", None)
+    with pytest.raises(EnvironmentMismatch, match="environment old instead of new"):
+        check_environment(wanted)
 
 
 def test_differences_are_listed_in_the_same_order_every_time() -> None:

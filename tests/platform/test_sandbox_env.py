@@ -35,7 +35,8 @@ SECRETS = {
     "ANYTHING": "s10",
 }
 HARMLESS = {"PATH": "/bin", "HOME": "/root", "LANG": "C", "LC_ALL": "C", "TZ": "UTC",
-            "PYTHONHASHSEED": "0", "XDG_RUNTIME_DIR": "/run", "OMP_NUM_THREADS": "1"}  # fmt: skip
+            "PYTHONHASHSEED": "0", "XDG_RUNTIME_DIR": "/run", "OMP_NUM_THREADS": "1",
+            "SHOAL_ENVIRONMENT": "0f3c"}  # fmt: skip
 
 
 def test_only_harmless_variables_reach_a_sandbox() -> None:

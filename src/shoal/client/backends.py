@@ -122,12 +122,16 @@ class Backends:
         if isinstance(self.platform, LocalGateway) or folders.code_visible:
             return None
         from shoal.client.remote_code import RemoteCode
+        from shoal.platform.environment import ANY
 
         with self._lock:
             if self._remote_code is None:
                 settings = self.settings
                 excluded, warn = variable_names(settings.exclude_files), self.notices.say
-                self._remote_code = RemoteCode(self.store.url, settings.latency, excluded, warn)
+                expected = getattr(self.platform, "expected", ANY)
+                self._remote_code = RemoteCode(
+                    self.store.url, settings.latency, excluded, warn, expected
+                )
                 self._of_store.callback(self._remote_code.close)
             return self._remote_code
 
@@ -135,9 +139,9 @@ class Backends:
         """What workers must match; None: they are forked from this process's environment."""
         if isinstance(self.platform, LocalGateway):
             return None
-        from shoal.platform.environment import this_environment
+        from shoal.platform.environment import ANY, client_environment
 
-        return this_environment()
+        return client_environment(getattr(self.platform, "expected", ANY))
 
     def hurry(self) -> None:
         """Wait no longer for a history on a server that doesn't answer: the session closes."""
@@ -274,19 +278,24 @@ def remote_platform(settings: Settings) -> HttpPlatform | Fleet | RemotePlatform
     scheme, _, rest = settings.platform.partition(":")
     if rest and scheme not in ("http", "https"):
         return _engine_platform(settings.platform, settings)
-    from shoal.platform.http import HttpPlatform
-
-    gateways = [
-        HttpPlatform(
-            *gateway_access(url.strip(), settings.token), settings.latency, settings.ca_file
-        )
-        for url in settings.platform.split(",")
-    ]
+    gateways = gateways_of(settings.platform, settings)
     if len(gateways) == 1:
         return gateways[0]
     from shoal.platform.fleet import Fleet
 
     return Fleet(gateways)
+
+
+def gateways_of(platform: str, settings: Settings) -> list[HttpPlatform]:
+    """The gateways at the URLs that a comma separates."""
+    from shoal.platform.http import HttpPlatform
+
+    return [
+        HttpPlatform(
+            *gateway_access(url.strip(), settings.token), settings.latency, settings.ca_file
+        )
+        for url in platform.split(",")
+    ]
 
 
 def _engine_platform(url: str, settings: Settings) -> RemotePlatform:
@@ -296,7 +305,11 @@ def _engine_platform(url: str, settings: Settings) -> RemotePlatform:
 
     engine, deployment = open_engine(url, settings)
     if isinstance(engine, CheckedEngine):
-        engine.check()
+        try:
+            engine.check()
+        except BaseException:
+            engine.close()
+            raise
     return RemotePlatform(engine, deployment, WORKER_ENTRY)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from shoal.client.project import Project, Projects, read_file
-from shoal.platform.environment import this_environment, version_of
+from shoal.platform.environment import ANY, Expected, client_environment, this_machine, version_of
 from shoal.platform.invocation import PythonEnvironment, UserCode
 from shoal.storage.code import CodeServer, archive_name
 from shoal.storage.codec import Buffer
@@ -41,7 +41,12 @@ class RemoteCode:
     """Ships the modules of a session's workflows; safe to use from several threads."""
 
     def __init__(
-        self, store: str, latency: float, excluded: Sequence[str], warn: Callable[[str], None]
+        self,
+        store: str,
+        latency: float,
+        excluded: Sequence[str],
+        warn: Callable[[str], None],
+        expected: Expected = ANY,
     ) -> None:
         """Ship nothing yet.
 
@@ -50,7 +55,9 @@ class RemoteCode:
             latency: Seconds added to each round trip.
             excluded: Patterns of files that stay here.
             warn: Gives each warning once.
+            expected: The environment that the workers were deployed with.
         """
+        self._expected = expected
         self._server = CodeServer(store, latency)
         self._projects = Projects(excluded)
         self._warn = warn
@@ -91,8 +98,9 @@ class RemoteCode:
         shipped = replace(code, session=session, path=(), folder="", archive=name)
         versions = [self._version(top) for top in (_ALWAYS, *project.installed)]
         packages = {package: version for package, version in versions if version}
-        environment = this_environment(compiled=project.compiled)
-        return shipped, replace(environment, packages=packages)
+        machine = this_machine() if project.compiled else ""
+        environment = client_environment(self._expected)
+        return shipped, replace(environment, packages=packages, machine=machine)
 
     def _kept(self, project: Project) -> str:
         """The name of a project's archive, which the store has now."""

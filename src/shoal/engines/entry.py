@@ -18,7 +18,14 @@ from http import HTTPStatus
 from typing import Any
 
 from shoal.engines.environment import described
-from shoal.errors import GatewayBusy, GatewayRefused, SettingsError, ShoalError, Tampered
+from shoal.errors import (
+    EnvironmentMismatch,
+    GatewayBusy,
+    GatewayRefused,
+    SettingsError,
+    ShoalError,
+    Tampered,
+)
 from shoal.platform import job
 from shoal.platform.events import Deployment
 
@@ -71,7 +78,7 @@ def answer(method: str, body: bytes) -> Answer:
         return Answer(429, {"error": str(error)}, BUSY.headers)
     except GatewayRefused as error:
         return Answer(400, {"error": str(error)})
-    except SettingsError as error:  # only its owner can correct that
+    except (SettingsError, EnvironmentMismatch) as error:  # only its owner can correct that
         return Answer(409, {"error": str(error)})
     except ShoalError as error:
         log.warning("an event failed: %s", error)

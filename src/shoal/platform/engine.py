@@ -93,6 +93,7 @@ class Engine(Protocol):
     # - `start_many(event, resources, count) -> handles`, which starts several jobs at once. Each
     #   finds its index, from 0, in the variable `INDEX_VARIABLE`.
     # - `check() -> str`, which `shoal doctor` calls. It tries the engine and tells what it found.
+    # - `expected`, an `Expected`: the environment that its workers were deployed with.
 
     def states(self, handles: Sequence[str]) -> Mapping[str, JobState]:
         """Tell how jobs are; leave out those that nothing is known of."""

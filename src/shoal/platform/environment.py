@@ -6,19 +6,26 @@
    beyond that is a warning in the run's log.
 3. The machine matters only to compiled modules of the user that travel. All else is portable, so a
    client on a Mac may use workers on Linux.
-4. A worker compares before it unpickles anything, once for each environment that it is sent.
+4. An environment that `shoal deploy` made has a name: a hash of Python's and Shoal's versions and
+   of the packages that were deployed. A client that deployed it knows which name the same packages
+   have now; workers with another name are refused.
+5. A worker compares before it unpickles anything, once for each environment that it is sent.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from shoal.errors import EnvironmentMismatch
 from shoal.platform.invocation import PythonEnvironment
+
+ENVIRONMENT_VARIABLE = "SHOAL_ENVIRONMENT"
+"""Has, in what `shoal deploy` made, the name of the environment."""
 
 _SIGNIFICANT = 2
 """The components of a version that must agree: major and minor."""
@@ -47,13 +54,37 @@ class Difference:
         return f"{self.what} {self.found} instead of {self.wanted}"
 
 
-_PYTHON, _SHOAL, _MACHINE = "Python", "Shoal", "CPU and C library"
-_SETTLED = (_PYTHON, _SHOAL, _MACHINE)
+_PYTHON, _SHOAL, _MACHINE, _NAME = "Python", "Shoal", "CPU and C library", "environment"
+_SETTLED = (_PYTHON, _SHOAL, _MACHINE, _NAME)
 """What must be equal."""
 
 
 def _significant(version: str) -> list[str]:
     return version.partition("+")[0].split(".")[:_SIGNIFICANT]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a client expects of the environment that a platform's workers were deployed with."""
+
+    name: str = ""
+    """Its name, if it was made from what the client has now; empty: unknown."""
+    renewal: str = ""
+    """The command that deploys it again; empty: none does."""
+
+
+ANY = Expected()
+"""The environment of workers of which nothing is expected but the client's versions."""
+
+
+def client_environment(expected: Expected) -> PythonEnvironment:
+    """What workers must match that weren't forked from this process's environment."""
+    return replace(this_environment(), name=expected.name, renewal=expected.renewal)
+
+
+def minor_of(version: str) -> str:
+    """A version of Python without its last component, such as 3.11."""
+    return ".".join(version.split(".")[:_SIGNIFICANT])
 
 
 def this_environment(packages: Iterable[str] = (), *, compiled: bool = False) -> PythonEnvironment:
@@ -95,6 +126,8 @@ def differences(wanted: PythonEnvironment, found: PythonEnvironment) -> list[Dif
         compared.append((_MACHINE, wanted.machine, found.machine))
     for name, version in sorted(wanted.packages.items()):
         compared.append((name, version, found.packages.get(name, "")))
+    if wanted.name and found.name:
+        compared.append((_NAME, wanted.name, found.name))
     return [Difference(what, here, there) for what, here, there in compared if here != there]
 
 
@@ -111,6 +144,7 @@ def mismatch(
     severe = [each for each in differences(wanted, found) if each.severe]
     if not severe:
         return None
+    severe = [each for each in severe if each.what != _NAME] or severe  # the cause is enough
     listed = ", ".join(map(str, severe))
     return EnvironmentMismatch(
         f"The workers {where} can't run this client's code: they have {listed}. "
@@ -120,10 +154,10 @@ def mismatch(
 
 def _cures(severe: list[Difference], renewal: str) -> list[str]:
     if renewal:
-        return [f"Run `{renewal}`."]
+        return [f"Run `{renewal}`, and follow what it prints."]
     cures = []
     by_name = {each.what: each for each in severe}
-    python, shoal, machine = (by_name.pop(name, None) for name in _SETTLED)
+    python, shoal, machine, named = (by_name.pop(name, None) for name in _SETTLED)
     if python is not None:
         cures.append(
             f"Start them with Python {python.wanted}, or run the client with Python {python.found}."
@@ -133,10 +167,13 @@ def _cures(severe: list[Difference], renewal: str) -> list[str]:
         pinned.insert(0, f"shoal=={shoal.wanted}")
     if pinned:
         cures.append(
-            f"In their environment run `pip install {' '.join(pinned)}`, and restart their gateway."
+            f"In their environment run `pip install {' '.join(pinned)}`, and restart their "
+            "gateway, or end their idle jobs."
         )
     if shoal is not None and shoal.found:
         cures.append(f"Or run `pip install shoal=={shoal.found}` in the client's environment.")
+    if named is not None:
+        cures.append("Deploy it again: its packages have changed since.")
     if machine is not None:
         cures.append(
             "Your project has compiled modules: build and install them where the workers are."
@@ -154,6 +191,7 @@ def check_environment(wanted: PythonEnvironment) -> None:
     if wanted == _compared:
         return
     found = this_environment(wanted.packages, compiled=bool(wanted.machine))
+    found = replace(found, name=os.environ.get(ENVIRONMENT_VARIABLE, ""))
     where = f"on {os.uname().nodename}"
     problem = mismatch(wanted, found, where)
     if problem is not None:
@@ -164,21 +202,15 @@ def check_environment(wanted: PythonEnvironment) -> None:
     _compared = wanted
 
 
-def locked_environment() -> list[str]:
-    """All that is installed for this process, a line each: Python, the machine, the packages."""
-    from importlib import metadata
+def environment_name(lines: Iterable[str], python: str = "") -> str:
+    """The name of an environment, which only those with the same packages have.
 
-    named: dict[str, str] = {}
-    for found in metadata.distributions():  # of two, Python imports the first
-        name = re.sub(r"[-_.]+", "-", found.metadata["Name"] or "").lower()
-        named.setdefault(name, found.version)
-    named.pop("", None)
-    packages = [f"{name}=={version}" for name, version in sorted(named.items())]
-    return [f"python=={'{}.{}'.format(*sys.version_info)}", f"machine=={this_machine()}", *packages]
-
-
-def environment_name(lines: Iterable[str]) -> str:
-    """The name of an environment, which only environments with the same lines have."""
+    Args:
+        lines: Its packages, as lines for pip.
+        python: Its version of Python, such as 3.11; empty: that of this process.
+    """
     from hashlib import sha256
 
-    return sha256("\n".join(sorted(lines)).encode()).hexdigest()[:16]
+    here = this_environment()
+    versions = [f"python {python or here.python}", f"shoal {here.shoal}"]
+    return sha256("\n".join([*versions, *sorted(lines)]).encode()).hexdigest()[:16]

@@ -7,7 +7,8 @@ has neither the store's URL nor a key in the clear:
    in its environment.
 2. The keys of a run travel masked: combined with a hash of the deployment's key and of a nonce that
    is used once.
-3. An event is signed with the deployment's key. A job does nothing for an event of anybody else.
+3. An event is signed with the deployment's key. A job does nothing for an event of anybody else,
+   and compares the version of Shoal before it reads on.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from shoal.errors import GatewayRefused, SettingsError, Tampered
+from shoal.platform.environment import mismatch, this_environment
 from shoal.platform.invocation import CacheAccess, RunContext, Start, checked
 from shoal.private import private_folder, private_key, read_private, write_private
 from shoal.storage.shard_urls import url_for
-from shoal.types import Resources
+from shoal.types import Resources, RunId, WorkerId
 
 STORE_VARIABLE = "SHOAL_STORE"
 TOKEN_VARIABLE = "SHOAL_TOKEN"
@@ -87,7 +89,7 @@ class Deployment:
             if FILE_VARIABLE in variables:
                 found = json.loads(read_private(Path(variables[FILE_VARIABLE])) or b"")
                 return cls(bytes.fromhex(found["key"]), found["store"])
-            key, store = bytes.fromhex(variables[KEY_VARIABLE]), variables[STORE_VARIABLE]
+            key, store = bytes.fromhex(variables[KEY_VARIABLE]), variables[STORE_VARIABLE].strip()
             return cls(key, store, variables.get(TOKEN_VARIABLE), variables.get(CA_VARIABLE))
         except (OSError, LookupError, TypeError, ValueError) as error:
             raise SettingsError(
@@ -148,21 +150,27 @@ def sealed(sent: Offer | Work, deployment: Deployment) -> bytes:
     else:
         envelope = _Envelope(nonce=nonce, offer=sent)
     body = json.dumps(msgspec.to_builtins(envelope), separators=(",", ":"))
-    return json.dumps({"shoal": body, "mac": _mac(deployment, body)}).encode()
+    version = this_environment().shoal
+    return json.dumps(
+        {"shoal": body, "version": version, "mac": _mac(deployment, version, body)}
+    ).encode()
 
 
 def opened(event: bytes | str | Mapping[str, Any], deployment: Deployment) -> Offer | Work:
-    """What an event asks for; raises `Tampered` if it isn't of this deployment."""
-    try:
-        found = event if isinstance(event, Mapping) else json.loads(event)
-        body, mac = found["shoal"], found["mac"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise GatewayRefused(f"This isn't an event of Shoal's: {error!r}.") from error
-    if not hmac.compare_digest(str(mac), _mac(deployment, str(body))):
-        raise Tampered(
-            "The event wasn't signed with this deployment's key. Deploy again, from the client "
-            "that is to use it."
-        )
+    """What an event asks for.
+
+    Raises:
+        Tampered: It isn't of this deployment.
+        EnvironmentMismatch: It comes from another version of Shoal.
+    """
+    version, body = _verified(event, deployment)
+    here = this_environment()
+    if version != here.shoal:
+        renewal = _found_in(body, "work", "context", "environment", "renewal")
+        wanted = replace(here, shoal=version, renewal=str(renewal or ""))
+        problem = mismatch(wanted, here, f"on {os.uname().nodename}")
+        assert problem is not None
+        raise problem
     envelope = checked(json.loads(body), _Envelope)
     if envelope.work is not None:
         masked, store = envelope.work.context, deployment.store
@@ -175,8 +183,49 @@ def opened(event: bytes | str | Mapping[str, Any], deployment: Deployment) -> Of
     return envelope.offer
 
 
-def _mac(deployment: Deployment, body: str) -> str:
-    return hmac.digest(deployment.key, b"event " + body.encode(), "sha256").hex()
+def _verified(event: bytes | str | Mapping[str, Any], deployment: Deployment) -> tuple[str, str]:
+    """The version of Shoal that an event comes from, and its body."""
+    try:
+        found = event if isinstance(event, Mapping) else json.loads(event)
+        body, version, mac = (str(found[name]) for name in ("shoal", "version", "mac"))
+    except (ValueError, LookupError, TypeError) as error:
+        raise GatewayRefused(f"This isn't an event of Shoal's: {error!r}.") from error
+    if not hmac.compare_digest(mac, _mac(deployment, version, body)):
+        raise Tampered(
+            "The event wasn't signed with this deployment's key. Deploy again, from the client "
+            "that is to use it."
+        )
+    return version, body
+
+
+def addressees(
+    event: bytes | str | Mapping[str, Any], deployment: Deployment
+) -> tuple[RunId, list[tuple[WorkerId, int, int]]]:
+    """The run of an event, and the name, epoch and memory of each worker; of any version of Shoal.
+
+    As far as they can be found where this version has them.
+    """
+    _, body = _verified(event, deployment)
+    starts = _found_in(body, "work", "starts")
+    found = [
+        (WorkerId(str(each["worker"])), int(each["epoch"]), int(each["memory_mb"]))
+        for each in (starts if isinstance(starts, list) else ())
+        if isinstance(each, dict) and {"worker", "epoch", "memory_mb"} <= each.keys()
+    ]
+    return RunId(str(_found_in(body, "work", "context", "run") or "")), found
+
+
+def _found_in(body: str, *names: str) -> Any:
+    """What is at a path of names in a body of any version; None if there is no such path."""
+    found = json.loads(body)
+    for name in names:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def _mac(deployment: Deployment, version: str, body: str) -> str:
+    signed = f"event {version}\n{body}".encode()
+    return hmac.digest(deployment.key, signed, "sha256").hex()
 
 
 def _masked(context: RunContext, deployment: Deployment, nonce: str, store: str) -> RunContext:

@@ -126,6 +126,10 @@ class PythonEnvironment(_Wire, frozen=True, kw_only=True):
             description="The versions of the installed packages that the functions use, by name.",
         ),
     ] = {}
+    name: Annotated[
+        _Text,
+        Meta(description="Names the environment that was deployed, by its packages; empty: any."),
+    ] = ""
     renewal: Annotated[
         _Text,
         Meta(description="The command that deploys this environment again; empty: none does."),

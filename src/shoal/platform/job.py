@@ -31,13 +31,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from msgspec.structs import replace
 
-from shoal.errors import ShoalError, StoreError, StoreUnavailable
+from shoal.errors import EnvironmentMismatch, ShoalError, StoreError, StoreUnavailable
 from shoal.platform.base import LogLine
+from shoal.platform.environment import this_environment
 from shoal.platform.events import (
     INDEX_VARIABLE,
     Deployment,
     Offer,
     Work,
+    addressees,
     groups,
     opened,
     sealed,
@@ -49,8 +51,10 @@ from shoal.platform.sandbox_env import SandboxEnv, variable_names
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token
 from shoal.storage.job_board import JobBoard, JobRecord
+from shoal.storage.letters import WorkerLost
 from shoal.storage.shard_urls import url_for
-from shoal.types import Resources, RunId, WorkerId
+from shoal.storage.sharded import open_store
+from shoal.types import Loss, LossReason, Resources, RunId, WorkerId
 
 if TYPE_CHECKING:
     from shoal.platform.remote import RemotePlatform
@@ -390,8 +394,12 @@ class Job:
 
 
 def board_of(deployment: Deployment, *, stays: bool, known: bool = True) -> JobBoard:
-    """The board of a deployment's jobs: those that stay take nothing that is left to functions."""
-    name = deployment.id if stays else f"{deployment.id}-calls"
+    """The board of a deployment's jobs of this version of Shoal.
+
+    Those that stay take nothing that is left to functions.
+    """
+    version = this_environment().shoal
+    name = f"{deployment.id}-{version}" if stays else f"{deployment.id}-{version}-calls"
     return JobBoard(url_for(deployment.store, deployment.id), name, known=known)
 
 
@@ -449,9 +457,13 @@ def run(
         What was done, for the engine's log.
     """
     deployment = Deployment.of_environment()
-    asked = opened(event, deployment)
+    try:
+        asked = opened(event, deployment)
+    except EnvironmentMismatch as error:
+        _refuse(event, deployment, str(error))
+        raise
     if isinstance(asked, Offer):
-        _check_store(deployment)
+        check_store(deployment)
         name = asked.name(os.environ.get(INDEX_VARIABLE))
         job = Job(deployment, name, asked.entry, stays=True)
         try:
@@ -466,7 +478,22 @@ def run(
     return {"ran": [start.worker for start in asked.starts]}
 
 
-def _check_store(deployment: Deployment) -> None:
+def _refuse(event: bytes | str | Mapping[str, Any], deployment: Deployment, why: str) -> None:
+    """Tell the client of a run that its workers can't start here: it may not hear the engine."""
+    run, workers = addressees(event, deployment)
+    if not workers:
+        return
+    with contextlib.suppress(ShoalError):  # the run may be over
+        store = open_store(deployment.store)
+        try:
+            for worker, epoch, memory_mb in workers:
+                loss = Loss(LossReason.ERROR, (), memory_mb, epoch, 1, why)
+                store.post(run, WorkerLost(worker, loss))
+        finally:
+            store.disconnect()
+
+
+def check_store(deployment: Deployment) -> None:
     """Fail at once if the store can't be reached from here: waiting wouldn't help."""
     board = JobBoard(url_for(deployment.store, deployment.id), deployment.id)
     board.now()

@@ -24,6 +24,7 @@ from shoal.execution.pool import WarmPool
 from shoal.platform.base import LogLine
 from shoal.platform.calls import Calls
 from shoal.platform.engine import Ended, Engine
+from shoal.platform.environment import ANY, Expected
 from shoal.platform.events import Deployment, Work, groups, opened, sealed
 from shoal.platform.invocation import (
     INLINE_INPUTS,
@@ -65,6 +66,8 @@ class RemotePlatform:
         self._engine = engine
         self._deployment = deployment
         self._entry = entry
+        self.expected: Expected = getattr(engine, "expected", ANY)
+        """The environment that its workers were deployed with."""
         facts = engine.facts
         self.memory_mb = facts.memory_mb
         self.cpus = facts.cpus

@@ -28,6 +28,8 @@ _SAFE = frozenset(
 )  # fmt: skip
 _SAFE_PREFIXES = ("LC_", "PYTHON", "XDG_", "OMP_", "OPENBLAS_", "MKL_", "CUDA_")
 _OWN = "SHOAL_"
+_TOLD = "SHOAL_ENVIRONMENT"
+"""Names the environment that was deployed, which workers compare with the client's."""
 _SECRET_PREFIXES = (_OWN, "AWS_")
 _SWEEPS, _BETWEEN_SWEEPS = 20, 0.2
 """The processes that a killed zygote leaves end soon, but not at once."""
@@ -58,6 +60,8 @@ class SandboxEnv:
 
 
 def _safe(name: str) -> bool:
+    if name == _TOLD:
+        return True
     if name.startswith(_SECRET_PREFIXES) or name.upper().endswith(_SECRET_SUFFIXES):
         return False
     return name in _SAFE or name.startswith(_SAFE_PREFIXES)

@@ -9,9 +9,9 @@ from shoal.client.backends import WORKER_ENTRY
 from shoal.platform.engine import Ended, Engine
 from shoal.platform.events import Deployment, Offer, Work, sealed
 from shoal.platform.invocation import RunContext, Start, UserCode, kind_of
+from shoal.platform.job import board_of
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.job_board import JobBoard
-from shoal.storage.shard_urls import url_for
 from shoal.testing.pytest_required import pytest
 from shoal.testing.waiting import eventually
 from shoal.types import Resources, RunId, WorkerId
@@ -58,7 +58,7 @@ class EngineContract:
     @pytest.fixture
     def board(self, deployment: Deployment) -> Iterator[JobBoard]:
         """Return the board that jobs report on."""
-        board = JobBoard(url_for(deployment.store, deployment.id), deployment.id)
+        board = board_of(deployment, stays=True)
         yield board
         board.disconnect()
 
