@@ -15,12 +15,13 @@ import ray_here
 from ray_here import Cluster
 
 from observing import eventually, exists, processes_mentioning
+from shoal import __version__
 from shoal.client.backends import WORKER_ENTRY
 from shoal.engines.ray_cluster import RayEngine
 from shoal.errors import PlatformError
 from shoal.platform.engine import Ended
 from shoal.platform.events import Deployment, Offer, sealed
-from shoal.storage.job_board import JobBoard
+from shoal.platform.job import board_of
 from shoal.types import LossReason, Resources
 from store_servers import PASSWORD, tcp_server, url_of
 
@@ -65,7 +66,7 @@ def offer(job: str, deployment: Deployment, idle_seconds: float = 600) -> bytes:
 def started(engine: RayEngine, deployment: Deployment, job: str) -> str:
     """Start a job that stays idle, and wait until it is up."""
     handle = engine.start(offer(job, deployment), SMALL)
-    board = JobBoard(deployment.store, deployment.id)
+    board = board_of(deployment, stays=True)
     assert eventually(lambda: job in board.jobs())
     board.disconnect()
     assert engine.states([handle]) == {handle: "running"}
@@ -109,6 +110,11 @@ def test_the_largest_node_bounds_a_job(engine: RayEngine) -> None:
     assert engine.facts.cpus == ray_here.CPUS
     assert engine.facts.memory_mb == ray_here.MEMORY_MB
     assert engine.facts.capacity == 2 * 2 * ray_here.CPUS
+
+
+def test_each_node_is_asked_for_its_versions(engine: RayEngine) -> None:
+    assert engine.check() == "connected"
+    assert engine.check(thorough=True) == f"Shoal {__version__} on 2 nodes"
 
 
 def test_a_killed_job_ends_with_its_processes(

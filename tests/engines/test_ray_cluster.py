@@ -14,7 +14,7 @@ from observing import eventually, exists
 from shoal.engines import ray_actor, ray_cluster
 from shoal.engines.ray_actor import JobActor
 from shoal.engines.ray_cluster import RayEngine
-from shoal.errors import PlatformError, SettingsError
+from shoal.errors import EnvironmentMismatch, PlatformError, SettingsError
 from shoal.platform.events import Deployment
 
 DEPLOYMENT = Deployment(bytes(32), "redis://127.0.0.1:1")
@@ -118,3 +118,15 @@ def test_a_job_ends_when_its_actor_does(actor: JobActor, monkeypatch: pytest.Mon
     process.stdin.close()
     assert actor.wait()[0] == -signal.SIGKILL
     assert eventually(lambda: not exists(process.pid))
+
+
+def test_a_node_with_another_shoal_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the thorough check asks, for it starts processes."""
+    engine = object.__new__(RayEngine)
+    told = {"head": ray_actor.versions(), "worker": ray_actor.versions() | {"shoal": ""}}
+    monkeypatch.setattr(engine, "_call", lambda op: told)
+    assert engine.check() == "connected"
+    with pytest.raises(EnvironmentMismatch, match=r"on the node worker .* no Shoal instead of"):
+        engine.check(thorough=True)
+    told["worker"] = told["head"]
+    assert engine.check(thorough=True).endswith("on 2 nodes")

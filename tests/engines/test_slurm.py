@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from shoal.engines.slurm import SlurmEngine, seconds_of, state_of
-from shoal.errors import PlatformError, SettingsError
+from shoal.errors import EnvironmentMismatch, PlatformError, SettingsError
 from shoal.platform.engine import Ended
 from shoal.platform.events import Deployment
 from shoal.types import LossReason, Resources
@@ -98,6 +99,16 @@ def test_jobs_of_a_size_are_one_array(programs: Path) -> None:
         arguments
     )
     assert {"--partition=main", "--no-requeue", "--export=NIL"} <= set(arguments)
+
+
+def test_another_interpreter_is_asked_for_its_versions(programs: Path) -> None:
+    python = programs / "python"
+    python.write_text("#!/bin/sh\necho 3.9; echo 0.0.1\n")
+    python.chmod(0o755)
+    with pytest.raises(EnvironmentMismatch, match=r"Python 3\.9 .*Shoal 0\.0\.1 instead of"):
+        engine(f"slurm:///main?python={python}", programs).check()
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    assert "accepts jobs in main" in engine(f"slurm:///main?python={python}", programs).check()
 
 
 def test_no_secret_is_in_the_script_or_on_the_command_line(

@@ -63,7 +63,7 @@ def test_workers_that_a_function_of_another_version_refuses_are_reported_to_thei
     context = RunContext(run=run, key=b"r" * 32, store="", code=UserCode(session="s"))
     with pytest.MonkeyPatch.context() as client:
         client.setattr(sys.modules["shoal"], "__version__", "9.9")
-        event = sealed(Work(context=context, starts=starts), deployment)
+        event = sealed(Work(entry=WORKER_ENTRY, context=context, starts=starts), deployment)
     monkeypatch.setenv(STORE_VARIABLE, deployment.store)
     monkeypatch.setenv(KEY_VARIABLE, deployment.key.hex())
     store = open_store(deployment.store)

@@ -36,6 +36,17 @@ _LEAVE_SECONDS = 5.0
 """How long the driver has to remove the actor of a job that has ended."""
 
 
+def versions() -> dict[str, str]:
+    """The versions of Python and Shoal on a node; an empty one: Shoal is missing."""
+    from importlib import metadata
+
+    try:
+        shoal = metadata.version("shoal")
+    except metadata.PackageNotFoundError:
+        shoal = ""
+    return {"python": "{}.{}".format(*sys.version_info), "shoal": shoal}
+
+
 class JobActor:
     """Starts one job."""
 

@@ -30,7 +30,9 @@ import msgspec
 
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.engine import Ended, EngineFacts, JobState
+from shoal.platform.environment import mismatch, this_environment
 from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment
+from shoal.platform.invocation import PythonEnvironment
 from shoal.types import LossReason, Resources
 
 _ANSWER_SECONDS = 120.0
@@ -104,6 +106,21 @@ class RayEngine:
     def kill(self, handle: str) -> None:
         """Kill an actor; its job ends with it."""
         self._call("kill", handle=handle)
+
+    def check(self, *, thorough: bool = False) -> str:
+        """Tell that the cluster was reached; if thorough, compare the versions on its nodes.
+
+        That starts a process on each node, so a session doesn't wait for it: jobs compare, too.
+        """
+        if not thorough:
+            return "connected"
+        nodes = self._call("versions")
+        for name, found in nodes.items():
+            there = PythonEnvironment(python=found["python"], shoal=found["shoal"])
+            problem = mismatch(this_environment(), there, f"on the node {name}")
+            if problem is not None:
+                raise problem
+        return f"Shoal {this_environment().shoal} on {len(nodes)} nodes"
 
     def close(self) -> None:
         """Disconnect from the cluster."""

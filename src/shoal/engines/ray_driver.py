@@ -22,10 +22,14 @@ from ray.exceptions import (
     RayTaskError,
     RuntimeEnvSetupError,
 )
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from shoal.engines import ray_actor
 from shoal.types import LossReason
 
+_ASKED_NODES = 32
+_VERSIONS_SECONDS = 60.0
+"""How long a node may take to start a process and tell its versions."""
 _NODE_DIED = "its node has died"
 """What Ray says about an actor whose node is gone."""
 
@@ -53,6 +57,17 @@ class Driver:
             {"cpus": each.get("CPU", 0.0), "memory_mb": int(each.get("memory", 0) / 2**20)}
             for each in has
         ]
+
+    def versions(self) -> dict[str, dict[str, str]]:
+        """The versions on some nodes, by the nodes' names."""
+        asked = ray.remote(ray_actor.versions)
+        nodes = [node for node in ray.nodes() if node["Alive"]][:_ASKED_NODES]
+        found = {}
+        for node in nodes:
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            name = f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"
+            found[name] = asked.options(num_cpus=0, scheduling_strategy=there).remote()
+        return {name: ray.get(ref, timeout=_VERSIONS_SECONDS) for name, ref in found.items()}
 
     def start(self, handle: str, event: str, booked: Mapping[str, float]) -> None:
         """Start an actor, and the job in it as soon as Ray has found a node."""

@@ -24,7 +24,9 @@ from shoal.engines.commands import last_lines, output_of
 from shoal.engines.options import Options
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.engine import Ended, EngineFacts, JobState, exit_code
+from shoal.platform.environment import mismatch, this_environment
 from shoal.platform.events import FILE_VARIABLE, INDEX_VARIABLE, Deployment
+from shoal.platform.invocation import PythonEnvironment
 from shoal.platform.sandbox_env import SandboxEnv
 from shoal.private import private_folder
 from shoal.types import LossReason, Resources
@@ -149,14 +151,33 @@ class SlurmEngine:
             output_of(["scancel", handle])
 
     def check(self, *, thorough: bool = False) -> str:
-        """Ask Slurm whether it would accept a job."""
+        """Ask Slurm whether it would accept a job, and another interpreter for its versions."""
+        if self._python != sys.executable and Path(self._python).exists():
+            self._compare()
         output_of(["sbatch", "--test-only", *self._fixed], stdin="#!/bin/sh\n", cure=_CURE)
         return f"Slurm accepts jobs in {self._partition or 'its default partition'}"
+
+    def _compare(self) -> None:
+        """Raise an error if the interpreter of the jobs has other versions than this client."""
+        told = output_of([self._python, "-P", "-c", _VERSIONS]).split()
+        there = PythonEnvironment(python=told[0], shoal=told[1] if told[1:] else "")
+        problem = mismatch(this_environment(), there, f"of {self._python}")
+        if problem is not None:
+            raise problem
 
     def close(self) -> None:
         """Do nothing: the jobs end by themselves."""
 
 
+_VERSIONS = """
+import sys
+print("{}.{}".format(*sys.version_info))
+try:
+    import shoal
+    print(shoal.__version__)
+except ImportError:
+    pass
+"""
 _COLUMNS = "ArrayJobID:20,ArrayTaskID:12,State:20,exit_code:12,RestartCnt:8,Reason:60"
 _GONE = Ended(detail="Slurm has forgotten the job")
 
