@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from shoal.engines.environment import FUNCTION_VARIABLE
 from shoal.errors import SettingsError
+from shoal.platform.environment import ENVIRONMENT_VARIABLE
 from shoal.settings import (
     NAMES,
     Settings,
@@ -461,6 +463,14 @@ def test_options_apply_inside_their_block() -> None:
 def test_an_unknown_option_is_rejected_at_once() -> None:
     with pytest.raises(SettingsError, match="did you mean 'memory_mb'"), options(memory=512):
         pass
+
+
+def test_what_an_image_tells_of_itself_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client or a gateway may run in an image that `shoal deploy` made."""
+    before = resolve({})
+    for name in (ENVIRONMENT_VARIABLE, FUNCTION_VARIABLE):
+        monkeypatch.setenv(name, "0f3c")
+    assert resolve({}) == before
 
 
 def test_the_file_may_have_a_shoal_table(write: Write) -> None:

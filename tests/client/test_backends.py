@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,24 @@ import pytest
 
 from platform_examples import gateway
 from shoal import Session
-from shoal.client.backends import gateway_access, open_engine, platform_name, token_file
-from shoal.errors import GatewayUnavailable, SettingsError, TokenRefused
+from shoal.cli import doctor
+from shoal.client.backends import (
+    Backends,
+    gateway_access,
+    open_engine,
+    platform_name,
+    remote_platform,
+    token_file,
+)
+from shoal.engines.process import ProcessEngine
+from shoal.errors import EnvironmentMismatch, GatewayUnavailable, SettingsError, TokenRefused
+from shoal.platform import endpoints
+from shoal.platform.environment import Expected, client_environment
 from shoal.platform.http import HttpPlatform
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import write_token
 from shoal.settings import Settings
+from store_servers import tcp_server, url_of
 
 pytestmark = pytest.mark.real
 
@@ -171,3 +184,54 @@ def test_jobs_of_an_engine_get_the_certificates_and_reconnect_seconds_of_the_cli
     assert "ca_file" not in deployment.store
     assert "ca_data=CERTIFICATE" in deployment.store
     assert "reconnect_seconds=7" in deployment.store
+
+
+def test_workers_must_have_the_environment_that_the_engine_expects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Expected("name", "shoal deploy process")
+    monkeypatch.setattr(ProcessEngine, "expected", expected, raising=False)
+    with tcp_server() as port:
+        settings = Settings(
+            platform="process://", store=url_of(port), folder=str(tmp_path / "data")
+        )
+        backends = Backends(settings)
+        wanted = backends.environment()
+        backends.close()
+    assert wanted == client_environment(expected)
+
+
+def test_the_doctor_asks_each_gateway_of_a_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOAL_FOLDER", str(tmp_path / "data"))
+    with gateway(tmp_path, capacity=2) as local:
+        first, second = (GatewayServer(local, "token") for _ in range(2))
+        monkeypatch.setenv("SHOAL_PLATFORM", f"{first.url}, {second.url}")
+        monkeypatch.setenv("SHOAL_TOKEN", "token")
+        told = f"{first.url}: up to 2 sandboxes; {second.url}: up to 2 sandboxes"
+        assert doctor._platform() == (True, told)
+        monkeypatch.setattr(sys.modules["shoal"], "__version__", "9.9")
+        monkeypatch.setattr(endpoints, "_environment", lambda: {"python": "3.9", "shoal": "9.9"})
+        works, told = doctor._platform()
+        assert not works
+        assert told.count("Python 3.9 instead of") == 2
+        first.close()
+        second.close()
+
+
+def test_an_engine_that_is_refused_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[bool] = []
+
+    def check(_engine: object, *, thorough: bool = False) -> str:
+        raise EnvironmentMismatch("older")
+
+    monkeypatch.setattr(ProcessEngine, "check", check, raising=False)
+    monkeypatch.setattr(ProcessEngine, "close", lambda _engine: closed.append(True))
+    settings = Settings(platform="process://", store="redis://nowhere", folder=str(tmp_path))
+    with pytest.raises(EnvironmentMismatch):
+        remote_platform(settings)
+    assert closed == [True]

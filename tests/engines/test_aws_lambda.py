@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,11 +14,22 @@ from typing import Any
 
 import pytest
 
+from shoal import __version__
 from shoal.engines import aws_api, aws_lambda
 from shoal.engines.aws_api import Access, Credentials, signature_headers
-from shoal.engines.aws_lambda import LambdaEngine, memory_sizes
-from shoal.errors import GatewayBusy, GatewayRefused, GatewayUnavailable, SettingsError
-from shoal.platform.events import Deployment
+from shoal.engines.aws_lambda import CHECK, SECRET_VARIABLE, LambdaEngine, memory_sizes
+from shoal.engines.environment import note
+from shoal.engines.requirements import Requirements
+from shoal.errors import (
+    EnvironmentMismatch,
+    GatewayBusy,
+    GatewayRefused,
+    GatewayUnavailable,
+    PlatformError,
+    SettingsError,
+)
+from shoal.platform.environment import ENVIRONMENT_VARIABLE, environment_name
+from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment
 from shoal.types import Resources
 
 DEPLOYMENT = Deployment(b"k" * 32, "redis://store")
@@ -104,6 +117,7 @@ class Api(ThreadingHTTPServer):
 
     daemon_threads = True
     answers: list[int]
+    bodies: list[bytes]
     requests: list[tuple[str, dict[str, str], bytes]]
 
 
@@ -114,9 +128,11 @@ class Handler(BaseHTTPRequestHandler):
         server: Any = self.server
         body = self.rfile.read(int(self.headers["content-length"]))
         server.requests.append((self.path, dict(self.headers), body))
+        said = server.bodies.pop(0) if server.bodies else b""
         self.send_response(server.answers.pop(0) if server.answers else 202)
-        self.send_header("content-length", "0")
+        self.send_header("content-length", str(len(said)))
         self.end_headers()
+        self.wfile.write(said)
 
     def log_message(self, *_args: object) -> None:
         pass
@@ -125,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def api() -> Iterator[Api]:
     server = Api(("127.0.0.1", 0), Handler)
-    server.answers, server.requests = [], []
+    server.answers, server.bodies, server.requests = [], [], []
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server
@@ -171,6 +187,90 @@ def test_a_refusal_says_what_to_do(api: Api, status: int, message: str) -> None:
     with closing(reaching(api)) as made, pytest.raises(GatewayRefused, match=message):
         made.start(b"event", Resources(512))
     assert len(api.requests) == 1
+
+
+FACTS = {
+    "shoal": __version__,
+    "python": platform.python_version(),
+    "environment": "",
+    "deployment": DEPLOYMENT.id,
+    "trouble": "",
+}
+
+
+def test_a_function_is_called_when_a_session_opens_and_all_of_them_by_the_doctor(api: Api) -> None:
+    api.bodies += 4 * [json.dumps(FACTS).encode()]
+    with closing(reaching(api)) as made:
+        assert "answer; they weren't deployed from here" in made.check()
+        assert len(api.requests) == 1
+        assert "3 functions" in made.check(thorough=True)
+    assert len({path for path, _, _ in api.requests}) == 3
+    assert {headers["x-amz-invocation-type"] for _, headers, _ in api.requests} == {
+        "RequestResponse"
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({"shoal": "0.0.1"}, r"Shoal 0\.0\.1 instead of .*`shoal deploy lambda --name shoal`"),
+        ({"python": "3.9.2"}, r"Python 3\.9 instead of"),
+        ({"deployment": "another"}, "another deployment's key"),
+        ({"trouble": "No store."}, "can't work: No store"),
+    ],
+)
+def test_a_function_that_cannot_run_the_clients_workers_is_refused(
+    api: Api, found: dict[str, str], told: str
+) -> None:
+    api.bodies.append(json.dumps(FACTS | found).encode())
+    with closing(reaching(api)) as made, pytest.raises(PlatformError, match=told):
+        made.check()
+
+
+def test_a_function_that_fails_is_quoted(api: Api) -> None:
+    api.bodies.append(b'{"errorMessage": "No module named shoal"}')
+    with closing(reaching(api)) as made, pytest.raises(PlatformError, match="No module named"):
+        made.check()
+
+
+def test_a_function_whose_environment_has_changed_since_is_refused_with_the_command(
+    api: Api, tmp_path: Path
+) -> None:
+    packages = Requirements(("msgspec",))
+    note(tmp_path, "lambda", "shoal", packages, None, "shoal deploy lambda --memory 512")
+    url = f"lambda://shoal?endpoint=http://127.0.0.1:{api.server_port}"
+    same = FACTS | {"environment": environment_name(packages.lines)}
+    api.bodies += [json.dumps(each).encode() for each in (same, same | {"environment": "older"})]
+    with closing(LambdaEngine(url, DEPLOYMENT, tmp_path)) as made:
+        assert made.check() == f"3 functions shoal-… in {made._access.region} answer"
+        assert made.expected.renewal == "shoal deploy lambda --memory 512"
+        with pytest.raises(EnvironmentMismatch, match=r"environment older .*lambda --memory 512`"):
+            made.check()
+
+
+def test_a_busy_account_does_not_keep_a_session_from_opening(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aws_api, "_PATIENCE", 0.0)
+    api.answers += [429, 429]
+    with closing(reaching(api)) as made:
+        assert made.check() == "busy"
+        with pytest.raises(GatewayBusy):
+            made.check(thorough=True)
+
+
+def test_a_function_tells_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (STORE_VARIABLE, KEY_VARIABLE, SECRET_VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, "name")
+    found = aws_lambda.handler(CHECK, None)
+    assert KEY_VARIABLE in found["trouble"]
+    assert found["environment"] == "name"
+    monkeypatch.setenv(STORE_VARIABLE, "redis://127.0.0.1:9")
+    monkeypatch.setenv(KEY_VARIABLE, DEPLOYMENT.key.hex())
+    found = aws_lambda.handler(CHECK, None)
+    assert "127.0.0.1:9" in found["trouble"]
+    assert found["deployment"] == DEPLOYMENT.id
 
 
 def test_an_endpoint_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from observing import eventually
 from shoal.engines.containers import ContainerEngine
-from shoal.errors import PlatformError, SettingsError
+from shoal.engines.environment import note
+from shoal.engines.requirements import Requirements
+from shoal.errors import EnvironmentMismatch, PlatformError, SettingsError
 from shoal.platform.engine import Ended
 from shoal.platform.events import Deployment, Offer, opened, sealed
 from shoal.types import LossReason, Resources
@@ -43,6 +45,7 @@ run) case "$*" in
      *) pwd > {folder}/where; echo c1 ;;
      esac ;;
 events) exec tail -n +1 -f {folder}/events ;;
+image) cat {folder}/config ;;
 esac
 """
         )
@@ -179,6 +182,31 @@ def test_a_container_that_ends_at_once_is_tried_without_its_work_to_find_out_why
 def test_there_are_two_containers_for_each_cpu(docker: Docker) -> None:
     assert docker.engine().facts.capacity == 8
     assert docker.engine("docker:///image?capacity=3").facts.capacity == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"Labels": {"shoal.version": "0.0.1"}}, "Shoal 0.0.1 instead of"),
+        ({"Labels": {"shoal.python": "3.9"}}, "Python 3.9 instead of"),
+        ({"Env": ["A=B", "SHOAL_ENVIRONMENT=another"]}, "environment another instead of"),
+    ],
+)
+def test_an_image_that_differs_is_refused_when_the_session_opens(
+    docker: Docker, config: object, told: str
+) -> None:
+    packages = Requirements(("msgspec",))
+    note(docker.folder / "data", "docker", "image:1", packages, None, "shoal deploy docker --x")
+    (docker.folder / "config").write_text(json.dumps(config))
+    with pytest.raises(EnvironmentMismatch) as caught:
+        docker.engine().check()
+    assert told in str(caught.value)
+    assert str(caught.value).endswith("Run `shoal deploy docker --x`, and follow what it prints.")
+
+
+def test_an_image_that_tells_nothing_may_have_anything(docker: Docker) -> None:
+    (docker.folder / "config").write_text('{"Env": null, "Labels": null}')
+    assert docker.engine().check() == "the image image:1"
 
 
 def test_what_docker_says_is_in_the_error(docker: Docker) -> None:

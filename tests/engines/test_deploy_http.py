@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from shoal.engines import deploy_http
+from shoal.engines.environment import expected
 from shoal.engines.http_function import facts_of
-from shoal.errors import UsageError
+from shoal.errors import SettingsError, UsageError
 from shoal.platform.events import Deployment
 
 STORE = "redis://:open-sesame@store:6379"
@@ -76,6 +77,8 @@ def test_no_file_and_no_output_has_a_secret(tmp_path: Path, data: Path, deploy: 
         assert secret not in said
         assert not any(secret.encode() in text for text in written)
     assert deploy("--show-key") == key
+    assert deploy("--show-store") == STORE
+    assert "--show-store | gcloud secrets create shoal-store" in said
 
 
 def test_a_function_that_knows_its_url_can_call_itself(tmp_path: Path, deploy: Deploy) -> None:
@@ -98,7 +101,7 @@ def test_packages_come_from_a_file_or_from_here(tmp_path: Path, deploy: Deploy) 
     assert "-e ." not in found
     deploy()
     assert "cloudpickle==" in (tmp_path / "out" / "requirements.txt").read_text()
-    with pytest.raises(UsageError, match="can't be read"):
+    with pytest.raises(SettingsError, match="Can't read"):
         deploy("--requirements", str(tmp_path / "none"))
 
 
@@ -111,6 +114,19 @@ def test_the_environment_is_named_by_its_packages(tmp_path: Path, deploy: Deploy
         docker = (tmp_path / "out" / "Dockerfile").read_text()
         names.append(docker.partition("SHOAL_ENVIRONMENT=")[2].split()[0])
     assert names[0] != names[1] == names[2]
+
+
+def test_a_deployment_is_noted_with_the_command_that_repeats_it(
+    tmp_path: Path, data: Path, deploy: Deploy
+) -> None:
+    (tmp_path / "lock.txt").write_text("numpy==1\n")
+    deploy("--name", "mine", "--slots", "3", "--requirements", str(tmp_path / "lock.txt"))
+    docker = (tmp_path / "out" / "Dockerfile").read_text()
+    known = expected(data, "http", "mine", "")
+    assert f"ENV SHOAL_FUNCTION=mine SHOAL_ENVIRONMENT={known.name}\n" in docker
+    assert known.renewal == (
+        f"shoal deploy http {tmp_path}/out --name mine --slots 3 --requirements {tmp_path}/lock.txt"
+    )
 
 
 @pytest.mark.real

@@ -20,9 +20,12 @@ from shoal import Session, Task
 from shoal.cli.main import main
 from shoal.engines import deploy_lambda, function_package
 from shoal.engines.deploy_lambda import stack_of
+from shoal.engines.environment import expected
 from shoal.engines.function_package import Contents, build, contents
 from shoal.engines.lambda_stack import Stack, role_policy, template
-from shoal.errors import PlatformError, SettingsError
+from shoal.engines.requirements import Requirements
+from shoal.errors import PlatformError
+from shoal.platform.environment import ENVIRONMENT_VARIABLE
 from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE
 from store_servers import tcp_server, url_of
 
@@ -261,30 +264,43 @@ def test_a_package_has_shoal_and_wheels_for_the_functions_system(tmp_path: Path)
 
 
 def test_a_package_is_named_after_its_contents() -> None:
-    one = Contents(("a==1",), True, "3.11", "x86_64")
-    assert one.hash == Contents(("a==1",), True, "3.11", "x86_64").hash
-    others = {Contents(("a==2",), True, "3.11", "x86_64").hash,
-              Contents(("a==1",), True, "3.12", "x86_64").hash}  # fmt: skip
-    assert one.hash not in others
+    one, two = (Requirements((), (f"a=={version}",)) for version in (1, 2))
+    name = Contents(one, "3.11", "x86_64").name
+    assert name == Contents(one, "3.11", "x86_64").name
+    others = {Contents(two, "3.11", "x86_64").name, Contents(one, "3.12", "x86_64").name,
+              Contents(one, "3.11", "arm64").name}  # fmt: skip
+    assert name not in others
 
 
 def test_lock_files_are_understood(tmp_path: Path) -> None:
     lock = tmp_path / "pylock.toml"
     lock.write_text('lock-version = "1.0"\n[[packages]]\nname = "six"\nversion = "1.16.0"\n')
-    found = contents(lock, [], "x86_64").requirements
-    assert found[0] == "six==1.16.0"
-    assert {line.partition("=")[0] for line in found} == {"six", "cloudpickle", "msgspec"}
-    with pytest.raises(SettingsError, match=r"Can't read .*missing\.txt"):
-        contents(tmp_path / "missing.txt", [], "x86_64")
+    assert contents(lock, [], "x86_64").packages.lines[0] == "six==1.16.0"
 
 
-def test_packages_have_the_clients_versions() -> None:
-    import cloudpickle
+def test_what_was_deployed_is_noted_with_the_command_that_renews_it(
+    aws: Any, endpoint: str, tmp_path: Path
+) -> None:
+    assert deploy(endpoint, "--memory", "512", "--store", "redis://:open-sesame@store") == 0
+    found = aws("lambda").get_function(FunctionName="shoal-512")["Configuration"]
+    deployed = found["Environment"]["Variables"][ENVIRONMENT_VARIABLE]
+    known = expected(tmp_path / "data", "lambda", "shoal", "")
+    assert known.name == deployed
+    assert known.renewal == (
+        f"shoal deploy lambda --region {REGION} --endpoint {endpoint} --memory 512 --requirements "
+        f'{tmp_path}/requirements.txt --store "$SHOAL_STORE"'
+    )
+    Path("requirements.txt").write_text("cloudpickle\nsix\n")
+    assert expected(tmp_path / "data", "lambda", "shoal", "").name != deployed
+    assert deploy(endpoint, "--dry-run", command="undeploy") == 0
+    assert expected(tmp_path / "data", "lambda", "shoal", "").name
+    assert deploy(endpoint, command="undeploy") == 0
+    assert expected(tmp_path / "data", "lambda", "shoal", "").name == ""
 
-    found = contents(None, ["cloudpickle"], "x86_64").requirements
-    assert f"cloudpickle=={cloudpickle.__version__}" in found
-    with pytest.raises(SettingsError, match="isn't installed here"):
-        contents(None, ["no-such-package"], "x86_64")
+
+def test_functions_of_an_image_have_the_name_of_its_environment() -> None:
+    stack = Stack("s", (512,), "3.11", "arm64", "name", {}, image="image:1")
+    assert ENVIRONMENT_VARIABLE not in stack.environment_variables()
 
 
 def test_a_package_that_is_too_large_leads_to_an_image(
@@ -300,6 +316,7 @@ def test_a_package_that_is_too_large_leads_to_an_image(
         deploy_lambda.deploy(args, tmp_path, STORE, lambda _: None)
     dockerfile = (tmp_path / "shoal-lambda-image" / "Dockerfile").read_text()
     assert "FROM public.ecr.aws/lambda/python:" in dockerfile
+    assert f"ENV {ENVIRONMENT_VARIABLE}=" in dockerfile
     assert stack_of(args, contents(None, [], "x86_64"), tmp_path, STORE).memory == (512,)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import platform
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -15,10 +16,12 @@ import pytest
 
 from observing import eventually
 from shoal import __version__
-from shoal.engines.environment import described
+from shoal.engines.environment import described, note
 from shoal.engines.http_function import HttpFunction, facts_of
-from shoal.errors import GatewayRefused, GatewayUnavailable, SettingsError
+from shoal.engines.requirements import Requirements
+from shoal.errors import EnvironmentMismatch, GatewayRefused, GatewayUnavailable, SettingsError
 from shoal.platform.engine import Ended
+from shoal.platform.environment import environment_name
 from shoal.platform.events import Deployment
 from shoal.types import LossReason, Resources
 
@@ -258,6 +261,27 @@ def test_facts_that_make_no_sense_are_refused(query: dict[str, str]) -> None:
         facts_of(query)
 
 
+def test_a_function_whose_environment_is_not_the_clients_is_refused_with_the_command(
+    function: Function, tmp_path: Path
+) -> None:
+    """The client deployed a package that it has in another version now."""
+    packages = Requirements(("msgspec",))
+    note(tmp_path, "http", "mine", packages, None, "shoal deploy http /out")
+    name = environment_name(packages.lines)
+    found = described(DEPLOYMENT) | {"function": "mine", "environment": name}
+    function.replies = [(200, json.dumps(found).encode(), {})]
+    engine = HttpFunction(function.url, DEPLOYMENT, tmp_path)
+    assert engine.check().endswith(platform.python_version())
+    assert (engine.expected.name, engine.expected.renewal) == (name, "shoal deploy http /out")
+    found["environment"] = "older"
+    function.replies = [(200, json.dumps(found).encode(), {})]
+    with pytest.raises(EnvironmentMismatch, match=r"environment older .*`shoal deploy http /out`"):
+        engine.check()
+    found["function"] = "deployed elsewhere"
+    function.replies = [(200, json.dumps(found).encode(), {})]
+    assert "wasn't deployed from here" in engine.check()
+
+
 def test_a_function_of_this_deployment_passes_the_check(function: Function) -> None:
     function.replies = [(200, json.dumps(described(DEPLOYMENT)).encode(), {})]
     assert "Shoal" in function.engine().check()
@@ -265,13 +289,13 @@ def test_a_function_of_this_deployment_passes_the_check(function: Function) -> N
 
 @pytest.mark.parametrize(
     ("fact", "value", "words"),
-    [("deployment", "another", "another deployment key"), ("python", "3.8.1", "Python 3.8.1"),
-     ("shoal", "9.9.9", "shoal deploy http"), ("shoal", f"{__version__}.1", "this client has")],
+    [("deployment", "another", "another deployment key"), ("python", "3.8.1", "Python 3.8 instead"),
+     ("shoal", "9.9.9", "shoal deploy http"), ("shoal", f"{__version__}.1", "instead of")],
 )  # fmt: skip
 def test_another_deployment_or_version_fails_the_check(
     function: Function, fact: str, value: str, words: str
 ) -> None:
     found = described(DEPLOYMENT) | {fact: value}
     function.replies = [(200, json.dumps(found).encode(), {})]
-    with pytest.raises(GatewayRefused, match=words):
+    with pytest.raises((GatewayRefused, EnvironmentMismatch), match=words):
         function.engine().check()

@@ -15,10 +15,11 @@ from lambda_here import emulated_lambda
 
 from observing import eventually
 from shoal import Output, Session, task
+from shoal.client.backends import open_engine
 from shoal.engines.aws_api import Access
-from shoal.engines.aws_lambda import CHECK, invoke
-from shoal.engines.deploy_lambda import check
-from shoal.errors import GatewayRefused, TaskError
+from shoal.engines.aws_lambda import CHECK, LambdaEngine, invoke
+from shoal.errors import GatewayRefused
+from shoal.settings import Settings
 from store_servers import tcp_server, url_of
 
 pytestmark = [
@@ -110,26 +111,20 @@ def test_a_function_tells_what_it_has(functions: tuple[str, Emulator]) -> None:
     assert json.loads(answer)["python"] == platform.python_version()
 
 
-def test_the_doctor_calls_each_function(functions: tuple[str, Emulator], tmp_path: Path) -> None:
-    url, _ = functions
-    works, text = check(url, tmp_path)
-    assert works
-    assert "3 functions shoal-… in us-east-1 answer" in text
-    noted = {"requirements": None, "packages": ["cloudpickle"], "architecture": "arm64"}
-    (tmp_path / "packages" / "lambda-shoal.json").write_text(json.dumps(noted))
-    works, text = check(url, tmp_path)
-    assert not works
-    assert "run `shoal deploy lambda` again" in text
-    with pytest.raises(GatewayRefused, match="no function 'shoal-3008'"):
-        check(url.replace("512,1024,2048", "3008"), tmp_path)
+def test_the_doctor_calls_each_function(
+    functions: tuple[str, Emulator], store: str, tmp_path: Path
+) -> None:
+    settings = Settings(store=store, folder=str(tmp_path))
+    engine, _ = open_engine(functions[0], settings)
+    assert isinstance(engine, LambdaEngine)
+    told = engine.check(thorough=True)
+    assert told == "3 functions shoal-… in us-east-1 answer; they weren't deployed from here"
+    engine.close()
 
 
 def test_a_function_that_does_not_exist_is_named(
     functions: tuple[str, Emulator], store: str, tmp_path: Path
 ) -> None:
     url = functions[0].replace("512,1024,2048", "3008")
-    with (
-        Session(platform=url, store=store, folder=str(tmp_path)) as session,
-        pytest.raises((GatewayRefused, TaskError), match=r"no function 'shoal-3008'.*deploy"),
-    ):
-        session.compute(step(1))
+    with pytest.raises(GatewayRefused, match=r"no function 'shoal-3008'.*deploy"):
+        Session(platform=url, store=store, folder=str(tmp_path))

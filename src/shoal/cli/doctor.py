@@ -16,12 +16,12 @@ from contextlib import closing
 from pathlib import Path
 
 from shoal import system
-from shoal.client.backends import open_engine, open_history, remote_platform
+from shoal.client.backends import gateways_of, open_engine, open_history
 from shoal.errors import ShoalError
 from shoal.platform import isolation, limits
 from shoal.platform.engine import CheckedEngine
 from shoal.platform.sandbox_env import hidden_folder
-from shoal.settings import resolve
+from shoal.settings import Settings, resolve
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
 from shoal.storage.redis import RedisStore
 from shoal.storage.resp import names_servers
@@ -114,14 +114,7 @@ def _platform() -> Finding:
     if url is None:
         return True, "the embedded gateway"
     if url.startswith(("http:", "https:")):
-        remote = remote_platform(settings)
-        assert remote is not None
-        with closing(remote):
-            return True, f"{url}: up to {remote.capacity} sandboxes"
-    if url.startswith("lambda:"):
-        from shoal.engines.deploy_lambda import check
-
-        return check(url, settings.data_folder().absolute())
+        return _gateways(url, settings)
     engine, _ = open_engine(url, settings)
     with closing(engine):
         facts = engine.facts
@@ -130,6 +123,20 @@ def _platform() -> Finding:
         size = f"; a worker has at most {' and '.join(limits)}" if limits else ""
         known = engine.check(thorough=True) if isinstance(engine, CheckedEngine) else "known"
         return True, f"{url}: {known}{size}"
+
+
+def _gateways(urls: str, settings: Settings) -> Finding:
+    """Ask each gateway for its versions and its room."""
+    told, works = [], True
+    for gateway in gateways_of(urls, settings):
+        with closing(gateway):
+            try:
+                gateway.check_environment()
+                told.append(f"{gateway.url}: up to {gateway.capacity} sandboxes")
+            except ShoalError as error:
+                works = False
+                told.append(f"{gateway.url}: {error}")
+    return works, "; ".join(told)
 
 
 def _folder() -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from shoal.cli.deploy import TARGETS, module
+from shoal.settings import resolve
 
 _CREATING = ("lambda",)
 """The other targets only write files or build an image, which their own tools remove."""
@@ -21,4 +22,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def carry_out(args: argparse.Namespace) -> None:
     """Remove a deployment."""
-    module(args.target).undeploy(args, print)
+    module(args.target).undeploy(args, resolve({}).data_folder().absolute(), print)

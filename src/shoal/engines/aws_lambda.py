@@ -21,9 +21,17 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from shoal.engines.aws_api import Access, refusal
-from shoal.errors import SettingsError
+from shoal.errors import GatewayBusy, GatewayRefused, PlatformError, SettingsError, ShoalError
 from shoal.platform.engine import EngineFacts, JobState
+from shoal.platform.environment import (
+    ANY,
+    ENVIRONMENT_VARIABLE,
+    client_environment,
+    minor_of,
+    mismatch,
+)
 from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment
+from shoal.platform.invocation import PythonEnvironment
 from shoal.types import MB_PER_CPU, Resources
 
 DEFAULT_MEMORY = (1024, 2048, 3008)
@@ -38,8 +46,6 @@ EVENT_AGE_SECONDS = 300
 """How long Lambda keeps an event that finds no free function."""
 SECRET_VARIABLE = "SHOAL_SECRET"
 """Names the secret that holds the store's URL and the deployment's key."""
-ENVIRONMENT_VARIABLE = "SHOAL_ENVIRONMENT"
-"""The hash of the packages that a function was deployed with."""
 _OPTIONS = ("region", "memory", "seconds", "concurrency", "endpoint")
 _CONCURRENCY = 1000
 """How many functions of an account may run at once, unless AWS has granted more."""
@@ -51,6 +57,8 @@ class LambdaEngine:
     def __init__(self, url: str, deployment: Deployment, folder: Path) -> None:
         """Make an engine from `lambda://shoal?region=eu-west-1&memory=1024,2048`."""
         self.name, options = function_and_options(url)
+        self.expected = ANY
+        self._deployment, self._folder = deployment, folder
         self._sizes = memory_sizes(options.get("memory"), url)
         largest = self._sizes[-1]
         self._access = Access(options.get("region"), options.get("endpoint"))
@@ -84,6 +92,45 @@ class LambdaEngine:
 
     def kill(self, handle: str) -> None:
         """Do nothing: Lambda ends no invocation. A job ends the worker of a cancelled run."""
+
+    def check(self, *, thorough: bool = False) -> str:
+        """Call the function of a worker with a CPU, or all, and compare them with this client."""
+        from shoal.engines.environment import expected
+
+        again = f"shoal deploy lambda --name {self.name}"
+        self.expected = expected(self._folder, "lambda", self.name, again)
+        functions = [self.function(size) for size in self._sizes]
+        try:
+            for function in functions if thorough else [self.function(MB_PER_CPU)]:
+                answer = invoke(self._access, function, json.dumps(CHECK).encode(), AND_WAIT)
+                self._compare(function, answer)
+        except GatewayBusy:
+            if thorough:
+                raise
+            return "busy"  # workers wait for their turn, and compare versions themselves
+        known = "" if self.expected.name else "; they weren't deployed from here"
+        return f"{len(functions)} functions {self.name}-… in {self._access.region} answer{known}"
+
+    def _compare(self, function: str, answer: bytes) -> None:
+        """Raise an error if a function can't run this client's workers."""
+        found = json.loads(answer)
+        if not isinstance(found, dict) or "python" not in found:
+            raise PlatformError(f"The Lambda function {function!r} doesn't work: {found}.")
+        there = PythonEnvironment(
+            python=minor_of(found["python"]), shoal=found["shoal"], name=found["environment"]
+        )
+        problem = mismatch(
+            client_environment(self.expected), there, f"in the Lambda function {function!r}"
+        )
+        if problem is not None:
+            raise problem
+        if found["trouble"]:
+            raise PlatformError(f"The Lambda function {function!r} can't work: {found['trouble']}")
+        if found["deployment"] != self._deployment.id:
+            raise GatewayRefused(
+                f"The Lambda function {function!r} has another deployment's key. Run "
+                f"`{self.expected.renewal}`, or use the data folder that it was deployed from."
+            )
 
     def close(self) -> None:
         """Close the connections to AWS."""
@@ -143,28 +190,44 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
     """Run a worker: what Lambda calls with each event."""
     if event == CHECK:
         return facts()
-    if SECRET_VARIABLE in os.environ and KEY_VARIABLE not in os.environ:
-        os.environ.update(secret_variables(os.environ[SECRET_VARIABLE]))
+    _read_secret()
     seconds = context.get_remaining_time_in_millis() / 1000
     memory_mb = int(context.memory_limit_in_mb)
     done: dict[str, Any] = _job().run(event, seconds=seconds, memory_mb=memory_mb)
     return done
 
 
+def _read_secret() -> None:
+    """Set the variables that are in the deployment's secret, if it has one."""
+    if SECRET_VARIABLE in os.environ and KEY_VARIABLE not in os.environ:
+        os.environ.update(secret_variables(os.environ[SECRET_VARIABLE]))
+
+
+AND_WAIT = "RequestResponse"
 CHECK = {"shoal": "check"}
 """An event that asks a function what it has."""
 
 
 def facts() -> dict[str, Any]:
-    """What a function has: for `shoal deploy` and `shoal doctor`."""
+    """What a function has: for clients that compare it, and for `shoal deploy`."""
     import platform
     from importlib.metadata import version
 
+    trouble, deployed = "", ""
+    try:
+        _read_secret()
+        deployment = Deployment.of_environment()
+        deployed = deployment.id
+        _job().check_store(deployment)
+    except ShoalError as error:
+        trouble = str(error)
     return {
         "shoal": version("shoal"),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "environment": os.environ.get(ENVIRONMENT_VARIABLE, ""),
+        "deployment": deployed,
+        "trouble": trouble,
     }
 
 

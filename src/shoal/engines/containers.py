@@ -27,10 +27,19 @@ from pathlib import Path
 from typing import Any
 
 from shoal.engines.commands import last_lines, output_of
+from shoal.engines.environment import expected
 from shoal.engines.options import Options
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.engine import Ended, EngineFacts, JobState, exit_code
+from shoal.platform.environment import (
+    ANY,
+    ENVIRONMENT_VARIABLE,
+    client_environment,
+    mismatch,
+    this_environment,
+)
 from shoal.platform.events import FILE_VARIABLE, Deployment, Offer, sealed
+from shoal.platform.invocation import PythonEnvironment
 from shoal.private import private_folder
 from shoal.storage.resp import parse_url, urls_in
 from shoal.types import MIN_MEMORY_MB, LossReason, Resources
@@ -39,6 +48,8 @@ log = logging.getLogger(__name__)
 
 LABEL = "shoal.deployment"
 """Marks the containers of a deployment."""
+SHOAL_LABEL, PYTHON_LABEL = "shoal.version", "shoal.python"
+"""Tell which versions an image has that `shoal deploy` made."""
 JOB_MB = 96
 """The memory of the job itself, beside its worker."""
 _JOBS_PER_CPU = 2
@@ -89,6 +100,8 @@ class ContainerEngine:
             capacity=int(options.number("capacity", max(1, _JOBS_PER_CPU * machine.cpus), 1)),
             idle_seconds=options.number("idle_seconds", 60),
         )
+        self.expected = ANY
+        self._folder = folder
         self._label = f"{LABEL}={deployment.id}"
         self._deployment = deployment
         self._fixed = _fixed_arguments(options, deployment, folder, as_user=not machine.rootless)
@@ -137,9 +150,16 @@ class ContainerEngine:
                 self._events.terminate()
 
     def check(self, *, thorough: bool = False) -> str:
-        """Look for the image; if thorough, start a container and tell which Shoal it has."""
+        """Compare what the image says of itself; if thorough, start a container and ask Shoal."""
+        again = f"shoal deploy {self._tool}"
+        self.expected = expected(self._folder, self._tool, self._image, again)
+        inspect = [self._tool, "image", "inspect", "--format", "{{json .Config}}", self._image]
+        found = _told_by(json.loads(output_of(inspect)))
+        where = f"of the image {self._image}"
+        problem = mismatch(client_environment(self.expected), found, where)
+        if problem is not None:
+            raise problem
         if not thorough:
-            output_of([self._tool, "image", "inspect", self._image])
             return f"the image {self._image}"
         program = "import shoal.platform.job; print(shoal.__version__)"
         image = ["--entrypoint", "python", self._image, "-c", program]
@@ -243,6 +263,17 @@ class ContainerEngine:
             for handle, container in self._containers.items():
                 if handle not in running and container.ended is None:
                     container.ended = Ended(detail="the container is gone")
+
+
+def _told_by(config: Mapping[str, Any]) -> PythonEnvironment:
+    """The environment of an image; what the image doesn't tell counts as the client's."""
+    here, labels = this_environment(), config.get("Labels") or {}
+    variables = dict(each.partition("=")[::2] for each in config.get("Env") or ())
+    return PythonEnvironment(
+        python=labels.get(PYTHON_LABEL, here.python),
+        shoal=labels.get(SHOAL_LABEL, here.shoal),
+        name=variables.get(ENVIRONMENT_VARIABLE, ""),
+    )
 
 
 def _fixed_arguments(

@@ -4,8 +4,8 @@
    client has, and builds it. That needs a base image and a package index.
 2. `build_from_here` needs neither. It copies the interpreter, the environment, and the libraries
    that these load; the image works on machines like this one.
-3. An image is named after its content, so that an environment that hasn't changed isn't built
-   again.
+3. An image is named after its environment, and after what it has of this machine, so that an
+   environment that hasn't changed isn't built again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from shoal.engines.commands import last_lines, output_of
-from shoal.errors import PlatformError
+from shoal.engines.containers import PYTHON_LABEL, SHOAL_LABEL
+from shoal.engines.environment import command_of, note
+from shoal.engines.requirements import Requirements, local_packages, requirements_of
+from shoal.errors import PlatformError, SettingsError
+from shoal.platform.environment import ENVIRONMENT_VARIABLE, environment_name, this_environment
 
 _BUILD_SECONDS = 3600.0
 _UNNEEDED = frozenset((".git",))
@@ -50,10 +54,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "base image or a package index",
     )
     parser.add_argument(
+        "--requirements",
+        type=Path,
+        metavar="FILE",
+        help="packages for tasks: a requirements or lock file; by default what is installed here",
+    )
+    parser.add_argument(
         "--package",
         action="append",
         default=[],
-        help="with --from-here, copy only this package and what it requires; repeat for several",
+        metavar="NAME",
+        help="a package for tasks, in the version that is installed here; repeat for several",
     )
     parser.add_argument(
         "--folder", type=Path, help="where to write the Dockerfile; by default in the data folder"
@@ -71,47 +82,84 @@ def deploy(
         store: The store, which images have nothing to do with.
         say: Called with each line for the user.
     """
+    if args.from_here and args.requirements:
+        raise SettingsError("--from-here copies what is installed; leave --requirements out.")
     if args.from_here:
-        packages = ["shoal", *args.package] if args.package else []
-        image = build_from_here(args.target, args.tag, packages)
+        chosen = ["shoal", *args.package] if args.package else []
+        packages = copied(chosen)
+        image = build_from_here(args.target, args.tag, chosen)
     else:
-        image = build(args.target, args.folder or folder / "image", args.tag)
+        packages = requirements_of(args.requirements, args.package)
+        image = build(args.target, args.folder or folder / "image", args.tag, packages)
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    command = command_of(args.target, args, parser)
+    note(folder, args.target, image, packages, args.requirements, command)
     say(f"image {image}")
     say(f'Use it with platform="{args.target}:///{image}".')
 
 
-def build(tool: str, folder: Path, tag: str = "") -> str:
+def build(tool: str, folder: Path, tag: str, packages: Requirements) -> str:
     """Write a Dockerfile to a folder and build it; return the image's name."""
-    write_dockerfile(folder)
+    write_dockerfile(folder, packages)
     texts = [path.read_bytes() for path in (folder / "Dockerfile", folder / "requirements.txt")]
-    projects = sorted(project_folders().values())
-    tag = tag or f"shoal:{_digest([*texts, *_stamps(files_of(projects))])}"
+    projects = sorted(_brought(packages).values())
+    tag = tag or _tag(packages, [*texts, *_stamps(files_of(projects))])
     if not _exists(tool, tag):
         output_of([tool, "build", "--tag", tag, str(folder)], seconds=_BUILD_SECONDS)
     return tag
 
 
-def write_dockerfile(folder: Path) -> None:
+def _tag(packages: Requirements, parts: Iterable[bytes]) -> str:
+    """The name of an image: that of its environment, and of what is from this machine."""
+    return f"shoal:{environment_name(packages.lines)}-{_digest(parts)[:8]}"
+
+
+def _settings(packages: Requirements) -> list[str]:
+    """The instructions that tell what an image has."""
+    here = this_environment()
+    return [
+        f"ENV {ENVIRONMENT_VARIABLE}={environment_name(packages.lines)}",
+        f"LABEL {SHOAL_LABEL}={here.shoal}",
+        f"LABEL {PYTHON_LABEL}={here.python}",
+    ]
+
+
+def copied(packages: Sequence[str]) -> Requirements:
+    """What `build_from_here` copies of the packages that are installed."""
+    if not packages:
+        return requirements_of(None, ())
+    names = set(required(packages)) - local_packages()
+    return Requirements(tuple(sorted(names)), whole=True)
+
+
+def _brought(packages: Requirements) -> dict[str, Path]:
+    """The packages that come from folders of this machine: all of them, or Shoal."""
+    found = project_folders()
+    return found if packages.whole else {n: path for n, path in found.items() if n == "shoal"}
+
+
+def write_dockerfile(folder: Path, packages: Requirements) -> None:
     """Write a Dockerfile, and what it installs, to a folder."""
-    projects = project_folders()
+    projects = _brought(packages)
     folder.mkdir(parents=True, exist_ok=True)
-    pins = sorted(
-        f"{each.name}=={each.version}"
-        for each in importlib.metadata.distributions()
-        if each.name and each.name not in projects
-    )
+    pins = [*packages.lines]
+    if "shoal" not in projects:
+        pins.append(f"shoal=={importlib.metadata.version('shoal')}")
     (folder / "requirements.txt").write_text("\n".join(pins) + "\n")
     for name, project in projects.items():
         ignored = shutil.ignore_patterns(".*", "__pycache__", "out", "site", "tests")
         shutil.copytree(project, folder / "projects" / name, ignore=ignored, dirs_exist_ok=True)
     (folder / "projects").mkdir(exist_ok=True)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    resolved = "--no-deps " if packages.whole else ""
     lines = [
         f"FROM python:{version}-slim",
         "COPY requirements.txt /tmp/requirements.txt",
-        "RUN pip install --no-cache-dir --no-deps --requirement /tmp/requirements.txt",
+        f"RUN pip install --no-cache-dir {resolved}--requirement /tmp/requirements.txt",
         "COPY projects /opt/projects",
         *(f"RUN pip install --no-cache-dir --no-deps /opt/projects/{name}" for name in projects),
+        *_settings(packages),
     ]
     (folder / "Dockerfile").write_text("\n".join(lines) + "\n")
 
@@ -136,9 +184,10 @@ def build_from_here(tool: str, tag: str = "", packages: Sequence[str] = ()) -> s
     """
     files = sorted(set(_environment(packages)))
     files += sorted(_libraries(files) - set(files))
-    tag = tag or f"shoal:{_digest(_stamps(files))}"
+    made = copied(packages)
+    tag = tag or _tag(made, _stamps(files))
     if not _exists(tool, tag):
-        _import(tool, tag, files)
+        _import(tool, tag, files, _settings(made))
     return tag
 
 
@@ -237,9 +286,9 @@ def _libraries(files: Iterable[Path]) -> set[Path]:
     return found
 
 
-def _import(tool: str, tag: str, files: Sequence[Path]) -> None:
+def _import(tool: str, tag: str, files: Sequence[Path], settings: Sequence[str]) -> None:
     path = f"{Path(sys.prefix, 'bin')}:/usr/local/bin:/usr/bin:/bin"
-    changes = [f"ENV PATH={path}", "ENV LANG=C.UTF-8"]
+    changes = [f"ENV PATH={path}", "ENV LANG=C.UTF-8", *settings]
     command = [tool, "import", *(part for each in changes for part in ("--change", each)), "-", tag]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

@@ -19,8 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from shoal.engines.environment import ENVIRONMENT_VARIABLE, environment_hash, requirements
+from shoal.engines.environment import FUNCTION_VARIABLE, command_of, note
+from shoal.engines.requirements import local_packages, requirements_of
 from shoal.errors import UsageError
+from shoal.platform.environment import ENVIRONMENT_VARIABLE, environment_name
 from shoal.platform.events import Deployment
 from shoal.types import MEMORY_MB, Resources
 
@@ -45,7 +47,7 @@ class Function:
     seconds: int
     instances: int
     environment: str
-    """The hash of its packages."""
+    """The name of its packages."""
     url: str = ""
     """Its own URL; empty: it can't call itself."""
 
@@ -91,10 +93,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--instances", type=int, default=100, help="maximum number of instances "
         "(default: %(default)s)")  # fmt: skip
     add("--requirements", type=Path, metavar="FILE",
-        help="packages to install, as pip reads them; such as what `uv export` writes "
-        "(default: what is installed here)")  # fmt: skip
+        help="packages for tasks: a requirements or lock file (default: what is "
+        "installed here)")  # fmt: skip
     add("--show-key", action="store_true",
         help="only print the deployment's key, to be piped into a secret")  # fmt: skip
+    add("--show-store", action="store_true",
+        help="only print the store's URL, with certificates, for another secret")  # fmt: skip
 
 
 def deploy(
@@ -105,14 +109,24 @@ def deploy(
     if args.show_key:
         say(deployment.key.hex())
         return
-    lines, local = _packages(args.requirements)
-    function = _function(args, environment_hash(lines))
-    brought = bring_shoal(args.folder)
-    lines = lines if brought else [f"shoal=={metadata.version('shoal')}", *lines]
+    if args.show_store:
+        if store is None:
+            raise UsageError("Set store= to the URL at which the function reaches the store.")
+        say(store)
+        return
+    packages = requirements_of(args.requirements, ())
+    function = _function(args, environment_name(packages.lines))
+    lines = list(packages.lines)
+    if not bring_shoal(args.folder):
+        lines.insert(0, f"shoal=={metadata.version('shoal')}")
     for name, text in files(function, lines).items():
         write(args.folder / name, text)
-    for name in local:
+    for name in sorted(local_packages() - {"shoal"}) if packages.whole else ():
         say(f"not included, because it was installed from this machine: {name}")
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    command = command_of("http", args, parser, str(args.folder.absolute()))
+    note(folder, "http", function.name, packages, args.requirements, command)
     say(f"{args.folder} has the function {function.name}, environment {function.environment}")
     for line in next_steps(function, args.folder):
         say(line)
@@ -140,17 +154,6 @@ def _function(args: argparse.Namespace, environment: str) -> Function:
         environment=environment,
         url=url,
     )
-
-
-def _packages(file: Path | None) -> tuple[list[str], list[str]]:
-    """The lines of requirements.txt, and packages that can't be in it."""
-    if file is None:
-        return requirements()
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeError) as error:
-        raise UsageError(f"--requirements {file} can't be read: {error}.") from error
-    return [line for line in lines if line.strip() and not re.match(r"-e \.|shoal\b", line)], []
 
 
 def bring_shoal(folder: Path) -> bool:
@@ -206,7 +209,8 @@ WORKDIR /function
 COPY requirements.txt .
 RUN pip install --no-cache-dir --requirement requirements.txt
 COPY . .
-ENV PYTHONPATH=/function {ENVIRONMENT_VARIABLE}={function.environment}
+ENV PYTHONPATH=/function
+ENV {FUNCTION_VARIABLE}={function.name} {ENVIRONMENT_VARIABLE}={function.environment}
 USER function
 EXPOSE 8080
 CMD ["python", "-m", "shoal.engines.serve"]
@@ -299,11 +303,12 @@ triggers:
 
 def next_steps(function: Function, folder: Path) -> list[str]:
     """What to run next on each platform."""
-    key, store = f"shoal deploy http {folder} --show-key", 'printf %s "$SHOAL_STORE"'
+    key = f"shoal deploy http {folder} --show-key"
+    store = f"shoal deploy http {folder} --show-store"
     name = function.name
     return [
         "",
-        "SHOAL_STORE is the URL at which the function reaches the store. Then, on Cloud Run:",
+        "The function must reach the store at the URL that you have set. On Cloud Run:",
         f"  {store} | gcloud secrets create shoal-store --data-file=-",
         f"  {key} | gcloud secrets create shoal-deployment-key --data-file=-",
         f"  gcloud builds submit --tag {function.image} {folder}",
@@ -320,7 +325,7 @@ def next_steps(function: Function, folder: Path) -> list[str]:
         f"  cd {folder} && faas-cli up --yaml stack.yml",
         "on Fn:",
         f"  cd {folder} && fn deploy --create-app --app {name}",
-        f'  fn config function {name} {name} SHOAL_STORE "$SHOAL_STORE"',
+        f'  fn config function {name} {name} SHOAL_STORE "$({store})"',
         f'  fn config function {name} {name} SHOAL_DEPLOYMENT_KEY "$({key})"',
         "",
         f"Clients set SHOAL_PLATFORM='{function.platform}'; `shoal doctor` checks it.",

@@ -12,24 +12,19 @@ import argparse
 import contextlib
 import json
 import re
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 from shoal.engines import function_package
-from shoal.engines.aws_api import Access
 from shoal.engines.aws_lambda import (
-    CHECK,
     DEFAULT_MEMORY,
     EVENT_AGE_SECONDS,
-    function_and_options,
-    invoke,
     memory_sizes,
 )
+from shoal.engines.environment import command_of, forget, note
 from shoal.engines.function_package import Contents, Say
 from shoal.engines.lambda_management import (
-    AND_WAIT,
     Deploying,
     client_of,
     delete_role,
@@ -40,7 +35,6 @@ from shoal.engines.lambda_management import (
 from shoal.engines.lambda_stack import HANDLER, Stack, role_name, template
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment
-from shoal.private import private_folder
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 """The versions that Lambda offers."""
@@ -103,12 +97,12 @@ def deploy(args: argparse.Namespace, folder: Path, store: str | None, say: Say) 
             _write_template(args, stack, wanted, folder, say)
             return
         if args.dry_run:
-            for line in planned(stack, args):
+            for line in planned(stack, wanted, args):
                 say(line)
             return
         path = None if stack.image else _package(wanted, folder, say)
         Deploying(args, stack, say).carry_out(path)
-        _remember(args, stack, folder)
+        _note(args, stack, wanted, folder)
 
 
 def contents_of(args: argparse.Namespace) -> Contents:
@@ -138,7 +132,7 @@ def stack_of(args: argparse.Namespace, wanted: Contents, folder: Path, store: st
         memory=tuple(memory_sizes(args.memory, "--memory")),
         python=wanted.python,
         machine=args.architecture,
-        environment=wanted.hash,
+        environment=wanted.environment,
         variables={STORE_VARIABLE: store, KEY_VARIABLE: key},
         secret=args.secret,
         image=args.image,
@@ -153,9 +147,9 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def planned(stack: Stack, args: argparse.Namespace) -> Iterator[str]:
+def planned(stack: Stack, wanted: Contents, args: argparse.Namespace) -> Iterator[str]:
     """The steps of a deployment, in words."""
-    code = f"image {stack.image}" if stack.image else f"package lambda-{stack.environment}.zip"
+    code = f"image {stack.image}" if stack.image else f"package {wanted.name}.zip"
     yield f"would build or reuse the {code}"
     if stack.secret:
         yield f"would write the store's URL and the key to the secret {stack.secret}"
@@ -181,7 +175,7 @@ def _package(wanted: Contents, folder: Path, say: Say) -> Path:
         return path
     image = Path("shoal-lambda-image").absolute()
     function_package.write_image(wanted, image, HANDLER)
-    tag = f"shoal-lambda:{wanted.hash}"
+    tag = f"shoal-lambda:{wanted.environment}"
     raise PlatformError(
         f"The package has {nbytes / 2**20:.0f} MB unzipped, and Lambda takes 250. Name only what "
         "your tasks import (--package, --requirements), or deploy an image of up to 10 GB:\n"
@@ -201,7 +195,7 @@ def _docker(machine: str) -> str:
 def _write_template(
     args: argparse.Namespace, stack: Stack, wanted: Contents, folder: Path, say: Say
 ) -> None:
-    key = f"lambda-{stack.environment}.zip"
+    key = f"{wanted.name}.zip"
     args.template.write_text(json.dumps(template(stack, key), indent=2) + "\n")
     say(f"wrote {args.template}")
     if not stack.image:
@@ -214,33 +208,24 @@ def _write_template(
         f"create the stack:  aws cloudformation deploy --stack-name {stack.name} --template-file "
         f"{args.template} --capabilities CAPABILITY_IAM --parameter-overrides {given}"
     )
-    _remember(args, stack, folder)
+    _note(args, stack, wanted, folder)
 
 
-def _remembered(folder: Path, name: str) -> Path:
-    return private_folder(folder / "packages") / f"lambda-{name}.json"
+def _note(args: argparse.Namespace, stack: Stack, wanted: Contents, folder: Path) -> None:
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    command = command_of("lambda", args, parser)
+    note(folder, "lambda", stack.name, wanted.packages, args.requirements, command)
 
 
-def _remember(args: argparse.Namespace, stack: Stack, folder: Path) -> None:
-    """Note what a deployment was made from, for `shoal doctor`."""
-    requirements = str(args.requirements.absolute()) if args.requirements else None
-    noted = {"environment": stack.environment, "requirements": requirements,
-             "packages": args.package, "architecture": args.architecture}  # fmt: skip
-    _remembered(folder, stack.name).write_text(json.dumps(noted))
+def undeploy(args: argparse.Namespace, folder: Path, say: Say) -> None:
+    """Carry out `shoal undeploy lambda`: delete the functions, their logs and their role.
 
-
-def wanted_hash(folder: Path, name: str) -> str | None:
-    """The hash that a deployment would have now; None if it wasn't made from here."""
-    path = _remembered(folder, name)
-    if not path.exists():
-        return None
-    noted = json.loads(path.read_text())
-    requirements = Path(noted["requirements"]) if noted["requirements"] else None
-    return function_package.contents(requirements, noted["packages"], noted["architecture"]).hash
-
-
-def undeploy(args: argparse.Namespace, say: Say) -> None:
-    """Carry out `shoal undeploy lambda`: delete the functions, their logs and their role."""
+    Args:
+        args: Its options.
+        folder: The data folder, with the note of the deployment.
+        say: Prints a line.
+    """
     with explained():
         session = session_of(args)
         functions, logs, iam = (
@@ -262,33 +247,7 @@ def undeploy(args: argparse.Namespace, say: Say) -> None:
             with contextlib.suppress(missing):
                 delete()
             say(f"{what}: deleted")
+        if not args.dry_run:
+            forget(folder, "lambda", args.name)
         if not steps:
             say(f"there is no deployment {args.name!r} in {session.region_name}")
-
-
-def check(url: str, folder: Path) -> tuple[bool, str]:
-    """Whether the functions that a platform's URL names work; for `shoal doctor`.
-
-    Args:
-        url: The platform's URL.
-        folder: The data folder.
-    """
-    name, options = function_and_options(url)
-    sizes = memory_sizes(options.get("memory"), url)
-    wanted, here = wanted_hash(folder, name), ".".join(map(str, sys.version_info[:2]))
-    with contextlib.closing(Access(options.get("region"), options.get("endpoint"))) as access:
-        for function in (f"{name}-{memory_mb}" for memory_mb in sizes):
-            found = json.loads(invoke(access, function, json.dumps(CHECK).encode(), AND_WAIT))
-            if "python" not in found:
-                return False, f"{function} doesn't work: {found}"
-            if not found["python"].startswith(f"{here}."):
-                return False, f"{function} has Python {found['python']}, this client {here}"
-            if wanted is not None and found["environment"] != wanted:
-                return False, (
-                    f"{function} has another environment than this client: run `shoal deploy "
-                    "lambda` again"
-                )
-    known = (
-        "the client's environment" if wanted else "an environment that wasn't deployed from here"
-    )
-    return True, f"{len(sizes)} functions {name}-… in {access.region} answer, with {known}"

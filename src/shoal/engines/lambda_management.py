@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from shoal.engines.aws_api import Access, import_boto3
-from shoal.engines.aws_lambda import CHECK, EVENT_AGE_SECONDS, invoke
+from shoal.engines.aws_lambda import AND_WAIT, CHECK, EVENT_AGE_SECONDS, invoke
 from shoal.engines.function_package import Say
 from shoal.engines.lambda_stack import LOG_DAYS, TAG, Stack, role_policy, trust_policy
 from shoal.errors import PlatformError, SettingsError
 
-AND_WAIT = "RequestResponse"
 _UPLOAD_NBYTES = 50 * 2**20
 """The most bytes of a zip that needs no bucket."""
 _ROLE_SECONDS, _ROLE_PAUSE = 60.0, 2.0
@@ -190,9 +189,21 @@ class Deploying:
         with contextlib.closing(Access(self._region, self._args.endpoint)) as access:
             for name in self._stack.functions:
                 answer = json.loads(invoke(access, name, json.dumps(CHECK).encode(), AND_WAIT))
-                if answer.get("environment") != self._stack.environment:
-                    raise PlatformError(f"The function {name!r} doesn't work: {answer}.")
-                self._say(f"function {name}: answers, with Python {answer['python']}")
+                self._say(f"function {name}: {self._found(name, answer)}")
+
+    def _found(self, name: str, answer: dict[str, Any]) -> str:
+        """What a function has; raises an error if that isn't what was deployed."""
+        found = answer.get("environment")
+        if self._stack.image and found == "":
+            return f"answers, with Python {answer['python']} and an environment without a name"
+        if found == self._stack.environment:
+            return f"answers, with Python {answer['python']}"
+        if self._stack.image and found:
+            raise PlatformError(
+                f"The image {self._stack.image} has the environment {found}, and this client's is "
+                f"{self._stack.environment}: build the image again."
+            )
+        raise PlatformError(f"The function {name!r} doesn't work: {answer}.")
 
 
 def _differs(found: dict[str, Any], wanted: dict[str, Any]) -> bool:

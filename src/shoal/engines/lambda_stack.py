@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.engines.aws_lambda import (
-    ENVIRONMENT_VARIABLE,
     EVENT_AGE_SECONDS,
     SECONDS,
     SECRET_VARIABLE,
 )
+from shoal.platform.environment import ENVIRONMENT_VARIABLE
 from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE
 from shoal.platform.job import PASS_VARIABLE, PLATFORM_VARIABLE
 
@@ -37,7 +37,7 @@ class Stack:
     python: str
     machine: str
     environment: str
-    """The hash of the packages."""
+    """The name of its packages; an image has its own."""
     variables: Mapping[str, str] = field(repr=False)
     """The store's URL and the key; empty with a secret."""
     secret: str = ""
@@ -78,7 +78,8 @@ class Stack:
 
     def environment_variables(self) -> dict[str, str]:
         """The variables of its functions."""
-        found = {PLATFORM_VARIABLE: self.url, ENVIRONMENT_VARIABLE: self.environment}
+        found = {PLATFORM_VARIABLE: self.url}
+        found |= {} if self.image else {ENVIRONMENT_VARIABLE: self.environment}
         found |= {PASS_VARIABLE: self.pass_variables} if self.pass_variables else {}
         return found | ({SECRET_VARIABLE: self.secret} if self.secret else dict(self.variables))
 
