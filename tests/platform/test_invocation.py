@@ -1,6 +1,8 @@
 """Contexts and starts are sent as JSON; invalid ones are rejected with a reason."""
 
 import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -227,3 +229,33 @@ def test_the_schema_contains_the_checked_bounds() -> None:
     for schema in found.values():
         for name, field in schema["properties"].items():
             assert field.keys() & {"description", "$ref", "anyOf", "items"}, name
+
+
+MESSAGES_IN_THREADS = """
+import sys, threading
+from msgspec import defstruct
+from shoal.platform.invocation import checked
+
+sys.setswitchinterval(1e-6)
+for _ in range(100):
+    inner = defstruct("Inner", [("a", int), ("b", tuple[int, ...])])
+    outer = defstruct("Outer", [("inner", inner), ("more", dict[str, inner])])
+    found = {"inner": {"a": 1, "b": [2]}, "more": {"x": {"a": 1, "b": []}}}
+    gate = threading.Barrier(8)
+
+    def check():
+        gate.wait()
+        checked(found, outer)
+
+    threads = [threading.Thread(target=check) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+"""
+
+
+@pytest.mark.real
+def test_the_first_messages_of_a_kind_may_arrive_in_several_threads() -> None:
+    """msgspec crashes if threads build the same decoder at once."""
+    assert subprocess.run([sys.executable, "-c", MESSAGES_IN_THREADS], check=False).returncode == 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from collections.abc import Iterable
 from functools import lru_cache
@@ -418,6 +419,8 @@ def from_json(data: str | bytes, expected: type[_W]) -> _W:
 
 def checked(found: Any, expected: type[_W]) -> _W:
     """A message from decoded JSON; raises `GatewayRefused` with the reason if it isn't one."""
+    if expected not in _prepared:
+        prepare(expected)
     try:
         return msgspec.convert(found, expected)
     except (msgspec.ValidationError, UnicodeError) as error:
@@ -430,8 +433,18 @@ def checked(found: Any, expected: type[_W]) -> _W:
 
 
 def prepare(expected: type[Struct]) -> None:
-    """Build the decoder of a message now: the first use takes milliseconds otherwise."""
-    msgspec.json.Decoder(expected)
+    """Build the decoder of a message now: the first use takes milliseconds otherwise.
+
+    One thread at a time: msgspec crashes the process if several build the same decoder.
+    """
+    with _preparing:
+        msgspec.json.Decoder(expected)
+        _prepared.add(expected)
+
+
+_prepared: set[type[Struct]] = set()
+"""The messages whose decoders have been built."""
+_preparing = threading.Lock()
 
 
 def schemas(requests: Iterable[type[Struct]]) -> dict[str, Any]:

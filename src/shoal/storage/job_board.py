@@ -49,6 +49,9 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     """The numbers of the tasks that are running."""
 
 
+msgspec.json.Decoder(JobRecord)  # built before there are threads, which would race
+
+
 class Records(NamedTuple):
     """What jobs wrote last, by name."""
 
