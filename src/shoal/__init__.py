@@ -117,7 +117,7 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 _MODULE_OF["DAGTask"] = "workflow"  # what the papers call `task`
 
 
-def _load_engine() -> engine_hook.Engine:
+def _load_engine() -> engine_hook.OutputEngine:
     from shoal.engine import default_engine
 
     return default_engine

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 
-class Engine(Protocol):
+class OutputEngine(Protocol):
     """What runs outputs."""
 
     def compute(self, outputs: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
@@ -26,23 +26,23 @@ class Engine(Protocol):
         ...
 
 
-_engine: Engine | None = None
-_load: Callable[[], Engine] | None = None
+_engine: OutputEngine | None = None
+_load: Callable[[], OutputEngine] | None = None
 
 
-def load_engine_by(load: Callable[[], Engine]) -> None:
+def load_engine_by(load: Callable[[], OutputEngine]) -> None:
     """Call `load` when an engine is first needed."""
     global _load
     _load = load
 
 
-def use_engine(engine: Engine) -> None:
+def use_engine(engine: OutputEngine) -> None:
     """Run outputs with `engine` from now on."""
     global _engine
     _engine = engine
 
 
-def engine() -> Engine:
+def engine() -> OutputEngine:
     """The engine that runs outputs, loaded when it is first needed."""
     global _engine
     if _engine is None:

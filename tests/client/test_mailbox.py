@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.client import mailbox as module
-from shoal.client.mailbox import Mailbox
+from shoal.client.mailbox import ClientMailbox
 from shoal.storage.letters import Letter, OutputReady, Received, WorkerFinished, WorkerLost
 from shoal.types import Loss, LossReason, RunId, TaskId, WorkerId
 
@@ -27,9 +27,9 @@ def letter(number: int, content: Letter | None = None) -> Received:
     return Received(str(number), content or finished)
 
 
-def mailbox(*letters: Received) -> Mailbox:
+def mailbox(*letters: Received) -> ClientMailbox:
     store: Any = FakeStore(*letters)
-    return Mailbox(store, RunId("r"))
+    return ClientMailbox(store, RunId("r"))
 
 
 def test_letters_are_received_until_they_are_marked_as_read() -> None:

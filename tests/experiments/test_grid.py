@@ -12,7 +12,7 @@ from shoal.errors import UsageError
 from shoal.experiments.grid import CENTRALISED, GRIDS, PLANNERS, checked, grid_named, restricted
 from shoal.experiments.grid_run import cells_of
 from shoal.experiments.shapes import counted, shape_named
-from shoal.experiments.virtual_costs import BASE, Service, Work
+from shoal.experiments.virtual_costs import BASE, Service, WorkModel
 from shoal.types import Resources
 
 TASKS = {"matrix": 17, "tree": 63, "text": 59, "image": 130, "tr": 1023}
@@ -81,11 +81,11 @@ def test_large_constants_are_shared_by_tasks() -> None:
 def test_the_same_seed_does_the_same_work_and_more_cpus_are_faster() -> None:
     shape = shape_named("text")
     task = shape.ids[1]
-    one, other = (Service(shape, Work(), "7/text/50/0") for _ in range(2))
+    one, other = (Service(shape, WorkModel(), "7/text/50/0") for _ in range(2))
     assert one.seconds(task, BASE) == other.seconds(task, BASE)
-    assert one.seconds(task, BASE) != Service(shape, Work(), "8").seconds(task, BASE)
+    assert one.seconds(task, BASE) != Service(shape, WorkModel(), "8").seconds(task, BASE)
     assert one.seconds(task, Resources(8192)) < one.seconds(task, Resources(4096))
-    flat = Service(shape, Work(gain=0.0), "7/text/50/0")
+    flat = Service(shape, WorkModel(gain=0.0), "7/text/50/0")
     assert flat.seconds(task, Resources(8192)) == flat.seconds(task, BASE)
 
 

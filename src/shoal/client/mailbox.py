@@ -1,4 +1,4 @@
-"""`Mailbox`: the client's mailbox of a run, read once from its beginning.
+"""`ClientMailbox`: the client's mailbox of a run, read once from its beginning.
 
 The store never empties a mailbox. A run that is resumed finds the letters of earlier tries in it,
 of which only outputs still count.
@@ -20,7 +20,7 @@ _LAST_SAVES = 1.0
 """Seconds that workers of a run that ends early have to save what they have in memory."""
 
 
-class Mailbox:
+class ClientMailbox:
     """Reads the letters of one run."""
 
     def __init__(self, store: Store, run: RunId) -> None:

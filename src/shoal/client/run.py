@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from shoal.client.interrupts import interruptible
 from shoal.client.launch import first_starts, opening_of
-from shoal.client.mailbox import Mailbox
+from shoal.client.mailbox import ClientMailbox
 from shoal.client.planning import Planned
 from shoal.client.progress import State, Status, display_of
 from shoal.client.resume import UnfinishedRun, leaves_outputs
@@ -123,7 +123,7 @@ class Run:
         self._display = display_of(self.settings, self.workflow)
         self.clock = environment.store.clock(self.id)
         """Tells the store's time."""
-        self._mailbox = Mailbox(environment.store, self.id)
+        self._mailbox = ClientMailbox(environment.store, self.id)
         self.shared: SharedFolder | None = None
         """The folder of its large outputs, if its workers are on this machine."""
         self._begun = unfinished is not None

@@ -304,7 +304,7 @@ def _is_local(store: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class ContainerHost:
     """Where containers run."""
 
     memory_mb: int
@@ -319,9 +319,9 @@ _ASKED = {
 }
 
 
-def machine_of(tool: str) -> Machine:
+def machine_of(tool: str) -> ContainerHost:
     """What Docker or Podman says about the machine it runs containers on."""
     cure = f"Install {tool}, or run the client where it is."
     asked = [tool, "info", "--format", _ASKED[tool]]
     nbytes, cpus, security = output_of(asked, seconds=30, cure=cure).rstrip("\n").split("\t")
-    return Machine(int(nbytes) // 2**20, float(cpus), "rootless" in security)
+    return ContainerHost(int(nbytes) // 2**20, float(cpus), "rootless" in security)

@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal.errors import UsageError, suggestion
 from shoal.experiments.shapes import shape_named
-from shoal.experiments.virtual_costs import Work
+from shoal.experiments.virtual_costs import WorkModel
 from shoal.planning.auto import AutoPlanner
 from shoal.planning.base import Conditions, Planner
 from shoal.planning.choice import planned
@@ -118,7 +118,7 @@ class Grid:
     idle_seconds: float = 7.0
     latency: float = 0.03
     """The latency of a round trip to store and gateway, in seconds."""
-    work: Work = field(default_factory=Work)
+    work: WorkModel = field(default_factory=WorkModel)
 
     def cells(self) -> Iterator[Cell]:
         """Yield every configuration."""
@@ -137,7 +137,7 @@ class Grid:
             "idle_seconds": self.idle_seconds,
             "warm_up": self.warm_up,
             "slas": list(self.slas),
-            "work": {item.name: getattr(self.work, item.name) for item in fields(Work)},
+            "work": {item.name: getattr(self.work, item.name) for item in fields(WorkModel)},
         }
 
 
@@ -153,7 +153,7 @@ GRIDS: Mapping[str, Grid] = {
         _PAPER,
         slas=(50,),
         warm_up=2,
-        work=Work(scale=10.0, least=0.1),
+        work=WorkModel(scale=10.0, least=0.1),
     ),
     "paper-003": Grid(
         "paper-003",
@@ -190,7 +190,7 @@ def _read(path: Path) -> Grid:
         unknown = sorted(set(given) - known)
         if unknown:
             raise UsageError(f"{path}: unknown key {unknown[0]!r}; a grid has {sorted(known)}.")
-        work = Work(**given.pop("work", {}))
+        work = WorkModel(**given.pop("work", {}))
         return Grid(path.stem, work=work, **given)
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is not a grid: {error}.") from error

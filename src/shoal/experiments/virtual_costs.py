@@ -34,7 +34,7 @@ BASE = Resources(2048)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkModel:
     """How the computing times of tasks are derived from the measured ones."""
 
     scale: float = 1.0
@@ -113,7 +113,7 @@ def platform_here() -> PlatformCosts:
 class Service:
     """The computing times of the tasks of one run."""
 
-    def __init__(self, shape: Shape, work: Work, seed: str) -> None:
+    def __init__(self, shape: Shape, work: WorkModel, seed: str) -> None:
         self._shape = shape
         self._work = work
         self._seed = seed

@@ -84,7 +84,7 @@ def perform(stream: bytes, *buffers: Any) -> Reply:
 
 
 @dataclass(slots=True)
-class Outcome:
+class CallOutcome:
     """The outcome of a call: its value or its error."""
 
     elapsed: float | None
@@ -94,18 +94,18 @@ class Outcome:
     error: BaseException | None = None
 
 
-def outcome_of(reply: Reply) -> Outcome:
+def outcome_of(reply: Reply) -> CallOutcome:
     """Decode a worker's reply."""
     stream, buffers = (reply, []) if isinstance(reply, bytes) else reply
     try:
         returned, elapsed, value = pickle.loads(stream, buffers=buffers)
     except Exception as failure:  # noqa: BLE001 - the edge to the user's classes: it is the outcome
-        return Outcome(None, [], failure)
+        return CallOutcome(None, [], failure)
     if returned:
-        return Outcome(elapsed, [value])
+        return CallOutcome(elapsed, [value])
     error, trace = value
     error.__cause__ = RemoteTraceback(trace)
-    return Outcome(elapsed, [], error)
+    return CallOutcome(elapsed, [], error)
 
 
 def _pickled(value: Any, *, plain: bool = False) -> tuple[bytes, list[pickle.PickleBuffer]]:

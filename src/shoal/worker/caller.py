@@ -1,4 +1,4 @@
-"""`Caller`: calls a worker's tasks, and says how each call went.
+"""`TaskCaller`: calls a worker's tasks, and says how each call went.
 
 1. The time of a task is all that its slot spends on it, measuring its output included. Importing
    the user's module, looking for an output in the cache and checking inputs aren't its time.
@@ -40,7 +40,7 @@ class Outcome:
     """Whether another try after the failure would be of no use."""
 
 
-class Caller:
+class TaskCaller:
     """Calls the tasks of one start of a worker."""
 
     def __init__(

@@ -32,7 +32,7 @@ from shoal.types import TaskId
 from shoal.worker.background import Background
 from shoal.worker.base import Worker
 from shoal.worker.cargo import Cargo, Packer
-from shoal.worker.fetcher import Fetcher, Search
+from shoal.worker.fetcher import Fetcher, OutputSearch
 from shoal.worker.heartbeat import alive
 from shoal.worker.messages import Messages
 from shoal.worker.recorder import SAVE
@@ -153,11 +153,11 @@ class Courier:
             case Save(task):
                 self._save(task, step)
             case Fetch(outputs):
-                self._fetch(outputs, step.given or Search(outputs))
+                self._fetch(outputs, step.given or OutputSearch(outputs))
             case Park(_, again):
                 self._park(*step.given, again=again)
 
-    def _fetch(self, outputs: tuple[TaskId, ...], search: Search) -> None:
+    def _fetch(self, outputs: tuple[TaskId, ...], search: OutputSearch) -> None:
         """Fetch outputs. While one is missing, other orders go on: its producer may need them."""
         if self._fetcher.find(search):
             self._worker.keep(search.found)

@@ -20,7 +20,7 @@ _LOST_AFTER = 60.0
 
 
 @dataclass(slots=True)
-class Search:
+class OutputSearch:
     """Outputs that are being fetched."""
 
     outputs: Sequence[TaskId]
@@ -46,7 +46,7 @@ class Fetcher:
         self._key = key
         self._recorder = recorder
 
-    def find(self, search: Search) -> bool:
+    def find(self, search: OutputSearch) -> bool:
         """Look once for what is missing, in one transfer; whether everything is found.
 
         An output of a lost worker may have to be made again first. Each output that is found gives
@@ -64,7 +64,7 @@ class Fetcher:
             raise StoreError(f"The store has lost the output of task {missing[0]!r}.")
         return not missing
 
-    def _in_shared_memory(self, search: Search) -> dict[TaskId, int]:
+    def _in_shared_memory(self, search: OutputSearch) -> dict[TaskId, int]:
         taken: dict[TaskId, int] = {}
         if self._shared is None:
             return taken
@@ -74,7 +74,7 @@ class Fetcher:
                 taken[output] = self._take(search, output, view)
         return taken
 
-    def _in_store(self, search: Search) -> dict[TaskId, int]:
+    def _in_store(self, search: OutputSearch) -> dict[TaskId, int]:
         taken: dict[TaskId, int] = {}
         missing = search.missing
         fetched = self._store.fetch(self._run, missing) if missing else ()
@@ -84,6 +84,6 @@ class Fetcher:
                 self._recorder.spread(self._store.place(self._run, output, nbytes), fetched=nbytes)
         return taken
 
-    def _take(self, search: Search, output: TaskId, data: Buffer) -> int:
+    def _take(self, search: OutputSearch, output: TaskId, data: Buffer) -> int:
         search.found[output] = decode(data, self._key, signed_output(output))
         return memoryview(data).nbytes

@@ -42,7 +42,7 @@ Function = tuple[str, str] | bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class CallTable:
     """How each task is called.
 
     These are columns because most tasks have nothing in most of them: an object for each task would
@@ -85,7 +85,7 @@ class Package:
 
     part: Part
     functions: list[Function]
-    calls: Calls
+    calls: CallTable
     cached: dict[int, tuple[str, str]]
     """Task name and version by function number, for tasks whose outputs are cached across runs."""
     retry_on: dict[int, bytes]
@@ -142,7 +142,7 @@ def _package(
 ) -> Package:
     own: list[Function] = []
     numbers: dict[int, int] = {}
-    calls = Calls()
+    calls = CallTable()
     cached: dict[int, tuple[str, str]] = {}
     kinds: dict[int, bytes] = {}
     for task in part.numbered():
@@ -303,7 +303,7 @@ class Unpacked:
     """A package whose tasks can be called."""
 
     part: Part
-    calls: Calls
+    calls: CallTable
     functions: list[Function]
     cached: dict[int, tuple[str, str]]
     retry_on: dict[int, bytes]

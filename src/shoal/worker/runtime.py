@@ -71,7 +71,7 @@ from shoal.storage.letters import (
 )
 from shoal.storage.shared_memory import SharedFolder
 from shoal.types import TaskId
-from shoal.worker.caller import Caller
+from shoal.worker.caller import TaskCaller
 from shoal.worker.courier import Courier
 from shoal.worker.heartbeat import alive
 from shoal.worker.messages import Messages
@@ -160,7 +160,7 @@ class WorkerRuntime:
         self.recorder = Recorder(part.worker, unpacked.numbers, clock)
         context = invocation.context
         self._outputs = Outputs(part, context.key)
-        self._caller = Caller(context, unpacked, self._outputs, self.recorder)
+        self._caller = TaskCaller(context, unpacked, self._outputs, self.recorder)
         self._timeouts = Timeouts()
         self._failures: dict[TaskId, Failure] = {}
         """Why tasks failed the last time, or could not be saved."""
