@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -19,28 +18,24 @@ class Mailbox(Generic[Message]):
     """The messages to one reader."""
 
     def __init__(self) -> None:
-        self._ids: list[int] = []
-        self._messages: list[Message] = []
-        self._count = 0
+        self._messages: list[Message | None] = []
+        """The message with id 1 comes first. None stands for one that was deleted."""
 
     @property
     def last(self) -> int:
         """The id of the last message; 0 if there is none."""
-        return self._ids[-1] if self._ids else 0
+        ids = range(len(self._messages), 0, -1)
+        return next((number for number in ids if self._messages[number - 1] is not None), 0)
 
     def append(self, message: Message) -> None:
         """Add a message, and give it its id."""
-        self._count += 1
-        self._ids.append(self._count)
         self._messages.append(message)
 
     def after(self, read: int) -> Sequence[tuple[int, Message]]:
         """Return the messages after the one with id `read`, with their ids; all if that is 0."""
-        at = bisect_right(self._ids, read)
-        return list(zip(self._ids[at:], self._messages[at:], strict=True))
+        found = enumerate(self._messages[read:], read + 1)
+        return [(number, message) for number, message in found if message is not None]
 
     def delete(self, kind: type[Message]) -> None:
         """Delete all messages of a type."""
-        left = [pair for pair in self.after(0) if not isinstance(pair[1], kind)]
-        self._ids = [number for number, _ in left]
-        self._messages = [message for _, message in left]
+        self._messages = [None if isinstance(each, kind) else each for each in self._messages]

@@ -253,14 +253,13 @@ class Simulation:
         return recovered
 
     def _read_mail(self, worker: SimulatedWorker) -> None:
-        if worker.mailbox.last == worker.read:
-            return
-        for number, (event, given) in worker.mailbox.after(worker.read):
-            if not worker.reads:
-                return
+        unread = worker.mailbox.after(worker.read) if worker.reads else ()
+        for number, (event, given) in unread:
             worker.read = number
             worker.values.update(given)
             self.tell(worker, event)
+            if not worker.reads:
+                return
 
     def tell(
         self,
