@@ -251,7 +251,7 @@ def test_a_function_whose_environment_has_changed_since_is_refused_with_the_comm
 def test_a_busy_account_does_not_keep_a_session_from_opening(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aws_api, "_PATIENCE", 0.0)
+    monkeypatch.setattr(aws_api, "_RETRY_SECONDS", 0.0)
     api.answers += [429, 429]
     with closing(reaching(api)) as made:
         assert made.check() == "busy"

@@ -321,6 +321,20 @@ def test_a_closed_gateway_rejects_requests_and_leaves_no_process(tmp_path: Path)
         local.close()
 
 
+def test_what_was_printed_just_before_the_gateway_closes_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run's result may reach its client before the gateway has read the last lines."""
+    monkeypatch.setattr(LocalGateway, "_on_output", lambda *_, **__: None)
+    monkeypatch.setattr(LocalGateway, "_on_answer", lambda *_: None)
+    with gateway(tmp_path) as local:
+        caller = Caller(local, tmp_path)
+        caller.invoke(caller.job("w0", "print text"))
+        caller.await_notes("ended", 1)
+        local.close()
+        assert {line.text for line in local.logs(RUN)} == {"text", "TEXT"}
+
+
 def test_a_sandbox_that_cannot_be_set_up_says_why_in_the_log(
     local: LocalGateway, caller: Caller
 ) -> None:

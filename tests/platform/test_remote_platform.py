@@ -96,7 +96,7 @@ def test_plans_get_the_engine_s_prices_and_sizes(prices: str, known: str) -> Non
     engine = Recording(EngineFacts(stays=True, prices=prices, memory_steps=(512, 2048)))
     with (
         closing(EmbeddedServer()) as server,
-        closing(RemotePlatform(engine, Deployment(b"k" * 32, server.url))) as platform,
+        closing(RemotePlatform(engine, Deployment(b"k" * 32, server.url), ENTRY)) as platform,
     ):
         assert platform.prices == known
         assert platform.memory_steps == (512, 2048)

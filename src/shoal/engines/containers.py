@@ -101,7 +101,7 @@ class ContainerEngine:
             idle_seconds=options.number("idle_seconds", 60),
         )
         self.expected = ANY
-        self._folder = folder
+        self._data = folder
         self._label = f"{LABEL}={deployment.id}"
         self._deployment = deployment
         self._fixed = _fixed_arguments(options, deployment, folder, as_user=not machine.rootless)
@@ -152,7 +152,7 @@ class ContainerEngine:
     def check(self, *, thorough: bool = False) -> str:
         """Compare what the image says of itself; if thorough, start a container and ask Shoal."""
         again = f"shoal deploy {self._tool}"
-        self.expected = expected(self._folder, self._tool, self._image, again)
+        self.expected = expected(self._data, self._tool, self._image, again)
         inspect = [self._tool, "image", "inspect", "--format", "{{json .Config}}", self._image]
         found = _told_by(json.loads(output_of(inspect)))
         where = f"of the image {self._image}"

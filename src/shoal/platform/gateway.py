@@ -312,6 +312,7 @@ class LocalGateway:
         self._thread.join()
         self._zygotes.close()
         for sandbox in list(self._sandboxes.values()):
+            sandbox.output.drain()  # of a run whose result was there before its last lines
             self._discard(sandbox)
         self._listener.close()
 
