@@ -103,6 +103,7 @@ def test_processes_started_by_user_code_end_with_the_sandbox(tmp_path: Path) -> 
         assert eventually(lambda: not processes_mentioning("sleep\x00305"))
 
 
+@pytest.mark.skipif(not system.PRELOADS, reason="packages are preloaded only on Linux")
 def test_the_garbage_collector_is_on_in_sandboxes_and_for_preloaded_modules(tmp_path: Path) -> None:
     """Dask remembers it, and would turn it off for good once a task slices an array."""
     with gateway(tmp_path) as local:
