@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from observing import eventually, processes_mentioning
+from observing import eventually, exists, processes_mentioning
 from shoal import Session
 from shoal.storage.embedded import EmbeddedServer
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real
 LONG = 600.0
 """A lease that no test waits for."""
 _SUBMIT = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from shoal import Session, Task
 
@@ -32,8 +32,7 @@ def first():
     return 1
 
 def second(number):
-    mark = folder / f"second.{time.time_ns()}"
-    mark.touch()
+    (folder / f"second.{os.getpid()}").touch()
     while not (folder / "go").exists():
         time.sleep(0.01)
     return number + 1
@@ -94,6 +93,8 @@ def test_a_client_that_attaches_replaces_a_job_that_died(server: str, tmp_path: 
     assert eventually(lambda: began(tmp_path) == 1)
     for job in jobs_of(tmp_path):
         os.killpg(job, signal.SIGKILL)
+    (second,) = tmp_path.glob("second.*")
+    assert eventually(lambda: not exists(int(second.suffix[1:])))  # it ends with its job
     (tmp_path / "go").touch()
     with session_with(server, tmp_path) as session:
         assert session.attach(run).result() == 2
