@@ -21,13 +21,12 @@ class ProcessEngine:
     def __init__(self, url: str, deployment: Deployment, folder: Path) -> None:
         """Make an engine from `process://?idle_seconds=5`."""
         query = dict(parse_qsl(urlsplit(url).query))
-        idle_seconds = float(query.get("idle_seconds", 5))
         self.facts = EngineFacts(
             stays=True,
             watches=True,
             cpus=float(cores()),
             capacity=2 * cores(),
-            idle_seconds=idle_seconds,
+            idle_seconds=float(query.get("idle_seconds", 5)),
         )
         self._environment = {FILE_VARIABLE: str(deployment.file(folder))}
         self._ended: dict[str, Ended] = {}
@@ -36,7 +35,8 @@ class ProcessEngine:
         """Start a process in a group of its own."""
         command = [sys.executable, "-m", "shoal.platform.job", event.decode()]
         variables = os.environ | self._environment
-        return str(os.posix_spawn(sys.executable, command, variables, setpgroup=0))
+        quiet = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]  # who reads ours may wait
+        return str(os.posix_spawn(command[0], command, variables, setpgroup=0, file_actions=quiet))
 
     def states(self, handles: Sequence[str]) -> Mapping[str, JobState]:
         """Tell how processes are."""
