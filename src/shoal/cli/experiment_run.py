@@ -29,8 +29,8 @@ def configure(actions: Any) -> None:
         description="Run a grid of experiments and record every run in a folder.",
     )
     run.add_argument("--grid", metavar="NAME", default="paper-000",
-                     help="paper-000 (default), agreement, paper-003, scale, "
-                          "or a .json file")  # fmt: skip
+                     help="paper-000 (default), paper-000-as-published, agreement, paper-003, "
+                          "scale, or a .json file")  # fmt: skip
     run.add_argument("--mode", choices=("virtual", "real"), default="virtual",
                      help="simulate on the virtual clock (default), or run in real "
                           "sandboxes")  # fmt: skip
@@ -52,8 +52,10 @@ def configure(actions: Any) -> None:
                           "sleeping")  # fmt: skip
     run.add_argument("--warm-up", metavar="RUNS", type=int,
                      help="unrecorded runs before those that count")  # fmt: skip
-    run.add_argument("--platform", metavar="FILE",
-                     help="simulate the platform that `calibrate` wrote to this file")  # fmt: skip
+    run.add_argument("--platform", metavar="NAME",
+                     help="simulate this platform: measured, published, published-serialised, "
+                          "published-each-input, published-serialised-each-input, or a file "
+                          "that `calibrate` wrote (default: the grid's)")  # fmt: skip
     run.add_argument("--tasks", metavar="NUMBERS", default="10000,100000,1000000",
                      help="workflow sizes for the grid scale, comma-separated")  # fmt: skip
     run.add_argument("--workers", metavar="NUMBERS", default="100,1000,10000",
@@ -103,7 +105,6 @@ def _run(args: argparse.Namespace) -> None:
     grid = _grid(args)
     if args.computing and args.mode != "real":
         raise UsageError("--computing needs --mode real: virtual tasks don't compute.")
-    platform = _platform(args.platform)
     records = _records(args, grid.name)
     settings = grid.settings() | {"computing": args.computing}
     experiment = _experiment(args, grid.name, args.mode, settings)
@@ -114,7 +115,7 @@ def _run(args: argparse.Namespace) -> None:
     bar, begin = _Bar(f"{grid.name}, {args.mode}", total), time.monotonic()
     try:
         if args.mode == "virtual":
-            run_virtual(records, grid, args.repeat, args.seed, bar.add, platform=platform)
+            run_virtual(records, grid, args.repeat, args.seed, bar.add)
         else:
             run_real(records, grid, args.repeat, args.seed, bar.add, computing=args.computing)
     finally:
@@ -160,6 +161,8 @@ def _grid(args: argparse.Namespace) -> Grid:
         grid = replace(grid, work=replace(grid.work, scale=grid.work.scale * args.work))
     if args.warm_up is not None:
         grid = replace(grid, warm_up=args.warm_up)
+    if args.platform is not None:
+        grid = replace(grid, platform=args.platform)
     return checked(grid)
 
 
@@ -205,19 +208,6 @@ def _begin(records: Records, experiment: Experiment, *, resume: bool) -> None:
         known = records.experiment()
         experiment = replace(known, repeat=max(known.repeat, experiment.repeat))
     records.begin(experiment)
-
-
-def _platform(file: str | None) -> Any:
-    from shoal.experiments.virtual_costs import platform_from, platform_here
-
-    if file is None:
-        return platform_here()
-    try:
-        return platform_from(json.loads(Path(file).read_text()))
-    except (OSError, ValueError, TypeError, LookupError) as error:
-        raise UsageError(
-            f"{file} is not a platform file: {error}. `shoal experiments calibrate` writes one."
-        ) from error
 
 
 def _compare(args: argparse.Namespace) -> None:

@@ -74,6 +74,13 @@ class Elastic(Protocol):
         ...
 
 
+@runtime_checkable
+class Separate(Protocol):
+    """Costs of a store from which a task's inputs may have to be fetched one by one."""
+
+    one_by_one: bool
+
+
 class Predictions(Protocol):
     """What is known about the costs of a workflow."""
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from shoal.clock import VirtualClock
-from shoal.execution.costs import Costs, Direction, Elastic
+from shoal.execution.costs import Costs, Direction, Elastic, Separate
 from shoal.execution.effects import Effect, Fetch, HandIn, Invoke, Mark, Park, Save
 from shoal.execution.events import Event, Fetched, Saved
 from shoal.execution.outbox import FETCH_AGAIN, REMOTE, Order, Outbox, Trip, shared_room
@@ -133,6 +133,7 @@ class Couriers:
         self._run = run
         self._costs = costs
         self._elastic = costs if isinstance(costs, Elastic) else None
+        self._one_by_one = isinstance(costs, Separate) and costs.one_by_one
         self._clock = clock
         self._store = store
         self._spans = spans
@@ -301,8 +302,21 @@ class Couriers:
             self._run.tell(worker, Fetched(outputs), epoch)
             self._back(worker, epoch)
 
-        self._move("fetch", worker, outputs, fetched)
+        if self._one_by_one:
+            self._fetch_each(worker, outputs, fetched)
+        else:
+            self._move("fetch", worker, outputs, fetched)
         return True
+
+    def _fetch_each(
+        self, worker: SimulatedWorker, outputs: tuple[TaskId, ...], then: Callable[[], None]
+    ) -> None:
+        """Fetch outputs one after the other."""
+        if not outputs:
+            then()
+            return
+        first, rest = outputs[:1], outputs[1:]
+        self._move("fetch", worker, first, lambda: self._fetch_each(worker, rest, then))
 
     def _fetch_again(self, worker: SimulatedWorker, fetch: Fetch, epoch: int) -> None:
         if worker.machine is not None and worker.epoch == epoch:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import UsageError, suggestion
-from shoal.experiments.shapes import shape_named
+from shoal.experiments.platforms import platform_named
+from shoal.experiments.published import PREFIX, published_shape
+from shoal.experiments.shapes import Shape, shape_named
 from shoal.experiments.virtual_costs import WorkModel
 from shoal.planning.auto import AutoPlanner
 from shoal.planning.base import Conditions, Planner
@@ -119,6 +121,14 @@ class Grid:
     latency: float = 0.03
     """The latency of a round trip to store and gateway, in seconds."""
     work: WorkModel = field(default_factory=WorkModel)
+    platform: str = "measured"
+    """The simulated platform: a name, or a file that `calibrate` wrote."""
+
+    def shape(self, workflow: str) -> Shape:
+        """Return one of the grid's workflows by its name."""
+        name = workflow.removeprefix(PREFIX)
+        measured = shape_named(name)
+        return measured if name == workflow else published_shape(name, measured)
 
     def cells(self) -> Iterator[Cell]:
         """Yield every configuration."""
@@ -137,16 +147,24 @@ class Grid:
             "idle_seconds": self.idle_seconds,
             "warm_up": self.warm_up,
             "slas": list(self.slas),
+            "platform": f"{self.platform}: {platform_named(self.platform).about}",
             "work": {item.name: getattr(self.work, item.name) for item in fields(WorkModel)},
         }
 
 
+_WORKFLOWS = ("matrix", "tree", "text", "image")
 _PAPER = ("wukong", "wukong-optimised", "uniform", "uniform-optimised", "non-uniform",
           "non-uniform-optimised", "auto-fastest", "auto-cheapest")  # fmt: skip
 _DESIGNS = ("decentralised", "fan-out-invoker", "clustering", "delayed-io", "predicted",
             "without-fan-out-invoker", "without-clustering", "auto-fastest")  # fmt: skip
 GRIDS: Mapping[str, Grid] = {
-    "paper-000": Grid("paper-000", ("matrix", "tree", "text", "image"), _PAPER),
+    "paper-000": Grid("paper-000", _WORKFLOWS, _PAPER),
+    "paper-000-as-published": Grid(
+        "paper-000-as-published",
+        tuple(PREFIX + name for name in _WORKFLOWS),
+        _PAPER,
+        platform="published",
+    ),
     "agreement": Grid(
         "agreement",
         ("matrix", "tree", "image"),
@@ -166,8 +184,9 @@ GRIDS: Mapping[str, Grid] = {
         idle_seconds=60.0,
     ),
 }
-"""The grids by name. `agreement` is a quarter of `paper-000` that runs in both modes. Its tasks
-take a second or more, so that starting dozens of sandboxes on two cores doesn't dominate."""
+"""The grids by name. `paper-000-as-published` has the paper's own platform and workflows
+(`published.py`). `agreement` is a quarter of `paper-000` that runs in both modes. Its tasks take a
+second or more, so that starting dozens of sandboxes on two cores doesn't dominate."""
 
 
 def grid_named(name: str) -> Grid:
@@ -199,11 +218,12 @@ def _read(path: Path) -> Grid:
 def checked(grid: Grid) -> Grid:
     """Return the grid if all its workflows, planners and levels exist, else raise an error."""
     for workflow in grid.workflows:
-        shape_named(workflow)
+        grid.shape(workflow)
     for planner in grid.planners:
         if planner not in PLANNERS and planner not in CENTRALISED:
             hint = suggestion(planner, (*PLANNERS, *CENTRALISED))
             raise UsageError(f"There is no planner {planner!r} for a grid; {hint}")
+    platform_named(grid.platform)
     for sla in grid.slas:
         if not isinstance(sla, int) or not 0 < sla < 100:
             raise UsageError(f"slas: {sla!r} must be a percentile between 0 and 100.")

@@ -20,7 +20,6 @@ from threading import Event
 from shoal.errors import UsageError
 from shoal.experiments.grid import CENTRALISED, Cell, Grid
 from shoal.experiments.records import Experiment, Records
-from shoal.experiments.shapes import shape_named
 from shoal.experiments.trial import TrialRunner, VirtualRunner, run_trial
 from shoal.experiments.virtual_costs import PlatformCosts
 from shoal.metadata.samples import Samples, decode_samples
@@ -79,14 +78,14 @@ def check_space(folder: Path, nbytes: int) -> None:
 
 def space(grid: Grid, repeat: int) -> int:
     """Estimate how many bytes the records of a grid take."""
-    each = [_RUN_NBYTES + _TASK_NBYTES * len(shape_named(w).tasks) for w in grid.workflows]
+    each = [_RUN_NBYTES + _TASK_NBYTES * len(grid.shape(w).tasks) for w in grid.workflows]
     return sum(each) * len(grid.planners) * len(grid.slas) * (repeat + grid.warm_up)
 
 
 def cells_of(grid: Grid, mode: str) -> list[Cell]:
     """Return the configurations that a mode can run, longest first."""
     cells = [c for c in grid.cells() if mode == "real" or c.planner not in CENTRALISED]
-    return sorted(cells, key=lambda cell: -len(shape_named(cell.workflow).tasks))
+    return sorted(cells, key=lambda cell: -len(grid.shape(cell.workflow).tasks))
 
 
 def left(records: Records, grid: Grid, mode: str, repeat: int) -> int:

@@ -13,15 +13,13 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from shoal.experiments.shapes import Shape, ShapeTask, encoded, work
+from shoal.experiments.shapes import Shape, ShapeTask, encoded, in_workflow_order
 from shoal.types import TaskId
 from shoal.worker.package import constant_sizes
-from shoal.workflow import Call, Output, Ref, Task, Workflow
-from shoal.workflow.graph import needed
+from shoal.workflow import Call, Output, Ref, Workflow
 
 REPEATS = 3
 
@@ -84,22 +82,7 @@ def measured_graph(name: str, collection: Any, about: str) -> Shape:
     ends = tuple(number for number in range(len(tasks)) if number not in taken)
     if len(ends) > 1:  # the client would assemble these
         tasks.append(ShapeTask("together", ends, (), 0.0, 0))
-    return _in_order(Shape(name, tasks, [], about))
-
-
-def _in_order(shape: Shape) -> Shape:
-    """Put the tasks of a shape in the order of a workflow."""
-    made: list[Output[Any]] = []
-    for task in shape.tasks:
-        made.append(Task(work, name=task.name)(*[made[i] for i in task.upstream]))
-    places = {id(output): number for number, output in enumerate(made)}
-    order = [places[id(output)] for output in needed(made[-1])]
-    numbers = {old: new for new, old in enumerate(order)}
-    tasks = [
-        replace(shape.tasks[old], upstream=tuple(numbers[i] for i in shape.tasks[old].upstream))
-        for old in order
-    ]
-    return replace(shape, tasks=tasks)
+    return in_workflow_order(Shape(name, tasks, [], about))
 
 
 def _timed(what: Callable[[], Any]) -> tuple[float, Any]:

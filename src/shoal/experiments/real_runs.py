@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.clock import RealClock
 from shoal.errors import ShoalError, UsageError
+from shoal.execution.costs import Predictions
 from shoal.execution.plan import Plan
 from shoal.execution.timeline import Timeline
 from shoal.experiments.centralised.scheduler import (
@@ -21,7 +22,7 @@ from shoal.experiments.centralised.scheduler import (
 )
 from shoal.experiments.grid import SMALL, Cell, Grid
 from shoal.experiments.records import Row
-from shoal.experiments.shapes import Shape, counted, shape_named
+from shoal.experiments.shapes import Shape, counted
 from shoal.experiments.tree_reduction import tree_reduction
 from shoal.experiments.virtual_costs import Service
 from shoal.planning.base import Conditions
@@ -41,10 +42,6 @@ class RealRunner:
 
     mode = "real"
     emulates = True
-
-    def shape(self, workflow: str) -> Shape:
-        """Return the measured shape of a workflow."""
-        return shape_named(workflow)
 
     def __init__(self, grid: Grid, folder: str) -> None:
         """Start the gateway and the store.
@@ -67,6 +64,15 @@ class RealRunner:
         self._gateway = self.session.platform
         # Large outputs go through the store with its latency, as between machines.
         self._gateway.shares_memory = False
+        self._grid = grid
+
+    def shape(self, workflow: str) -> Shape:
+        """Return the shape of a workflow of the grid."""
+        return self._grid.shape(workflow)
+
+    def adapted(self, predictions: Predictions) -> Predictions:
+        """Return the predictions as they are: workers fetch a task's inputs together."""
+        return predictions
 
     def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
         """Run a plan and return the recorded timeline."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from shoal.errors import UsageError, suggestion
 from shoal.types import TaskId
 from shoal.workflow import Output, Task, Workflow
+from shoal.workflow.graph import needed
 
 FILE = "shapes.json"
 _SMALL = 1024
@@ -134,6 +135,21 @@ def work(seconds: float, nbytes: int, constants: int, *inputs: Any) -> Any:
 def counted(value: Any) -> int:
     """Return the count of outputs that a value depends on."""
     return value if isinstance(value, int) else int(value[0])
+
+
+def in_workflow_order(shape: Shape) -> Shape:
+    """Put the tasks of a shape, of which one needs all others, in the order of a workflow."""
+    made: list[Output[Any]] = []
+    for task in shape.tasks:
+        made.append(Task(work, name=task.name)(*[made[i] for i in task.upstream]))
+    places = {id(output): number for number, output in enumerate(made)}
+    order = [places[id(output)] for output in needed(made[-1])]
+    numbers = {old: new for new, old in enumerate(order)}
+    tasks = [
+        replace(shape.tasks[old], upstream=tuple(numbers[i] for i in shape.tasks[old].upstream))
+        for old in order
+    ]
+    return replace(shape, tasks=tasks)
 
 
 def _constant(number: int, nbytes: int) -> Any:

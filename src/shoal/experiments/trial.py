@@ -12,13 +12,15 @@ from statistics import median
 from typing import Any, Protocol
 
 from shoal.clock import VirtualClock
+from shoal.execution.costs import Predictions
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import simulate
 from shoal.execution.timeline import STARTS, Timeline
 from shoal.experiments.grid import PLANNERS, SMALL, Cell, Grid
+from shoal.experiments.platforms import OneByOne, platform_named
 from shoal.experiments.records import Row
-from shoal.experiments.shapes import Shape, shape_named
+from shoal.experiments.shapes import Shape
 from shoal.experiments.virtual_costs import PlatformCosts, Service, VirtualCosts
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.quality import prediction_errors
@@ -56,6 +58,10 @@ class TrialRunner(Protocol):
         """Return the shape of a workflow by its name."""
         ...
 
+    def adapted(self, predictions: Predictions) -> Predictions:
+        """Add what is known about the platform to predictions."""
+        ...
+
     def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
         """Execute a plan without warm sandboxes, and return its timeline."""
         ...
@@ -67,13 +73,17 @@ class VirtualRunner:
     mode = "virtual"
     emulates = True
 
-    def shape(self, workflow: str) -> Shape:
-        """Return the measured shape of a workflow."""
-        return shape_named(workflow)
-
     def __init__(self, grid: Grid, platform: PlatformCosts | None = None) -> None:
         self._grid = grid
-        self._platform = platform or PlatformCosts()
+        self._platform = platform or platform_named(grid.platform)
+
+    def shape(self, workflow: str) -> Shape:
+        """Return the shape of a workflow of the grid."""
+        return self._grid.shape(workflow)
+
+    def adapted(self, predictions: Predictions) -> Predictions:
+        """Fetch inputs one by one if the platform does."""
+        return OneByOne(predictions) if self._platform.each_input else predictions
 
     def carry_out(self, plan: Plan, shape: Shape, service: Service, seed: str) -> Timeline:
         """Simulate a plan and return its timeline."""
@@ -88,12 +98,15 @@ def cold_pool(grid: Grid) -> WarmPool[Resources]:
     return WarmPool(grid.sandboxes, grid.idle_seconds)
 
 
-def preview_of(grid: Grid, cell: Cell, shape: Shape, runs: list[Samples]) -> Preview:
+def preview_of(
+    grid: Grid, cell: Cell, shape: Shape, runs: list[Samples], stage: TrialRunner
+) -> Preview:
     """Plan a configuration from the samples of earlier runs, latest first."""
     workflow = shape.workflow
     defaults = DefaultCosts(shape.constant_sizes, grid.latency)
+    learnt = LearntPredictions(workflow, runs[:READ], defaults) if runs else defaults
     conditions = Conditions(
-        predictions=LearntPredictions(workflow, runs[:READ], defaults) if runs else defaults,
+        predictions=stage.adapted(learnt),
         workers=grid.workers,
         resources=SMALL,
         pool=lambda: cold_pool(grid),
@@ -117,7 +130,7 @@ def run_trial(
     """
     shape = stage.shape(cell.workflow)
     name = f"{cell}/{repeat}"
-    preview = preview_of(grid, cell, shape, runs)
+    preview = preview_of(grid, cell, shape, runs, stage)
     counts = isinstance(repeat, int)
     promised = preview.makespan if counts and runs else None
     service = Service(shape, grid.work, f"{seed}/{name}")

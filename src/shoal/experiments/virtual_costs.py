@@ -69,6 +69,8 @@ class Varying:
 class PlatformCosts:
     """The costs of store and gateway besides the latency."""
 
+    about: str = ""
+    """Where they were measured, for reports."""
     launch: Varying = Varying(0.012)
     cold: Varying = Varying(0.060)
     """A cold start by the client."""
@@ -95,6 +97,8 @@ class PlatformCosts:
     """Seconds per byte of a saved result until the client has it."""
     invocation: float = 0.0005
     """The seconds that the caller spends on each invocation."""
+    each_input: bool = False
+    """Whether a task's inputs are fetched one after the other, each in a round trip of its own."""
 
 
 def platform_from(kept: Mapping[str, Any]) -> PlatformCosts:
@@ -160,6 +164,7 @@ class VirtualCosts(Costs):
         self._rng = random.Random(f"{seed}/platform")
         self._clock = clock
         self._pipe = SharedBandwidth(clock, platform.sharing)
+        self.one_by_one = platform.each_input
 
     @property
     def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:
