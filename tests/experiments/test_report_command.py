@@ -30,8 +30,9 @@ def test_claims_and_the_location_of_the_page_are_printed(
     claim = next(line for line in printed.out.splitlines() if "Uniform is faster" in line)
     assert "12.6 % less" in claim
     assert "50.0 % less" in claim
-    assert claim.rstrip().endswith("holds")
+    assert claim.rstrip().endswith("too few runs")
     assert "Auto" not in printed.out  # there is nothing to report
+    assert "on this platform: simulated" in printed.out
     assert f"written to {records.folder / 'report.html'}" in printed.out
     assert "skipped: There is no timeline of tree/uniform/50/0" in printed.err
 

@@ -34,6 +34,7 @@ def carry_out(args: argparse.Namespace) -> None:
     report = write_report(Path(args.folder))
     for line in report.damaged:
         print(f"skipped: {line}", file=sys.stderr)
+    print(f"on this platform: {report.platform}")
     _print_claims(report.verdicts)
     if report.note:
         print(report.note, file=sys.stderr)
@@ -47,8 +48,8 @@ def _print_claims(verdicts: Sequence[Verdict]) -> None:
         (
             verdict.claim.claim,
             verdict.claim.paper or "-",
-            verdict.here,
-            verdict.typical or "-",
+            _ranged(verdict.here, verdict.range),
+            _ranged(verdict.typical or "-", verdict.typical_range),
             Text(verdict.verdict, _STYLES.get(verdict.verdict, "")),
         )
         for verdict in verdicts
@@ -56,3 +57,7 @@ def _print_claims(verdicts: Sequence[Verdict]) -> None:
     ]
     if rows:
         print_table(("claim", "paper", "here", "typical", ""), rows, words=("claim",))
+
+
+def _ranged(text: str, within: str) -> str:
+    return f"{text} ({within})" if within else text

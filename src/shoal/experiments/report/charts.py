@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
+from shoal.experiments.report.intervals import Estimate
 from shoal.experiments.report.statistics import Spread
 
 WIDE, NARROW = 900, 450
@@ -53,6 +54,8 @@ class Bar:
     """The paper's value."""
     link: str = ""
     """The link of the bar."""
+    estimate: Estimate | None = None
+    """The value with its confidence interval, drawn as a whisker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +79,18 @@ class Guide:
 
 def bars(title: str, unit: str, rows: Sequence[Bar], width: int = WIDE) -> str:
     """Draw a bar for each row, with the paper's value as a dashed frame."""
-    most = max((max(row.value, row.paper or 0.0) for row in rows), default=0.0)
+    most = max((max(_end(row), row.paper or 0.0) for row in rows), default=0.0)
     notes = _LETTER * max((len(row.note) for row in rows), default=0)
     axis = _Axis(0.0, most or 1.0, width - 8 - notes)
     marks = []
     for number, row in enumerate(rows):
         y = _TOP + number * _ROW + 5
-        bar = _rect(axis, 0.0, row.value, y, row.colour, f"{row.label}: {row.value:.4g} {unit}")
-        marks.append(_linked(bar, row.link))
+        tip = f"{row.label}: {row.value:.4g} {unit}{_within(row.estimate)}"
+        marks.append(_linked(_rect(axis, 0.0, row.value, y, row.colour, tip), row.link))
+        if row.estimate and row.estimate.known:
+            low, high = axis(row.estimate.low), axis(row.estimate.high)
+            marks.append(_line("whisker", low, high, y + 9, y + 9))
+            marks += [_line("whisker", at, at, y + 6, y + 12) for at in (low, high)]
         if row.paper is not None:
             length = axis(row.paper) - axis(0.0)
             marks.append(
@@ -91,9 +98,20 @@ def bars(title: str, unit: str, rows: Sequence[Bar], width: int = WIDE) -> str:
                 f'height="22"><title>in the paper, for the same baseline: {row.paper:.4g} {unit}'
                 "</title></rect>"
             )
-        after = axis(max(row.value, row.paper or 0.0)) + 8
+        after = axis(max(_end(row), row.paper or 0.0)) + 8
         marks.append(f'<text x="{after:.1f}" y="{y + 13}">{escape(row.note)}</text>')
     return _chart(title, unit, [row.label for row in rows], axis, marks, width=width)
+
+
+def _end(row: Bar) -> float:
+    known = row.estimate is not None and row.estimate.known
+    return max(row.value, row.estimate.high) if row.estimate and known else row.value
+
+
+def _within(estimate: Estimate | None) -> str:
+    if estimate is None or not estimate.known:
+        return ""
+    return f" (95 % interval: {estimate.low:.3g} to {estimate.high:.3g})"
 
 
 def boxes(
@@ -119,17 +137,18 @@ def boxes(
 
 
 def stacks(
-    title: str, unit: str, parts: Mapping[str, str], rows: Mapping[str, Sequence[float]]
+    title: str, unit: str, parts: Mapping[str, str], rows: Mapping[str, Sequence[Estimate]]
 ) -> str:
     """Draw a stacked bar for each label; parts are given with their colours."""
-    axis = _Axis(0.0, max(map(sum, rows.values()), default=1.0) or 1.0, WIDE - _RIGHT - 50)
+    most = max((sum(part.value for part in row) for row in rows.values()), default=1.0)
+    axis = _Axis(0.0, most or 1.0, WIDE - _RIGHT - 50)
     marks = []
     for number, (label, row) in enumerate(rows.items()):
         y, begin = _TOP + number * _ROW + 5, 0.0
-        for (part, colour), value in zip(parts.items(), row, strict=True):
-            tip = f"{label}, {part}: {value:.3g} {unit}"
-            marks.append(_rect(axis, begin, begin + value, y, colour, tip))
-            begin += value
+        for (part, colour), found in zip(parts.items(), row, strict=True):
+            tip = f"{label}, {part}: {found.value:.3g} {unit}{_within(found)}"
+            marks.append(_rect(axis, begin, begin + found.value, y, colour, tip))
+            begin += found.value
         marks.append(f'<text x="{axis(begin) + 6:.1f}" y="{y + 13}">{begin:.3g}</text>')
     return _chart(title, unit, list(rows), axis, marks, parts)
 

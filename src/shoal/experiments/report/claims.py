@@ -7,26 +7,31 @@ a claim is measured, and the bounds within which it holds. Shoal's own goals hav
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
-from statistics import fmean, median
 from typing import Any
 
 from shoal.experiments.records import Row
+from shoal.experiments.report.intervals import Estimate
 from shoal.experiments.report.statistics import (
     DESIGNS,
     by_planner,
     change,
+    middle,
     promises,
+    saving,
     typical_change,
-    values,
 )
 
-_ENOUGH = 100
-"""The number of runs needed to estimate a share within 5 points."""
+TOO_FEW = "too few runs"
+"""The verdict on figures without a confidence interval."""
+UNDECIDED = "undecided"
+"""The verdict if the interval has values within the claim's bounds and beyond them."""
+UNREAL = "needs real runs"
+"""The verdict on what simulations leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,11 @@ class Verdict:
     typical: str
     """For a claim about a change, the median of the changes within each workflow and SLA."""
     verdict: str
-    """`holds`, `in part`, `doesn't hold`, `too few runs` or `not measured`."""
+    """`holds`, `in part`, `doesn't hold`, `undecided`, `too few runs`, `needs real runs` or `not
+    measured`."""
+    range: str = ""
+    """The confidence interval of the measured figure; empty if there are too few runs."""
+    typical_range: str = ""
 
 
 @cache
@@ -107,9 +116,12 @@ def judged(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
     concerned = [row for row in rows if _concerns(claim, row)]
     match claim.kind:
         case "change":
-            return _change(claim, concerned)
+            found = change(concerned, claim.metric, claim.of, claim.than)
+            typical = typical_change(concerned, claim.metric, claim.of, claim.than)
+            return _verdict(claim, found, more, typical)
         case "saving":
-            return _saving(claim, concerned)
+            found = saving(concerned, claim.metric, claim.of, claim.than)
+            return _verdict(claim, found, lambda seconds: f"{seconds:.2f} s a run")
         case "error":
             return _error(claim, concerned)
         case "fulfilment":
@@ -124,63 +136,96 @@ def _concerns(claim: PaperClaim, row: Row) -> bool:
     )
 
 
-def _change(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
-    measured = change(rows, claim.metric, claim.of, claim.than)
-    if measured is None:
+def _verdict(
+    claim: PaperClaim,
+    found: Estimate | None,
+    text: Callable[[float], str],
+    typical: Estimate | None = None,
+) -> Verdict:
+    if found is None:
         return Verdict(claim, "", "", "not measured")
-    typical = typical_change(rows, claim.metric, claim.of, claim.than)
-    return Verdict(claim, more(measured), more(typical or 0.0), _held(claim, measured))
-
-
-def _saving(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
-    planners = by_planner(rows)
-    before, after = (values(planners.get(n, []), claim.metric) for n in (claim.than, claim.of))
-    if not before or not after:
-        return Verdict(claim, "", "", "not measured")
-    saved = fmean(before) - fmean(after)
-    return Verdict(claim, f"{saved:.2f} s a run", "", _held(claim, saved))
+    verdict = _held(claim, found)
+    return Verdict(claim, text(found.value), text(typical.value) if typical else "", verdict,
+                   ranged(found, text), ranged(typical, text))  # fmt: skip
 
 
 def _error(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
-    errors = values(rows, claim.metric)
-    if not errors:
-        return Verdict(claim, "", "", "not measured")
-    return Verdict(claim, f"{100 * median(errors):.1f} %", "", _held(claim, median(errors)))
+    """Judge an error of predictions; one of transfers by real runs only."""
+    known = [row for row in rows if row.mode == "real" or claim.metric != "transfer_error"]
+    verdict = _verdict(claim, middle(known, claim.metric), _percent)
+    simulated = middle(rows, claim.metric)
+    if not verdict.here and simulated is not None:
+        return Verdict(claim, f"{_percent(simulated.value)} on the virtual clock", "", UNREAL)
+    return verdict
 
 
 def _fulfilment(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
     kept = promises(rows)
     if kept is None:
         return Verdict(claim, "", "", "not measured")
-    here = f"{100 * kept.share:.1f} % of {kept.made:,} runs"
-    enough = kept.made >= _ENOUGH
-    return Verdict(claim, here, "", _held(claim, kept.share) if enough else "too few runs")
+    verdict = _verdict(claim, kept.interval, lambda share: f"{100 * share:.1f} %")
+    return replace(verdict, here=f"{verdict.here} of {kept.made:,} runs")
 
 
 def _largest_step(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:
     """Return the design that shortened the makespan most, compared with the previous one."""
     present = [name for name in DESIGNS if name in by_planner(rows)]
-    steps = {
-        later: typical_change(rows, claim.metric, later, earlier) or 0.0
+    found = {
+        later: typical_change(rows, claim.metric, later, earlier)
         for earlier, later in pairwise(present)
     }
+    steps = {name: step for name, step in found.items() if step is not None}
     if claim.of not in steps:
         return Verdict(claim, "", "", "not measured")
-    largest = min(steps, key=steps.__getitem__)
-    here = f"{DESIGNS[largest]}: {more(steps[largest])}"
+    largest = min(steps, key=lambda name: steps[name].value)
+    own = steps[claim.of]
+    here = f"{DESIGNS[largest]}: {more(steps[largest].value)}"
     if largest != claim.of:
-        here += f"; {DESIGNS[claim.of]}: {more(steps[claim.of])}"
-    return Verdict(claim, here, "", "holds" if largest == claim.of else "doesn't hold")
+        here += f"; {DESIGNS[claim.of]}: {more(own.value)}"
+    others = [step for name, step in steps.items() if name != claim.of]
+    if not all(step.known for step in steps.values()):
+        verdict = TOO_FEW
+    elif all(own.high < other.low for other in others):
+        verdict = "holds"
+    else:
+        behind = any(other.high < own.low for other in others)
+        verdict = "doesn't hold" if behind else UNDECIDED
+    return Verdict(claim, here, "", verdict, ranged(own, more))
 
 
-def _held(claim: PaperClaim, measured: float) -> str:
-    """Return whether a difference has the right direction but is too small (holds in part)."""
-    if claim.least <= measured <= claim.most:
+def _held(claim: PaperClaim, found: Estimate) -> str:
+    """Return whether the whole interval is within the claim's bounds.
+
+    A difference that is too small but has the right direction holds in part.
+    """
+    if not found.known:
+        return TOO_FEW
+    if claim.least <= found.low and found.high <= claim.most:
         return "holds"
-    differs = (claim.kind == "change" and claim.most < measured < 0) or (
-        claim.kind == "saving" and 0 < measured < claim.least
+    if found.low <= claim.most and found.high >= claim.least:
+        return UNDECIDED
+    differs = (claim.kind == "change" and claim.most < 0 and found.high < 0) or (
+        claim.kind == "saving" and found.low > 0 and found.high < claim.least
     )
     return "in part" if differs else "doesn't hold"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def ranged(found: Estimate | None, text: Callable[[float], str]) -> str:
+    """Describe a confidence interval, such as `12.6 % less to 1.0 % more`."""
+    if found is None or not found.known:
+        return ""
+    low, high = text(found.low), text(found.high)
+    return f"{low.removesuffix(_unit(low, high))} to {high}"
+
+
+def _unit(low: str, high: str) -> str:
+    """Return what both texts say after their numbers."""
+    unit = low.partition(" ")[2]
+    return f" {unit}" if unit == high.partition(" ")[2] else ""
 
 
 def more(change: float) -> str:

@@ -15,6 +15,7 @@ from shoal.experiments.report.statistics import (
     by_planner,
     grouped,
     label,
+    middle,
     middle_run,
     missing,
     promises,
@@ -48,11 +49,18 @@ def page(
         lead=_lead(experiment, rows),
         notices=_notices(notices),
         contents="".join(f'<a href="#{key}">{escape(text)}</a>' for key, text in names.items()),
-        claims=_claims(verdicts),
+        claims=_claims(verdicts, platform_of(experiment)),
         sections="".join(map(_section, sections)),
         runs=_runs(rows, links),
         setup=_setup(experiment),
     )
+
+
+def platform_of(experiment: Experiment) -> str:
+    """Return what an experiment's figures are about."""
+    if experiment.mode == "real":
+        return f"real sandboxes on {experiment.machine}"
+    return str(experiment.settings.get("platform", "simulated"))
 
 
 def _lead(experiment: Experiment, rows: Sequence[Row]) -> str:
@@ -79,7 +87,7 @@ def _notices(notices: Sequence[str]) -> str:
     return f'<ul class="notices">{lines}</ul>'
 
 
-def _claims(verdicts: Sequence[Verdict]) -> str:
+def _claims(verdicts: Sequence[Verdict], platform: str) -> str:
     if not verdicts:
         return ""
     rows = []
@@ -88,11 +96,17 @@ def _claims(verdicts: Sequence[Verdict]) -> str:
         sign = _SIGNS.get(verdict.verdict, "none")
         rows.append(
             f"<tr><td>{escape(claim.claim)}<small>{escape(claim.where)}</small></td>"
-            f"<td>{escape(claim.paper) or '-'}</td><td>{escape(verdict.here) or '-'}</td>"
-            f"<td>{escape(verdict.typical) or '-'}</td>"
+            f"<td>{escape(claim.paper) or '-'}</td><td>{_ranged(verdict.here, verdict.range)}</td>"
+            f"<td>{_ranged(verdict.typical, verdict.typical_range)}</td>"
             f'<td class="{sign}">{escape(verdict.verdict)}</td></tr>'
         )
-    return _CLAIMS.format(rows="".join(rows))
+    return _CLAIMS.format(platform=escape(platform), rows="".join(rows))
+
+
+def _ranged(text: str, within: str) -> str:
+    """Return a figure with its confidence interval below it."""
+    small = f"<small>{escape(within)}</small>" if within else ""
+    return (escape(text) or "-") + small
 
 
 def _section(section: Section) -> str:
@@ -139,8 +153,7 @@ def _runs(rows: Sequence[Row], links: Links) -> str:
 def _planner(planner: str, rows: Sequence[Row], links: Links) -> str:
     cells = [
         f"{len(rows)}",
-        f"{median(values(rows, 'makespan')):.3g}",
-        f"{median(values(rows, 'gb_seconds')):.3g}",
+        *(_median(rows, metric) for metric in ("makespan", "gb_seconds")),
         f"{1e6 * median(values(rows, 'price')):,.0f}",
         f"{median(values(rows, 'workers')):.0f}",
         f"{median(values(rows, 'cold')):.0f}",
@@ -156,6 +169,13 @@ def _planner(planner: str, rows: Sequence[Row], links: Links) -> str:
         charts.append(f'<a href="{escape(link)}">{sla}</a>' if link else f"{sla}")
     cells.append(" ".join(charts))
     return f"<tr><th>{escape(label(planner))}</th><td>{'</td><td>'.join(cells)}</td></tr>"
+
+
+def _median(rows: Sequence[Row], metric: str) -> str:
+    known = middle(rows, metric)
+    assert known is not None
+    within = f"{known.low:.3g} to {known.high:.3g}" if known.known else ""
+    return _ranged(f"{known.value:.3g}", within)
 
 
 def _setup(experiment: Experiment) -> str:
@@ -195,9 +215,12 @@ _ABOUT_RUNS = (
 )
 
 _CLAIMS = """<section id="claims"><h2>Claims</h2>
-<p>What the papers say, and what was measured. “Here” compares medians over all workflows and SLAs;
-“typical” is the median of the differences within each workflow and SLA, so that no workflow
-decides alone by its size. A claim holds in part if the difference is there, but smaller.</p>
+<p>What the papers say, and what was measured on this platform: {platform}. “Here” compares medians
+over all workflows and SLAs; “typical” is the median of the differences within each workflow and
+SLA, so that no workflow decides alone by its size. Below each figure is its 95 % confidence
+interval (bootstrap; for shares, Wilson). A claim holds if the whole interval is within its
+bounds, in part if all of it is on the right side but too small, and is undecided if it crosses a
+bound.</p>
 <div class="wide"><table><thead><tr><th>claim</th><th>paper</th><th>here</th><th>typical</th>
 <th></th></tr></thead><tbody>{rows}</tbody></table></div></section>"""
 

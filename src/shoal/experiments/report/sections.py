@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shoal.experiments.grid import CENTRALISED
 from shoal.experiments.records import Row, Scale
 from shoal.experiments.report import charts
 from shoal.experiments.report.claims import Figure, figure, relative, relative_note
+from shoal.experiments.report.intervals import Estimate, percentage
 from shoal.experiments.report.statistics import (
     BREAKDOWN,
     DESIGNS,
     breakdown,
     by_planner,
+    change,
     curves,
     grouped,
     label,
+    middle,
     middle_run,
     promises,
     spread,
@@ -85,9 +87,9 @@ def _accuracy(rows: Sequence[Row]) -> Section:
     colours = dict(zip(errors, _SERIES, strict=False))
     found = {
         label(planner): [
-            charts.Dot(100 * median(known), colours[name], f"{name}: {100 * median(known):.1f} %")
+            charts.Dot(100 * known.value, colours[name], f"{name}: {percentage(known)}")
             for name, metric in errors.items()
-            if (known := values(group, metric))
+            if (known := middle(group, metric))
         ]
         for planner, group in by_planner(rows).items()
     }
@@ -117,7 +119,7 @@ def _kept(rows: Sequence[Row]) -> dict[str, str]:
     for planner, group in by_planner(rows).items():
         for sla, runs in sorted(grouped(group, lambda row: row.sla).items()):
             if kept := promises(runs):
-                tip = f"SLA {sla}: {100 * kept.share:.1f} % of {kept.made} runs"
+                tip = f"SLA {sla}: {percentage(kept.interval)} of {kept.made} runs"
                 dot = charts.Dot(100 * kept.share, colours[f"SLA {sla}"], tip)
                 found.setdefault(label(planner), []).append(dot)
     if not found:
@@ -185,8 +187,9 @@ def _compared(rows: Sequence[Row], name: str, metric: str, unit: str, links: Lin
             }
     about = (
         "Medians over all workflows and SLAs, and their change from optimised WUKONG; below, the "
-        "same for each workflow. A dashed frame shows the bar's length with the paper's change. "
-        "Click a bar to open the Gantt chart of its median run. "
+        "same for each workflow, with 95 % intervals as whiskers and in parentheses. A dashed "
+        "frame shows the bar's length with the paper's change. Click a bar to open the Gantt "
+        "chart of its median run. "
     ) + (relative_note() if metric == "makespan" else "")
     paper = figure(name)
     return Section(f"figure-{name[-1]}", paper.title, about, drawings, paper)
@@ -198,23 +201,30 @@ def _medians(
     """Draw a bar for each planner, with its change from the baseline here and in the paper."""
     planners = by_planner(rows)
     medians = {
-        planner: median(known)
-        for planner, group in planners.items()
-        if (known := values(group, metric))
+        planner: known for planner, group in planners.items() if (known := middle(group, metric))
     }
     baseline = medians.get(BASELINE)
     found = []
-    for planner, value in medians.items():
-        note, frame = f"{value:.3g}", None
-        if baseline:
+    for planner, known in medians.items():
+        note, frame = f"{known.value:.3g}", None
+        if baseline and baseline.value:
             expected = (paper or {}).get(planner)
-            frame = None if expected is None else baseline * (1 + expected)
+            frame = None if expected is None else baseline.value * (1 + expected)
             if planner != BASELINE:
-                note += f", {100 * (value / baseline - 1):+.0f} %"
+                note += _changed(change(rows, metric, planner, BASELINE))
                 note += "" if expected is None else f" (paper {100 * expected:+.0f} %)"
         link = links.get(middle_run(planners[planner]).id, "")
-        found.append(charts.Bar(label(planner), value, _colour(planner), note, frame, link))
+        colour = _colour(planner)
+        found.append(charts.Bar(label(planner), known.value, colour, note, frame, link, known))
     return found
+
+
+def _changed(found: Estimate | None) -> str:
+    """Describe a change with its interval, such as `, -2 % (-5 to +1)`."""
+    if found is None:
+        return ""
+    within = f" ({100 * found.low:+.0f} to {100 * found.high:+.0f})" if found.known else ""
+    return f", {100 * found.value:+.0f} %{within}"
 
 
 def design_sections(rows: Sequence[Row], links: Links) -> list[Section]:
@@ -253,7 +263,7 @@ def _workload(rows: Sequence[Row], number: str, links: Links) -> Section:
     for case, group in found.items():
         title = f"{name}, {case}" if case else name
         drawings[title] = charts.bars(f"Makespans, {title}", "s", _designs(group, links), width)
-    about = "Median makespans. A bar opens the Gantt chart of its median run."
+    about = "Median makespans with 95 % intervals. A bar opens the Gantt chart of its median run."
     paper = figure(f"003/{number}") if number else None
     plain = "".join(letter if letter.isalnum() else "-" for letter in name)
     heading = paper.title if paper else name
@@ -262,16 +272,16 @@ def _workload(rows: Sequence[Row], number: str, links: Links) -> Section:
 
 def _designs(rows: Sequence[Row], links: Links) -> list[charts.Bar]:
     planners = by_planner(rows)
-    medians = {name: median(values(runs, "makespan")) for name, runs in planners.items()}
-    first = next(iter(medians.values()))
+    first = next(iter(planners))
     found = []
-    for number, (name, value) in enumerate(medians.items()):
-        note = f"{value:.3g}"
-        if number and first:
-            note += f", {100 * (value / first - 1):+.0f} %"
-        link = links.get(middle_run(planners[name]).id, "")
+    for number, (name, runs) in enumerate(planners.items()):
+        known = middle(runs, "makespan")
+        assert known is not None
+        note = f"{known.value:.3g}"
+        note += _changed(change(rows, "makespan", name, first)) if number else ""
+        link = links.get(middle_run(runs).id, "")
         colour = _SERIES[number % len(_SERIES)]
-        found.append(charts.Bar(label(name), value, colour, note, link=link))
+        found.append(charts.Bar(label(name), known.value, colour, note, None, link, known))
     return found
 
 
@@ -285,16 +295,12 @@ def _factors(rows: Sequence[Row]) -> Section:
     colours = {name: _SERIES[i % len(_SERIES)] for i, name in enumerate(workloads)}
     found: dict[str, list[charts.Dot]] = {label(n): [] for n in by_planner(rows) if n in DESIGNS}
     for workload, group in workloads.items():
-        medians = {
-            label(name): median(values(runs, "makespan"))
-            for name, runs in by_planner(group).items()
-            if name in DESIGNS
-        }
-        first = next(iter(medians), "")
-        for name, value in medians.items() if medians.get(first) else ():
-            share = 100 * value / medians[first]
-            tip = f"{workload}: {share:.0f} % of {first}"
-            found[name].append(charts.Dot(share, colours[workload], tip))
+        designs = [name for name in by_planner(group) if name in DESIGNS]
+        for name in designs:
+            if (step := change(group, "makespan", name, designs[0])) is not None:
+                share = replace(step, value=1 + step.value, low=1 + step.low, high=1 + step.high)
+                tip = f"{workload}: {percentage(share)} of {label(designs[0])}"
+                found[label(name)].append(charts.Dot(100 * share.value, colours[workload], tip))
     title = "Makespan, in per cent of the first design's"
     drawings = {title: charts.dots(title, "%", found, [], colours)} if len(found) > 1 else {}
     about = "Each design against the first one, on each workload; a step to the left is a gain."

@@ -4,17 +4,21 @@
 2. A change compares two planners: -0.126 is 12.6 % less. Besides the change of the medians there is
    the typical one: the median of the changes within each case (a workflow with its parameters, at
    an SLA), so that no workflow dominates by its size.
-3. A promise is kept if the run took no longer than was predicted at its SLA before it began.
+3. Medians, changes and savings have confidence intervals (`intervals.py`).
+4. A promise is kept if the run took no longer than was predicted at its SLA before it began.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, quantiles
+from itertools import chain
+from math import nan, sqrt
+from statistics import NormalDist, fmean, median, quantiles
 from typing import Literal, TypeVar
 
 from shoal.experiments.records import Row, Scale
+from shoal.experiments.report.intervals import TAIL, Estimate, Groups, estimate, pooled_median
 
 PLANNERS = {
     "wukong": "WUKONG",
@@ -83,6 +87,14 @@ class Promises:
         """The share of predictions that were met."""
         return self.kept / self.made
 
+    @property
+    def interval(self) -> Estimate:
+        """The share with its confidence interval (Wilson's)."""
+        n, z = self.made, NormalDist().inv_cdf(1 - TAIL)
+        centre = (self.share + z * z / (2 * n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * sqrt(self.share * (1 - self.share) / n + z * z / (4 * n * n))
+        return Estimate(self.share, centre - half, centre + half)
+
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
     """Group rows by a key, in order of appearance."""
@@ -118,28 +130,67 @@ def spread(numbers: Sequence[float]) -> Spread:
     return Spread(min(numbers), first, middle, third, max(numbers))
 
 
-def change(rows: Sequence[Row], metric: str, of: str, than: str) -> float | None:
+def change(rows: Sequence[Row], metric: str, of: str, than: str) -> Estimate | None:
     """Return the relative change of a planner's median to another's; None if unknown."""
     planners = by_planner(rows)
-    return _change(planners.get(of, []), planners.get(than, []), metric)
+    ours, theirs = (_by_case(planners.get(name, []), metric) for name in (of, than))
+    if not ours or not theirs or not pooled_median(theirs):
+        return None
+    count = len(ours)
+    return estimate([*ours, *theirs], lambda groups: _change(groups[:count], groups[count:]))
 
 
-def typical_change(rows: Sequence[Row], metric: str, of: str, than: str) -> float | None:
+def typical_change(rows: Sequence[Row], metric: str, of: str, than: str) -> Estimate | None:
     """Return the median of the changes within each case that has both planners."""
-    changes = [change(group, metric, of, than) for group in grouped(rows, _case).values()]
-    known = [value for value in changes if value is not None]
-    return median(known) if known else None
+    pairs: list[list[float]] = []
+    for group in grouped(rows, _case).values():
+        planners = by_planner(group)
+        ours, theirs = (values(planners.get(name, []), metric) for name in (of, than))
+        if ours and theirs and median(theirs):
+            pairs += [ours, theirs]
+    if not pairs:
+        return None
+    return estimate(
+        pairs,
+        lambda groups: median(
+            _change([ours], [theirs])
+            for ours, theirs in zip(groups[::2], groups[1::2], strict=True)
+        ),
+    )
+
+
+def saving(rows: Sequence[Row], metric: str, of: str, than: str) -> Estimate | None:
+    """Return by how much a planner's mean is below another's; None if unknown."""
+    planners = by_planner(rows)
+    before, after = (_by_case(planners.get(name, []), metric) for name in (than, of))
+    if not before or not after:
+        return None
+    count = len(before)
+    return estimate(
+        [*before, *after],
+        lambda groups: fmean(chain(*groups[:count])) - fmean(chain(*groups[count:])),
+    )
+
+
+def middle(rows: Sequence[Row], metric: str) -> Estimate | None:
+    """Return the median of a metric over all runs that have it."""
+    groups = _by_case(rows, metric)
+    return estimate(groups, pooled_median) if groups else None
+
+
+def _by_case(rows: Sequence[Row], metric: str) -> list[list[float]]:
+    """Return the values of each configuration that has any."""
+    groups = (values(group, metric) for group in configurations(rows))
+    return [group for group in groups if group]
+
+
+def _change(ours: Groups, theirs: Groups) -> float:
+    other = pooled_median(theirs)
+    return pooled_median(ours) / other - 1 if other else nan
 
 
 def _case(row: Row) -> tuple[str, str, int]:
     return row.workflow, repr(sorted(row.parameters.items())), row.sla
-
-
-def _change(ours: Sequence[Row], theirs: Sequence[Row], metric: str) -> float | None:
-    mine, other = values(ours, metric), values(theirs, metric)
-    if not mine or not other or not median(other):
-        return None
-    return median(mine) / median(other) - 1
 
 
 def promises(rows: Iterable[Row]) -> Promises | None:
@@ -151,9 +202,12 @@ def promises(rows: Iterable[Row]) -> Promises | None:
     return Promises(len(promised), kept)
 
 
-def breakdown(rows: Sequence[Row]) -> dict[str, float]:
+def breakdown(rows: Sequence[Row]) -> dict[str, Estimate]:
     """Return the mean seconds per run that workers spend on each part."""
-    return {part: fmean(values(rows, part)) for part in BREAKDOWN}
+    return {
+        part: estimate(_by_case(rows, part), lambda groups: fmean(chain(*groups)))
+        for part in BREAKDOWN
+    }
 
 
 def middle_run(rows: Sequence[Row]) -> Row:

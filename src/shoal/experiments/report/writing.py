@@ -17,7 +17,7 @@ from shoal.experiments.grid import CENTRALISED
 from shoal.experiments.records import Records, Row
 from shoal.experiments.report.charts import plain, standalone
 from shoal.experiments.report.claims import Verdict, claims, judged
-from shoal.experiments.report.page import page
+from shoal.experiments.report.page import page, platform_of
 from shoal.experiments.report.sections import (
     Links,
     Section,
@@ -47,6 +47,8 @@ class Written:
     verdicts: Sequence[Verdict]
     damaged: Sequence[str]
     """Messages about records that can't be read and were skipped."""
+    platform: str
+    """What the verdicts are about."""
     note: str = ""
     """What else is missing, and how to get it."""
 
@@ -75,7 +77,7 @@ def write_report(folder: Path) -> Written:
         path.write_text(page(experiment, rows, verdicts, drawn, links, damaged), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"The report can't be written to {folder}: {error}.") from error
-    return Written(path, verdicts, damaged, note)
+    return Written(path, verdicts, damaged, platform_of(experiment), note)
 
 
 def _verdicts(rows: Sequence[Row], designs: bool) -> list[Verdict]:
