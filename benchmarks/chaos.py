@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 from arguments import names_of, positive
-from laboratory.experiment import Experiment
+from laboratory.experiment import ChaosExperiment
 from laboratory.faults import DAMAGE, WEIGHTS
 from processes import adopt_orphans, end_all
 
@@ -39,7 +39,7 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def tell(experiment: Experiment, begun: float, ended: threading.Event) -> None:
+def tell(experiment: ChaosExperiment, begun: float, ended: threading.Event) -> None:
     while not ended.wait(TELLING):
         say(f"{time.monotonic() - begun:4.0f} s  {experiment.ledger}")
 
@@ -75,7 +75,7 @@ def main() -> None:
 
 def conducted(options: argparse.Namespace, folder: Path) -> bool:
     """Run the experiment, and return whether all was clean."""
-    experiment = Experiment(folder, options.seed, options.faults, options.clients, say)
+    experiment = ChaosExperiment(folder, options.seed, options.faults, options.clients, say)
     begun, ended = time.monotonic(), threading.Event()
     threading.Thread(target=tell, args=(experiment, begun, ended), daemon=True).start()
     experiment.run(options.minutes * 60, PHASE)

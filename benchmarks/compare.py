@@ -20,7 +20,7 @@ from types import FrameType
 from typing import NoReturn
 
 from arguments import names_of, new_file, positive
-from contenders import ENGINES, missing_packages
+from contenders import CONTENDERS, missing_packages
 from processes import adopt_orphans, end_all
 from remote import Remote, RunFailedError
 from report import Series, find_setting, save, table
@@ -124,7 +124,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="\n".join(["workloads:", *texts]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    engines, workloads = list(ENGINES), list(WORKLOADS)
+    engines, workloads = list(CONTENDERS), list(WORKLOADS)
     add = made.add_argument
     add("--engines", type=names_of(engines), default=engines, metavar="A,B", help=",".join(engines))
     add("--workloads", type=names_of(workloads), default=workloads, metavar="A,B", help="see below")

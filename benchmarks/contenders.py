@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 
-class Engine(ABC):
+class Contender(ABC):
     """A running engine with a number of slots for concurrent tasks."""
 
     packages: ClassVar[tuple[str, ...]]
@@ -42,7 +42,7 @@ class Engine(ABC):
         """Stop the engine."""
 
 
-class ShoalEngine(Engine):
+class ShoalContender(Contender):
     """Shoal with its embedded store and platform and its default planner."""
 
     packages = ("shoal",)
@@ -69,7 +69,7 @@ class ShoalEngine(Engine):
         self._session.__exit__(None, None, None)
 
 
-class DaskEngine(Engine):
+class DaskContender(Contender):
     """Dask distributed: two processes that share the slots as threads, no dashboard."""
 
     packages = ("dask", "distributed")
@@ -103,7 +103,7 @@ class DaskEngine(Engine):
         self._cluster.close()
 
 
-class RayEngine(Engine):
+class RayContender(Contender):
     """Ray with one CPU per slot, no dashboard; its tasks start while the graph is built."""
 
     packages = ("ray",)
@@ -135,9 +135,13 @@ class RayEngine(Engine):
         self._ray.shutdown()
 
 
-ENGINES: dict[str, type[Engine]] = {"shoal": ShoalEngine, "dask": DaskEngine, "ray": RayEngine}
+CONTENDERS: dict[str, type[Contender]] = {
+    "shoal": ShoalContender,
+    "dask": DaskContender,
+    "ray": RayContender,
+}
 
 
 def missing_packages(engine: str) -> tuple[str, ...]:
     """Return the missing packages of an engine."""
-    return tuple(name for name in ENGINES[engine].packages if find_spec(name) is None)
+    return tuple(name for name in CONTENDERS[engine].packages if find_spec(name) is None)

@@ -9,7 +9,7 @@ FUNCTION = "lithops"
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class FigureColumn:
     """One column of the table."""
 
     name: str
@@ -23,13 +23,13 @@ class Figure:
 
 
 FIGURES = (
-    Figure("cold", "first run, cold"),
-    Figure("task", "one task", factor=4),
-    Figure("tr1024", "`tr1024`"),
-    Figure("fan1000", "1,000 no-ops and a sink"),
-    Figure("map1000", "1,000 no-ops to the client"),
-    Figure("transfer", "64 MB to another worker"),
-    Figure("replaced", "killed worker replaced", most=3, warm_ups=0),
+    FigureColumn("cold", "first run, cold"),
+    FigureColumn("task", "one task", factor=4),
+    FigureColumn("tr1024", "`tr1024`"),
+    FigureColumn("fan1000", "1,000 no-ops and a sink"),
+    FigureColumn("map1000", "1,000 no-ops to the client"),
+    FigureColumn("transfer", "64 MB to another worker"),
+    FigureColumn("replaced", "killed worker replaced", most=3, warm_ups=0),
 )
 
 ENGINES = {

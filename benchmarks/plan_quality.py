@@ -21,7 +21,7 @@ from arguments import names_of, new_file, positive
 try:
     from quality.contest import Case, Contestant, Terms, contend
     from quality.planners import OURS
-    from quality.report import Report, find_setting, save, small_table
+    from quality.report import QualityReport, find_setting, save, small_table
     from quality.schedulers import SCHEDULERS, SagaPlanner
     from quality.shapes import RECIPES, generate
     from quality.small import SmallCase, contend_small, small_shapes
@@ -160,7 +160,7 @@ def main() -> int:
         small = compare_small(options.small, options.ccr, everyone, terms, say)
     except KeyboardInterrupt:
         return 130
-    print(setting, Report(cases, everyone), sep="\n\n")
+    print(setting, QualityReport(cases, everyone), sep="\n\n")
     if small:
         print("", small_table(small), sep="\n")
     if options.json:

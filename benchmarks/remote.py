@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 LOG = "log"
 """The file in an engine's folder with its output."""
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """How many seconds an idle engine has to stop, more than it grants itself."""
 
 ENVIRONMENT = {
@@ -125,7 +125,7 @@ class Remote:
         if self._process and self._process.stdin:
             self._process.stdin.close()
             try:
-                self._process.wait(PATIENCE)
+                self._process.wait(TIMEOUT)
             except subprocess.TimeoutExpired:
                 end_tree(self._process.pid)
 

@@ -31,10 +31,10 @@ TESTS = Path(__file__).parent.parent / "tests"
 sys.path[:0] = [str(TESTS), str(TESTS / "engines")]
 LEASE = 5.0
 """Seconds; the default is a minute, and nothing but a lease depends on it."""
-PATIENCE = 100.0
+TIMEOUT = 100.0
 
 
-class Clock:
+class StoreTimes:
     """The store's server: its time, and a table of what happened when."""
 
     def __init__(self, url: str) -> None:
@@ -52,7 +52,7 @@ class Clock:
 
     def await_key(self, name: str) -> None:
         """Wait until a key exists."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self.call("EXISTS", name):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"nothing has written {name}")
@@ -78,7 +78,7 @@ def task_of(url: str, name: str, *, suicide: bool) -> Callable[[], float]:
     return dying
 
 
-def worker_killed(session: Session, clock: Clock, number: int) -> float:
+def worker_killed(session: Session, clock: StoreTimes, number: int) -> float:
     """Seconds from the death of a worker's process to its replacement."""
     name = f"worker-{number}"
     again: float = session.compute(
@@ -88,7 +88,7 @@ def worker_killed(session: Session, clock: Clock, number: int) -> float:
 
 
 def job_killed(
-    session: Session, clock: Clock, number: int, kill: Callable[[Session, str], None]
+    session: Session, clock: StoreTimes, number: int, kill: Callable[[Session, str], None]
 ) -> float:
     """Seconds from the death of all that the engine runs for a worker to its replacement."""
     name = f"job-{number}"
@@ -97,7 +97,7 @@ def job_killed(
     time.sleep(2.0)  # the job has reported, as it has in all but the first moments of a task
     begin = clock.now()
     kill(session, run.id)
-    found: float = run.result(PATIENCE) - begin
+    found: float = run.result(TIMEOUT) - begin
     return found
 
 
@@ -172,7 +172,7 @@ def measure(name: str, repeats: int) -> str:
             staying(name, folder) if start is None else start(folder) as (url, store, kill),
             Session(platform=url, store=store, folder=temporary, workers=1, lease=LEASE) as session,
         ):
-            clock = Clock(store)
+            clock = StoreTimes(store)
             session.compute(Task(abs)(-1))
             workers = [worker_killed(session, clock, number) for number in range(repeats)]
             counted = range(1 if name in ONCE else repeats)

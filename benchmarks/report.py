@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from contenders import ENGINES
+from contenders import CONTENDERS
 from targets import TARGETS
 
 from shoal.experiments.machine import version_of
 from shoal.system import memory_nbytes, processor
 
-PEERS = tuple(name for name in ENGINES if name != "shoal")
+PEERS = tuple(name for name in CONTENDERS if name != "shoal")
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ Results = Mapping[str, Mapping[str, Series]]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BenchmarkSetting:
     """The machine, time and software of a benchmark."""
 
     date: str
@@ -75,10 +75,10 @@ class Setting:
         )
 
 
-def find_setting(engines: Sequence[str], repeats: int) -> Setting:
+def find_setting(engines: Sequence[str], repeats: int) -> BenchmarkSetting:
     """Describe this machine and the installed packages."""
-    packages = [package for engine in engines for package in ENGINES[engine].packages]
-    return Setting(
+    packages = [package for engine in engines for package in CONTENDERS[engine].packages]
+    return BenchmarkSetting(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         cpu=processor(),
         cores=os.cpu_count() or 1,
@@ -157,7 +157,7 @@ def _medians(series: Mapping[str, Series]) -> dict[str, float]:
     return {name: each.median for name, each in series.items() if each.median is not None}
 
 
-def save(path: Path, setting: Setting, results: Results) -> None:
+def save(path: Path, setting: BenchmarkSetting, results: Results) -> None:
     """Write all measurements, including each run."""
     rows = {workload: _record(workload, series) for workload, series in results.items()}
     path.write_text(json.dumps({"setting": asdict(setting), "workloads": rows}, indent=2) + "\n")

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
 
-from contenders import ENGINES, Engine
+from contenders import CONTENDERS, Contender
 from processes import adopt_orphans, end_all, end_descendants
 from workloads import WORKLOADS
 
@@ -37,7 +37,7 @@ class WrongResultError(Exception):
         super().__init__(f"gave {value!r} instead of {WORKLOADS[workload].expected!r}")
 
 
-def time_warm(engine: Engine, workload: str) -> float:
+def time_warm(engine: Contender, workload: str) -> float:
     """Build a workload's tasks and run them, after collecting garbage."""
     build = WORKLOADS[workload].build
     gc.collect()
@@ -100,7 +100,7 @@ def _describe(error: Exception) -> str:
 def _serve(engine: str, slots: int, requests: IO[str], replies: IO[str]) -> None:
     queue: SimpleQueue[str | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(requests, queue), daemon=True).start()
-    started = ENGINES[engine](slots) if slots else None
+    started = CONTENDERS[engine](slots) if slots else None
 
     def run(workload: str) -> float:
         return time_warm(started, workload) if started else time_fresh(engine, workload)

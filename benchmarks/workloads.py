@@ -22,7 +22,7 @@ Block = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class Benchmark:
     """A graph to build, and its expected result."""
 
     text: str
@@ -142,43 +142,43 @@ def gather(call: Call, n: int, mb: int) -> Any:
 
 
 WORKLOADS = {
-    "first": Workload(
+    "first": Benchmark(
         "one task, from the start of a fresh interpreter to the printed result",
         lambda call: call(one),
         expected=1,
         fresh=True,
     ),
-    "tr1024": Workload(
+    "tr1024": Benchmark(
         "1024 numbers summed in a binary tree of 1023 tasks",
         lambda call: tree(call, 1024, 0.0),
         expected=523776,
     ),
-    "fan1000": Workload(
+    "fan1000": Benchmark(
         "1000 empty tasks and one that needs them all",
         lambda call: fan(call, 1000),
         expected=None,
     ),
-    "fan10000": Workload(
+    "fan10000": Benchmark(
         "10000 empty tasks and one that needs them all",
         lambda call: fan(call, 10000),
         expected=None,
     ),
-    "chain1000": Workload(
+    "chain1000": Benchmark(
         "1000 tasks, each of which needs the one before",
         lambda call: chain(call, 1000),
         expected=1000,
     ),
-    "gemm4096": Workload(
+    "gemm4096": Benchmark(
         "a product of 4096 x 4096 matrices in blocks of 8 MiB, 113 tasks",
         lambda call: gemm(call, 4096, 1024),
         expected=68739032791.02768,
     ),
-    "gather16x32MB": Workload(
+    "gather16x32MB": Benchmark(
         "16 arrays of 32 MiB brought together in one task",
         lambda call: gather(call, 16, 32),
         expected=sum(range(16)) * 32 * 1024 * 1024 / 8,
     ),
-    "tr1024-50ms": Workload(
+    "tr1024-50ms": Benchmark(
         "the tree with 50 ms of sleep in each task, on 32 slots",
         lambda call: tree(call, 1024, 0.05),
         expected=523776,

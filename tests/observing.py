@@ -6,10 +6,10 @@ import os
 import re
 from pathlib import Path
 
-from shoal.testing.waiting import PATIENCE, eventually
+from shoal.testing.waiting import TIMEOUT, eventually
 
 __all__ = [
-    "PATIENCE",
+    "TIMEOUT",
     "branch_of",
     "eventually",
     "exists",

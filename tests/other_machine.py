@@ -26,7 +26,7 @@ import pytest
 
 import shoal
 import skewed_clock
-from observing import PATIENCE, eventually, processes_mentioning
+from observing import TIMEOUT, eventually, processes_mentioning
 
 _DEPENDENCIES = ("cloudpickle", "msgspec", "rich", "markdown-it-py", "mdurl", "pygments")
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ssl",
@@ -167,7 +167,7 @@ class OtherMachine:
         finally:
             self._programs.remove(process)
             process.kill()
-            process.communicate(timeout=PATIENCE)
+            process.communicate(timeout=TIMEOUT)
             assert eventually(lambda: not processes_mentioning(mark))
 
     def switch_off(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from observing import PATIENCE, eventually, processes_mentioning
+from observing import TIMEOUT, eventually, processes_mentioning
 from store_servers import free_port
 
 
@@ -52,4 +52,4 @@ class StandingGateway:
     def end(self) -> None:
         """Stop it as a user would."""
         self.process.terminate()
-        self.process.communicate(timeout=PATIENCE)
+        self.process.communicate(timeout=TIMEOUT)

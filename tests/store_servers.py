@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import system
 from shoal.errors import StoreUnavailable
 from shoal.storage import keeper
@@ -151,7 +151,7 @@ class Server:
     def refuse_a_client(self) -> None:
         """Occupy the killed server's port until a client has tried to reach it in vain."""
         with socket.create_server(("127.0.0.1", self.port)) as instead:
-            instead.settimeout(PATIENCE)
+            instead.settimeout(TIMEOUT)
             instead.accept()[0].close()
 
     def reached(self, query: str = "") -> RedisStore:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import linux_hidden
-from observing import PATIENCE
+from observing import TIMEOUT
 from shoal import system
 
 pytestmark = pytest.mark.real
@@ -55,7 +55,7 @@ def test_processes_work_without_hidden_features_and_report_their_use(tmp_path: P
         env=os.environ | variables,
         cwd=tmp_path,
         stdout=subprocess.PIPE,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=True,
         text=True,
     ).stdout

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from observing import PATIENCE, eventually, exists
+from observing import TIMEOUT, eventually, exists
 from shoal import system
 from shoal.storage.embedded import runtime_folder
 
@@ -35,7 +35,7 @@ def run(program: str, *arguments: str, **variables: str) -> str:
         [sys.executable, "-c", program, *arguments],
         env={**os.environ, system.PORTABLE: "1", **variables},
         stdout=subprocess.PIPE,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=True,
         text=True,
     ).stdout.strip()

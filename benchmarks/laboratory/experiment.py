@@ -1,4 +1,4 @@
-"""Define `Experiment`, which runs random workflows concurrently while faults are injected.
+"""Define `ChaosExperiment`, which runs random workflows concurrently while faults are injected.
 
 1. It has phases. At the end of each, faults stop, runs end, and a last run of each client without
    faults must succeed. Then nothing may be left: no keys, no processes, no folders.
@@ -70,7 +70,7 @@ _RESTARTS = 40
 """Enough retries that no other task fails for good."""
 
 
-class Experiment:
+class ChaosExperiment:
     """One experiment, in a folder of its own."""
 
     def __init__(

@@ -21,7 +21,7 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class BenchmarkSetting:
     """The machine, time and software of the benchmark."""
 
     date: str
@@ -47,10 +47,10 @@ class Setting:
         )
 
 
-def find_setting(seed: int, workers: int, seconds: float | None, limit: float) -> Setting:
+def find_setting(seed: int, workers: int, seconds: float | None, limit: float) -> BenchmarkSetting:
     """Describe this machine and the installed packages."""
     packages = ("shoal", "anrg-saga", "wfcommons", "networkx", "numpy", "scipy")
-    return Setting(
+    return BenchmarkSetting(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         cpu=processor(),
         cores=os.cpu_count() or 1,
@@ -64,7 +64,7 @@ def find_setting(seed: int, workers: int, seconds: float | None, limit: float) -
     )
 
 
-class Report:
+class QualityReport:
     """Return the tables."""
 
     def __init__(self, cases: Sequence[Case], contestants: Sequence[Contestant]) -> None:
@@ -207,7 +207,7 @@ def _optimal(ratios: Sequence[float]) -> str:
 
 
 def save(
-    path: Path, setting: Setting, cases: Sequence[Case], small_cases: Sequence[SmallCase]
+    path: Path, setting: BenchmarkSetting, cases: Sequence[Case], small_cases: Sequence[SmallCase]
 ) -> None:
     """Write all scores, including each case."""
     record = {

@@ -17,7 +17,7 @@ from shoal.settings import LASTING, NAMES, connections, in_force, resolve
 from shoal.workflow import Outputs
 
 
-class _Engine:
+class _SharedSessions:
     """Runs outputs in sessions that calls share."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _Engine:
             self._sessions.clear()
 
 
-default_engine = _Engine()
+default_engine = _SharedSessions()
 
 
 def compute(*outputs: Outputs, **options: Any) -> list[Any]:

@@ -34,7 +34,7 @@ _FIELD = types.MemberDescriptorType | types.GetSetDescriptorType
 _HEAP_TYPE = 1 << 9
 """The flag of classes that aren't built in."""
 
-Values = dict[str, Any]
+Attributes = dict[str, Any]
 
 
 def as_original(error: TaskError, original: BaseException) -> TaskError:
@@ -75,8 +75,8 @@ def _made(
     kind: type[TaskError],
     original: type[BaseException],
     args: tuple[Any, ...],
-    given: Values,
-    fields: Values,
+    given: Attributes,
+    fields: Attributes,
 ) -> TaskError:
     """An error of both classes."""
     pair: Any = (kind, original)
@@ -124,8 +124,8 @@ def _rebuilt(
     kind: type[TaskError],
     original: type[BaseException],
     args: tuple[Any, ...],
-    given: Values,
-    fields: Values,
+    given: Attributes,
+    fields: Attributes,
 ) -> TaskError:
     try:
         return _made(kind, original, args, given, fields)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from cli_examples import Said, Shoal, run_of
 
-from observing import PATIENCE, eventually, processes_mentioning
+from observing import TIMEOUT, eventually, processes_mentioning
 from shoal import __version__, system
 from shoal.cli.main import COMMANDS, main
 from shoal.engine import default_engine
@@ -547,7 +547,7 @@ def test_a_gateway_serves_clients_until_it_is_stopped(
         platform.close()
         default_engine.close()
         gateway.send_signal(number)
-        assert gateway.wait(PATIENCE) == 0
+        assert gateway.wait(TIMEOUT) == 0
         assert gateway.stderr is not None
         assert gateway.stderr.read() == ""
     assert not token.exists()
@@ -573,7 +573,7 @@ def test_a_gateway_with_a_certificate_serves_a_whole_run_over_tls(
         assert (output.code, output.out) == (0, "3\n"), output.err
         default_engine.close()
         gateway.terminate()
-        assert gateway.wait(PATIENCE) == 0
+        assert gateway.wait(TIMEOUT) == 0
 
 
 @pytest.mark.parametrize(
@@ -627,7 +627,7 @@ def test_characters_that_a_stream_cannot_encode_are_replaced(folder: Path) -> No
     for command in ("plan", "run"):
         report = ["--report"] * (command == "run")
         with started(command, "größe.py:output", *report, PYTHONIOENCODING="ascii") as process:
-            out, err = process.communicate(timeout=PATIENCE)
+            out, err = process.communicate(timeout=TIMEOUT)
         assert process.returncode == 0, err
         assert "gr??e" in out + err
         assert "Traceback" not in err
@@ -639,7 +639,7 @@ def test_a_page_is_utf_8_in_any_locale(folder: Path) -> None:
         "import shoal\noutput = shoal.task(len, name='größe')('')\n", encoding="utf-8"
     )
     with started("plan", "sizes.py:output", "--html", "page.html", **ascii_only) as process:
-        err = process.communicate(timeout=PATIENCE)[1]
+        err = process.communicate(timeout=TIMEOUT)[1]
     assert process.returncode == 0, err
     assert "größe" in (folder / "page.html").read_text(encoding="utf-8")
 
@@ -658,7 +658,7 @@ def test_ctrl_c_exits_with_130_and_a_message(folder: Path) -> None:
     ) as process:
         assert eventually(lambda: (folder / "begun").exists())
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, out) == (130, "")
     assert err.startswith("interrupted\nCompleted outputs are kept: ")
     assert eventually(
@@ -677,11 +677,11 @@ def test_a_closed_pipe_is_no_error(folder: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert process.wait(PATIENCE) in (0, 120)
+        assert process.wait(TIMEOUT) in (0, 120)
         assert "Traceback" not in process.stderr.read()
     with started("runs") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT) == 0
         assert process.stderr.read() == ""

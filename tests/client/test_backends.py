@@ -51,7 +51,7 @@ def heard() -> list[str | None]:
 def listener(heard: list[str | None]) -> Iterator[tuple[str, int]]:
     """The URL of a server that records the tokens it receives."""
 
-    class Listener(http.server.BaseHTTPRequestHandler):
+    class ListeningHandler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             heard.append(self.headers.get("Authorization"))
             self.send_error(401)
@@ -59,7 +59,7 @@ def listener(heard: list[str | None]) -> Iterator[tuple[str, int]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Listener) as server:
+    with http.server.HTTPServer(("127.0.0.1", 0), ListeningHandler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}", server.server_port

@@ -47,7 +47,7 @@ def emulator() -> Path | None:
 
 
 @dataclass
-class Environment:
+class FunctionProcess:
     """A process that serves one function."""
 
     process: subprocess.Popen[bytes]
@@ -85,7 +85,7 @@ class Function:
 
     name: str
     memory_mb: int
-    idle: list[Environment] = field(default_factory=list)
+    idle: list[FunctionProcess] = field(default_factory=list)
     waiting: deque[bytes] = field(default_factory=deque)
 
 
@@ -113,7 +113,7 @@ class Emulator:
         self._functions = {name: Function(name, mb) for name, mb in sizes.items()}
         self._variables, self._folder, self._code = variables, folder, code
         self._most, self._throttled, self._seconds = most, throttled, seconds
-        self._all: list[Environment] = []
+        self._all: list[FunctionProcess] = []
         self._lock = threading.Condition()
         self._closed = False
         self._starting = ThreadPoolExecutor(1)
@@ -158,7 +158,7 @@ class Emulator:
             self._lock.notify_all()
         return answer
 
-    def _acquire(self, function: Function) -> Environment | None:
+    def _acquire(self, function: Function) -> FunctionProcess | None:
         with self._lock:
             self._lock.wait_for(
                 lambda: self._closed or function.idle or len(self._all) < self._most
@@ -179,7 +179,7 @@ class Emulator:
         assert up, "the runtime emulator doesn't come up"
         return made
 
-    def _environment(self, function: Function) -> Environment:
+    def _environment(self, function: Function) -> FunctionProcess:
         port, number = free_port(), self.cold
         command = [
             str(emulator()), "--runtime-interface-emulator-address", f"127.0.0.1:{port}",
@@ -211,7 +211,7 @@ class Emulator:
                 stderr=log,
                 start_new_session=True,
             )
-        return Environment(process, port)
+        return FunctionProcess(process, port)
 
     def kill(self) -> None:
         """End all environments, whatever they are doing."""

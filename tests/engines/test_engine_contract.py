@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class RunningEngine:
     """An engine that is up."""
 
     url: str
@@ -30,20 +30,20 @@ class Started:
 @pytest.fixture(scope="module")
 def started(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Started]:
+) -> Iterator[RunningEngine]:
     folder = tmp_path_factory.mktemp("data")
     with ENGINES[request.param](folder) as (url, store):
-        yield Started(url, store, folder)
+        yield RunningEngine(url, store, folder)
 
 
 @pytest.mark.parametrize("started", parameters("slurm", "docker", "podman", "ray"), indirect=True)
 class TestEnginesWhoseJobsStay(EngineContract):
     @pytest.fixture
-    def store(self, started: Started) -> str:  # type: ignore[override]
+    def store(self, started: RunningEngine) -> str:  # type: ignore[override]
         return started.store
 
     @pytest.fixture
-    def make_engine(self, started: Started) -> MakeEngine:
+    def make_engine(self, started: RunningEngine) -> MakeEngine:
         return partial(maker_of(started.url), started.url)
 
 
@@ -54,15 +54,15 @@ class TestEnginesWhoseJobsStay(EngineContract):
 )
 class TestEnginesThatCallFunctions(FunctionEngineContract):
     @pytest.fixture
-    def store(self, started: Started) -> str:  # type: ignore[override]
+    def store(self, started: RunningEngine) -> str:  # type: ignore[override]
         return started.store
 
     @pytest.fixture
-    def deployment(self, started: Started) -> Deployment:
+    def deployment(self, started: RunningEngine) -> Deployment:
         return Deployment.of_user(started.folder, started.store)
 
     @pytest.fixture
-    def engine(self, started: Started, deployment: Deployment) -> Iterator[Engine]:
+    def engine(self, started: RunningEngine, deployment: Deployment) -> Iterator[Engine]:
         engine = maker_of(started.url)(started.url, deployment, started.folder)
         yield engine
         engine.close()

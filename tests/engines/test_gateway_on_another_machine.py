@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from other_machine import NEEDED, OtherMachine
 from shoal import Farm, Resources, Session, Task, farm
 from shoal.errors import RunCancelled, UsageError
@@ -109,7 +109,7 @@ def test_large_constants_and_outputs_reach_workers_and_client(
     given = os.urandom(megabytes * MB)
     same = Task(lambda data: data[:])(given)
     half = Task(lambda data: data[: len(data) // 2])(given)
-    assert remote.compute(same, half, planner=planner, timeout=PATIENCE) == [
+    assert remote.compute(same, half, planner=planner, timeout=TIMEOUT) == [
         given,
         given[: len(given) // 2],
     ]
@@ -129,7 +129,7 @@ def test_functions_of_an_installed_package_are_found_there(
     import far_package  # type: ignore[import-not-found]
 
     output = far_package.joined(far_package.doubled("a"), far_package.doubled("b"))
-    assert remote.compute(output, timeout=PATIENCE) == ["aa,bb"]
+    assert remote.compute(output, timeout=TIMEOUT) == ["aa,bb"]
 
 
 def test_a_store_over_tls_is_verified_there(
@@ -142,13 +142,13 @@ def test_a_store_over_tls_is_verified_there(
         with Session(**{**access, "store": store}, folder=str(tmp_path)) as session:
             cached = Task(lambda data: data[::-1], cache="v1")
             for _ in range(2):
-                assert session.compute(cached(b"abc"), timeout=PATIENCE) == [b"cba"]
+                assert session.compute(cached(b"abc"), timeout=TIMEOUT) == [b"cba"]
 
 
 def test_outputs_are_cached_on_the_stores_server(remote: Session) -> None:
     count = counter(remote.store.url)
     counting = Task(lambda number: count("cached") + number, cache="v1", name="counting")
-    assert [remote.compute(counting(40), timeout=PATIENCE) for _ in range(2)] == [[41], [41]]
+    assert [remote.compute(counting(40), timeout=TIMEOUT) for _ in range(2)] == [[41], [41]]
 
 
 def test_a_container_with_this_machines_shared_memory_uses_it(
@@ -161,7 +161,7 @@ def test_a_container_with_this_machines_shared_memory_uses_it(
         Session(**{**access, **gateway}, folder=str(tmp_path / "client")) as session,
     ):
         run = session.submit(Task(lambda data: data[::-1])(given), planner="uniform")
-        assert run.result(PATIENCE) == given[::-1]
+        assert run.result(TIMEOUT) == given[::-1]
         assert run.shared is not None
 
 
@@ -178,7 +178,7 @@ def test_an_embedded_store_is_refused_before_anything_runs(
 
 def test_what_tasks_print_comes_back(remote: Session) -> None:
     run = remote.submit(Task(lambda: print("hello from afar"))())
-    run.result(PATIENCE)
+    run.result(TIMEOUT)
     assert eventually(lambda: [line.text for line in run.logs()]) == ["hello from afar"]
 
 
@@ -200,7 +200,7 @@ def test_a_detached_run_goes_on_and_is_attached_to(
     assert eventually(lambda: counted(remote, "detached-began"))
     counter(access["store"])("detached-go")
     with Session(**access, folder=str(tmp_path)) as session:
-        assert session.attach(run).result(PATIENCE) == 42
+        assert session.attach(run).result(TIMEOUT) == 42
 
 
 def test_a_killed_worker_is_replaced(remote: Session) -> None:
@@ -212,7 +212,7 @@ def test_a_killed_worker_is_replaced(remote: Session) -> None:
         return number
 
     output = Task(lambda a, b: a + b)(Task(fragile)(1), Task(fragile)(2))
-    assert remote.compute(output, timeout=PATIENCE) == [3]
+    assert remote.compute(output, timeout=TIMEOUT) == [3]
 
 
 @pytest.mark.parametrize("variables", [{}, {"SHOAL_PORTABLE": "1"}])
@@ -231,7 +231,7 @@ def test_a_task_that_runs_out_of_memory_gets_more(
         Session(**{**access, **other}, folder=str(tmp_path)) as session,
     ):
         run = session.submit(Task(allocate, resources=Resources(memory_mb=256, cpus=1))(400))
-        assert run.result(PATIENCE) == 400 * MB
+        assert run.result(TIMEOUT) == 400 * MB
         assert [*run.needs.values()] == [512]
 
 

@@ -14,7 +14,7 @@ import pytest
 from engines_here import ENGINES, parameters
 
 from evaluating import evaluated
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import Farm, Resources, Session, Workflow, task
 from shoal.errors import RunCancelled, TaskError
 from shoal.experiments.text_analysis import generate_text, text_analysis
@@ -171,7 +171,7 @@ def test_a_detached_run_goes_on_without_its_client_and_is_attached_to(session: S
     settings = session.settings
     given = [str(settings.platform), str(settings.store), str(settings.folder)]
     client = [sys.executable, "-c", FIRST_CLIENT, *given]
-    done = subprocess.run(client, stdout=subprocess.PIPE, timeout=3 * PATIENCE, check=True)
+    done = subprocess.run(client, stdout=subprocess.PIPE, timeout=3 * TIMEOUT, check=True)
     with closing(Connection(parse_url(given[1]))) as connection:
         connection.call("SET", "client-has-gone", "1")
     assert session.attach(done.stdout.decode().strip()).result() == 45

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from other_machine import NEEDED, OtherMachine
 from shoal import Output, Session, Task
 from shoal.planning.prices import gb_seconds
@@ -67,7 +67,7 @@ def meeting(session: Session, ready: int) -> Output[list[str]]:
 
 def test_both_machines_work_for_a_run(session: Session) -> None:
     run = session.submit(meeting(session, 4), planner="spread")
-    assert run.result(PATIENCE) == ["early", "late"]
+    assert run.result(TIMEOUT) == ["early", "late"]
     lines = {line.text for line in run.logs()}
     assert lines == {f"task {n}" for n in range(4)}
 
@@ -76,7 +76,7 @@ def test_times_and_costs_are_right_though_the_clocks_are_wrong(session: Session)
     for begun in (4, 8):
         begin = time.perf_counter()
         run = session.submit(meeting(session, begun), planner="spread")
-        assert run.result(PATIENCE) == ["early", "late"]
+        assert run.result(TIMEOUT) == ["early", "late"]
         elapsed = time.perf_counter() - begin + CLOSE
         spans = run.timeline.spans
         assert min(span.start for span in spans) > -CLOSE
@@ -105,5 +105,5 @@ def test_a_run_survives_the_loss_of_a_machine(
     assert int(asked(session, "SCARD", "machines")) == 2
     machines["late"].switch_off()
     asked(session, "SET", "go", "1")
-    assert run.result(PATIENCE) == ["early"] * 4
-    assert session.compute(Task(abs)(-3), timeout=PATIENCE) == [3]
+    assert run.result(TIMEOUT) == ["early"] * 4
+    assert session.compute(Task(abs)(-3), timeout=TIMEOUT) == [3]

@@ -13,8 +13,8 @@ from shoal.errors import StoreError
 from shoal.execution.timeline import (
     KINDS,
     Moved,
-    Row,
     Span,
+    SpanRow,
     Timeline,
     decode_records,
     encode_record,
@@ -24,7 +24,7 @@ from shoal.types import TaskId, WorkerId
 TASKS = [TaskId(f"t{number}") for number in range(10)]
 
 _seconds = st.floats(0, 1e10)
-_rows: st.SearchStrategy[list[Row]] = st.lists(
+_rows: st.SearchStrategy[list[SpanRow]] = st.lists(
     st.tuples(
         st.integers(0, len(KINDS) - 1),
         st.integers(-1, len(TASKS) - 1),
@@ -37,7 +37,7 @@ _rows: st.SearchStrategy[list[Row]] = st.lists(
 )
 
 
-def spans_of(worker: str, rows: list[Row], started: float = 0.0) -> list[Span]:
+def spans_of(worker: str, rows: list[SpanRow], started: float = 0.0) -> list[Span]:
     """Return the spans that rows represent."""
     return [
         Span(
@@ -55,7 +55,7 @@ def spans_of(worker: str, rows: list[Row], started: float = 0.0) -> list[Span]:
 
 @given(first=_rows, second=_rows, started=_seconds, makespan=_seconds)
 def test_decoding_restores_what_was_encoded_in_the_order_of_starts(
-    first: list[Row], second: list[Row], started: float, makespan: float
+    first: list[SpanRow], second: list[SpanRow], started: float, makespan: float
 ) -> None:
     records = [encode_record(w0, first), encode_record(w1, second)]
     timeline = decode_records(records, TASKS, started, makespan)
@@ -89,14 +89,14 @@ def test_worker_without_spans_has_a_record_too() -> None:
 
 
 @given(worker=st.text(), rows=_rows)
-def test_any_worker_name_survives(worker: str, rows: list[Row]) -> None:
+def test_any_worker_name_survives(worker: str, rows: list[SpanRow]) -> None:
     timeline = decode_records([encode_record(WorkerId(worker), rows)], TASKS, 0.0, 0.0)
     assert {span.worker for span in timeline.spans} <= {worker}
     assert len(timeline.spans) == len(rows)
 
 
 def test_a_record_in_the_other_byte_order_is_read() -> None:
-    rows: list[Row] = [(3, 2, 1.5, 2.5, 0.25, 4096), (4, 2, 2.5, 3.0, 0.0, 4096)]
+    rows: list[SpanRow] = [(3, 2, 1.5, 2.5, 0.25, 4096), (4, 2, 2.5, 3.0, 0.0, 4096)]
     head, _, packed = encode_record(w0, rows).partition(b"\n")
     columns = array("d")
     columns.frombytes(packed)

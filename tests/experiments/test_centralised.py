@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from evaluating import evaluated
-from observing import PATIENCE
+from observing import TIMEOUT
 from shoal import Session, task
 from shoal.errors import RunStuck, ShoalError, TaskError
 from shoal.experiments.centralised import scheduler
@@ -143,7 +143,7 @@ def test_tcp_reports_arrive_complete_and_an_empty_connection_reports_nothing() -
     socket.create_connection((host, int(port))).close()
     late.send("done late")
     early.send("done " + "é" * 1000)
-    assert {heard.get(timeout=PATIENCE) for _ in range(2)} == {"done late", "done " + "é" * 1000}
+    assert {heard.get(timeout=TIMEOUT) for _ in range(2)} == {"done late", "done " + "é" * 1000}
     reports.close()
     assert heard.empty()
 
@@ -153,7 +153,7 @@ def test_an_output_is_saved_before_it_is_reported(store: OutputStore) -> None:
     run = RunId("0")
     reports = PublishedReports(heard.put, store, run)
     store.save(run, "a#0", [b"va", b"lue"], "done a#0")
-    assert heard.get(timeout=PATIENCE) == "done a#0"
+    assert heard.get(timeout=TIMEOUT) == "done a#0"
     assert store._call([["HGET", f"shoal:{{{run}}}:outputs", "a#0"]])[0] == b"value"
     reports.close()
     store.close(run, [])

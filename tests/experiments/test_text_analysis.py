@@ -6,7 +6,7 @@ import pytest
 
 from evaluating import evaluated, shape
 from shoal.errors import UsageError
-from shoal.experiments.text_analysis import Report, generate_text, text_analysis
+from shoal.experiments.text_analysis import TextReport, generate_text, text_analysis
 from shoal.session import Session
 from shoal.workflow import Workflow
 
@@ -17,9 +17,9 @@ def text() -> str:
 
 
 @pytest.fixture(scope="module")
-def report(text: str) -> Report:
+def report(text: str) -> TextReport:
     found = evaluated(text_analysis(text))
-    assert isinstance(found, Report)
+    assert isinstance(found, TextReport)
     return found
 
 
@@ -43,13 +43,13 @@ def test_it_has_59_tasks_in_eight_levels() -> None:
     }
 
 
-def test_report_has_the_totals_of_a_direct_count(text: str, report: Report) -> None:
+def test_report_has_the_totals_of_a_direct_count(text: str, report: TextReport) -> None:
     assert report.lines == len(text.splitlines()) == 2_000
     assert report.words == len(text.split())
     assert report.metrics["sentences"] == len(re.findall(r"[.!?]\n", text))
 
 
-def test_report_has_the_marks_and_patterns_of_a_direct_count(text: str, report: Report) -> None:
+def test_report_has_the_marks_and_patterns_of_a_direct_count(text: str, report: TextReport) -> None:
     patterns = report.analyses.patterns
     assert dict(report.analyses.marks)["."] == text.count(".")
     assert patterns["email"] == text.count("@") > 0
@@ -58,14 +58,14 @@ def test_report_has_the_marks_and_patterns_of_a_direct_count(text: str, report: 
     assert patterns["number"] == text.count("(page ") > 0
 
 
-def test_totals_do_not_depend_on_how_the_text_is_split(text: str, report: Report) -> None:
+def test_totals_do_not_depend_on_how_the_text_is_split(text: str, report: TextReport) -> None:
     other = evaluated(text_analysis(text, chunks=5, segments=3))
     assert (other.lines, other.words) == (report.lines, report.words)
     assert other.metrics == report.metrics
     assert other.analyses.marks == report.analyses.marks
 
 
-def test_keywords_are_content_words_of_the_text(text: str, report: Report) -> None:
+def test_keywords_are_content_words_of_the_text(text: str, report: TextReport) -> None:
     keywords = [word for word, _ in report.analyses.keywords]
     assert len(keywords) == 10
     assert all(word in text.lower().split() for word in keywords)
@@ -86,7 +86,7 @@ def test_readability_is_that_of_flesch_and_kincaid() -> None:
     assert metrics["school grade"] == round(0.39 * 4 + 11.8 * 10 / 8 - 15.59, 1)
 
 
-def test_summary_is_sentences_of_the_text_in_its_order(text: str, report: Report) -> None:
+def test_summary_is_sentences_of_the_text_in_its_order(text: str, report: TextReport) -> None:
     assert len(report.summary) == 2
     assert all(sentence in text for sentence in report.summary)
     tide, wind = ["The tide rose."] * 9, ["The wind fell far away."] * 9
@@ -103,14 +103,14 @@ def test_any_text_can_be_analysed(text: str) -> None:
     assert str(report)
 
 
-def test_report_is_about_a_dozen_lines_on_a_terminal(report: Report) -> None:
+def test_report_is_about_a_dozen_lines_on_a_terminal(report: TextReport) -> None:
     rows = str(report).splitlines()
     assert 12 <= len(rows) <= 15
     assert all(len(row) <= 140 for row in rows)
     assert rows[0].split() == ["lines", "2,000"]
 
 
-def test_the_report_is_deterministic(text: str, report: Report) -> None:
+def test_the_report_is_deterministic(text: str, report: TextReport) -> None:
     assert evaluated(text_analysis(text)) == report
 
 
@@ -135,5 +135,5 @@ def test_the_text_cannot_be_split_into_zero_segments(bad: dict[str, int]) -> Non
 
 
 @pytest.mark.real
-def test_workers_compute_the_same_report(session: Session, text: str, report: Report) -> None:
+def test_workers_compute_the_same_report(session: Session, text: str, report: TextReport) -> None:
     assert session.compute(text_analysis(text)) == [report]

@@ -1,12 +1,12 @@
 """The orders of a farm's queue."""
 
-from shoal.farm.orders import EarliestDeadline, Fifo, LeastLaxity, Order, TaskQueue
+from shoal.farm.orders import EarliestDeadline, Fifo, LeastLaxity, QueueOrder, TaskQueue
 
 TASKS = {"long": (0.0, 6.0, 3.0), "urgent": (1.0, 3.0, 1.0), "short": (2.0, 5.5, 0.5)}
 """Arrival, due, expected."""
 
 
-def taken(order: Order, *times: float) -> list[str]:
+def taken(order: QueueOrder, *times: float) -> list[str]:
     queue: TaskQueue[str] = TaskQueue(order.late_last)
     for name, facts in TASKS.items():
         queue.put(order.score(*facts), name)

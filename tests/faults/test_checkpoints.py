@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from test_resume import executed, workflow
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import Session, Task
 from shoal.cli.main import main
 from shoal.errors import NothingKept, RunCancelled, RunTimeout, Tampered, TaskError, UsageError
@@ -75,13 +75,13 @@ def test_another_process_repeats_only_unfinished_tasks(
     tmp_path: Path, planner: str, nbytes: int
 ) -> None:
     with began(tmp_path, planner=planner, nbytes=nbytes) as client:
-        said = client.communicate(timeout=PATIENCE)[1].decode()
+        said = client.communicate(timeout=TIMEOUT)[1].decode()
     run = the_run(tmp_path)
     assert f"compute(resume={run!r}), or `shoal resume {run}`, runs only the rest" in said
     (tmp_path / "mended").touch()
     with Session(folder=str(tmp_path / "data"), workers=2) as session:
         again = workflow(tmp_path, nbytes=nbytes)
-        assert session.compute(again, resume=run, timeout=PATIENCE) == [6 * nbytes]
+        assert session.compute(again, resume=run, timeout=TIMEOUT) == [6 * nbytes]
         with pytest.raises(NothingKept, match="without resume="):
             session.compute(again, resume=run)
     assert executed(tmp_path) == 12 if planner != "wukong" else executed(tmp_path) < 24
@@ -105,7 +105,7 @@ def test_an_interrupted_run_is_resumed_by_another_process(
         with closing(EmbeddedServer()) as server:  # the client's
             assert eventually(lambda: waiting_clients(server.url) >= 2)  # the client and a worker
         client.send_signal(number)
-        client.communicate(timeout=PATIENCE)
+        client.communicate(timeout=TIMEOUT)
     run = the_run(tmp_path)
     (tmp_path / "wait").unlink()
     (tmp_path / "mended").touch()
@@ -156,7 +156,7 @@ def test_a_run_that_fails_again_is_kept_again(tmp_path: Path) -> None:
             assert kept(tmp_path) == [run]
     (tmp_path / "mended").touch()
     with Session(folder=str(tmp_path / "data"), workers=2) as session:
-        assert session.resume(run).result(PATIENCE) == NBYTES
+        assert session.resume(run).result(TIMEOUT) == NBYTES
         session.settle()
         outcomes = {record.run for record in session.history.runs()}
     assert outcomes == {run, f"{run}-2", f"{run}-3", f"{run}-4"}
@@ -173,7 +173,7 @@ def test_large_outputs_in_the_store_are_kept(
     (run,) = kept(tmp_path)
     (tmp_path / "mended").touch()
     with Session(folder=str(tmp_path / "data"), workers=2) as session:
-        assert session.resume(run).result(PATIENCE) == NBYTES
+        assert session.resume(run).result(TIMEOUT) == NBYTES
     assert executed(tmp_path) == 6
 
 
@@ -190,7 +190,7 @@ def test_large_constants_are_kept_once(tmp_path: Path) -> None:
         sizes = [path.stat().st_size for path in left(tmp_path)]
         assert 1_000_000 < sum(sizes) < 1_100_000
         (tmp_path / "mended").touch()
-        assert session.resume(*kept(tmp_path)).result(PATIENCE) == 1_000_002
+        assert session.resume(*kept(tmp_path)).result(TIMEOUT) == 1_000_002
 
 
 def test_a_session_on_another_store_leaves_kept_runs_alone(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_session_on_another_store_leaves_kept_runs_alone(tmp_path: Path) -> No
         ):
             other.resume(run)
         (tmp_path / "mended").touch()
-        assert session.resume(run).result(PATIENCE) == NBYTES
+        assert session.resume(run).result(TIMEOUT) == NBYTES
 
 
 def test_a_run_that_is_being_resumed_cannot_be_resumed_again(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_run_whose_resuming_client_was_killed_can_be_resumed_again(tmp_path: P
             client.kill()
         (tmp_path / "wait").unlink()
         (tmp_path / "mended").touch()
-        assert session.resume(run).result(PATIENCE) == NBYTES
+        assert session.resume(run).result(TIMEOUT) == NBYTES
 
 
 def test_the_oldest_run_makes_room(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_a_checkpoint_that_is_damaged_or_not_private_is_not_resumed(tmp_path: Pa
             session.resume(run)
         checkpoint.chmod(0o600)
         (tmp_path / "mended").touch()
-        assert session.resume(run).result(PATIENCE) == NBYTES
+        assert session.resume(run).result(TIMEOUT) == NBYTES
 
 
 def test_leftovers_of_killed_writers_are_deleted(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_the_command_line_says_how_to_resume_and_resumes_from_any_folder(tmp_pat
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as client:
         assert eventually((tmp_path / "waiting").exists)
         client.send_signal(signal.SIGINT)
-        said = client.communicate(timeout=PATIENCE)[1].decode()
+        said = client.communicate(timeout=TIMEOUT)[1].decode()
     assert client.returncode == 130
     run = the_run(tmp_path)
     assert f"`shoal resume {run}`" in said

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from observing import PATIENCE, eventually, exists, processes_mentioning
+from observing import TIMEOUT, eventually, exists, processes_mentioning
 from shoal import Session
 from shoal.storage.embedded import EmbeddedServer
 
@@ -88,7 +88,7 @@ def test_what_reads_the_output_of_a_client_does_not_wait_for_its_jobs(
     server: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", _SUBMIT, server, str(tmp_path), str(LONG)]
-    subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=PATIENCE)
+    subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=TIMEOUT)
     (tmp_path / "go").touch()  # its job waits for that
     assert eventually(lambda: not jobs_of(tmp_path))
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import Resources, Session, Task, task
 from shoal.errors import PlanError, TaskTimeout, WorkerDied
 from shoal.platform import limits
@@ -123,7 +123,7 @@ def test_a_paused_worker_is_replaced_and_does_no_harm(tmp_path: Path) -> None:
 
     with Session(workers=2, folder=folder, lease=0.6) as session:
         run = session.submit(total(Task(pause)(), number(2)))
-        assert run.result(2 * PATIENCE) == 3
+        assert run.result(2 * TIMEOUT) == 3
         assert eventually(lambda: session.platform.status()["busy"] == 0)  # type: ignore[attr-defined]
 
 
@@ -132,7 +132,7 @@ def test_the_memory_that_a_task_needed_is_remembered(tmp_path: Path) -> None:
     with Session(workers=2, folder=str(tmp_path)) as session:
         for planner in ("uniform", "auto"):
             run = session.submit(allocate(300), name="hungry", planner=planner)
-            assert run.result(PATIENCE) == 300 * 1024 * 1024
+            assert run.result(TIMEOUT) == 300 * 1024 * 1024
             session.settle()
         assert all(found.resources.memory_mb > 256 for found in run.plan.placements.values())
         assert not run.needs
@@ -149,7 +149,7 @@ def test_a_worker_hands_over_before_its_time_limit(tmp_path: Path, planner: str)
         for _ in range(11):
             output = Task(step)(output)
         run = session.submit(output, planner=planner)
-        assert run.result(PATIENCE) == 12
+        assert run.result(TIMEOUT) == 12
         starts = run.timeline.of_kind("cold start", "warm start")
         assert len(starts) > 1
 
@@ -183,5 +183,5 @@ def test_a_straggler_gets_a_twin_and_the_first_result_counts(tmp_path: Path) -> 
             session.settle()
         (tmp_path / "moody").touch()
         run = session.submit(total(Task(moody)(), 1), name="moody")
-        assert run.result(PATIENCE) == 2
+        assert run.result(TIMEOUT) == 2
         assert eventually(lambda: session.platform.status()["busy"] == 0)  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import Session, Task
 from shoal.client.backends import gateway_access
 from shoal.errors import GatewayUnavailable, TokenRefused
@@ -65,7 +65,7 @@ def test_a_run_survives_a_restart_of_its_gateway(
         gateway.start()
         assert eventually(lambda: begun(tmp_path) == 2)
         (tmp_path / "go").touch()
-        assert run.result(PATIENCE) == 3
+        assert run.result(TIMEOUT) == 3
 
 
 def test_a_session_survives_a_restart_of_its_gateway(
@@ -113,4 +113,4 @@ def test_a_run_with_a_configured_token_reports_its_rejection(
         gateway.kill()
         gateway.start()
         with pytest.raises(TokenRefused, match="creates a new token each time it starts"):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)

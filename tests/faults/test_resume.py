@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually, processes_mentioning
+from observing import TIMEOUT, eventually, processes_mentioning
 from shoal import Session, Task
 from shoal.cli.main import main
 from shoal.errors import NotPicklable, RunCancelled, RunTimeout, TaskError, UnknownRun, UsageError
@@ -73,7 +73,7 @@ def test_only_unfinished_tasks_are_repeated_after_a_failure(
 ) -> None:
     run = session.submit(workflow(tmp_path, nbytes=nbytes), planner=planner)
     with pytest.raises(TaskError, match="not yet") as caught:
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert f"compute(resume={run.id!r})" in "".join(caught.value.__notes__)
     assert executed(tmp_path) == 12
     (tmp_path / "mended").touch()
@@ -92,7 +92,7 @@ def test_failed_and_resumed_runs_are_not_compared_with_predictions(
     (tmp_path / "mended").unlink()
     run = session.submit(workflow(tmp_path), name="partly")
     with pytest.raises(TaskError, match="not yet"):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     (tmp_path / "mended").touch()
     session.compute(workflow(tmp_path), resume=run.id)
     session.compute(workflow(tmp_path), name="partly")
@@ -109,7 +109,7 @@ def test_failed_and_resumed_runs_are_not_compared_with_predictions(
 def test_flexible_workers_resume_too(session: Session, tmp_path: Path) -> None:
     run = session.submit(workflow(tmp_path), planner="wukong")
     with pytest.raises(TaskError, match="not yet"):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     (tmp_path / "mended").touch()
     assert session.compute(workflow(tmp_path), resume=run.id) == [60]
     assert executed(tmp_path) < 24
@@ -134,7 +134,7 @@ def test_outputs_in_the_memory_of_a_cancelled_run_are_not_repeated(
 def test_another_workflow_does_not_resume_a_run(session: Session, tmp_path: Path) -> None:
     run = session.submit(workflow(tmp_path))
     with pytest.raises(TaskError):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     with pytest.raises(UsageError, match="isn't the one of run"):
         session.compute(workflow(tmp_path, count=5), resume=run.id)
     with pytest.raises(UnknownRun):
@@ -146,7 +146,7 @@ def test_resuming_with_an_unpicklable_workflow_leaves_the_run_resumable(
 ) -> None:
     run = session.submit(workflow(tmp_path))
     with pytest.raises(TaskError):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     with pytest.raises(NotPicklable):
         session.compute(workflow(tmp_path, held=threading.Lock()), resume=run.id)
     (tmp_path / "mended").touch()
@@ -157,7 +157,7 @@ def test_resuming_with_an_unpicklable_workflow_leaves_the_run_resumable(
 def test_nothing_is_kept_with_keep_seconds_0(session: Session, tmp_path: Path) -> None:
     run = session.submit(workflow(tmp_path), keep_seconds=0)
     with pytest.raises(TaskError):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert not [key for key in _keys(session) if run.id.encode() in key]
     with pytest.raises(UnknownRun):
         session.compute(workflow(tmp_path), resume=run.id)
@@ -196,12 +196,12 @@ def test_outputs_lost_with_their_client_are_computed_again(
     with Session(store=server, folder=data, workers=2) as session:
         run = session.submit(*outputs(), planner=planner, arrived=note)
         with pytest.raises(TaskError, match="not yet"):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
     assert run.shared is not None
     shutil.rmtree(run.shared.path, ignore_errors=True)
     (tmp_path / "mended").touch()
     with Session(store=server, folder=data, workers=2) as session:
-        values = session.compute(*outputs(), resume=run.id, timeout=PATIENCE)
+        values = session.compute(*outputs(), resume=run.id, timeout=TIMEOUT)
     assert values == [bytes(200_000), 100_000]
 
 
@@ -244,7 +244,7 @@ def test_a_run_whose_client_was_killed_is_resumed_by_another_process(
     data, run = interrupted(tmp_path, server)
     assert executed(tmp_path) == 12
     with Session(store=server, folder=str(data), workers=2) as session:
-        assert session.resume(run).result(PATIENCE) == 120_000
+        assert session.resume(run).result(TIMEOUT) == 120_000
     assert executed(tmp_path) < 24
     assert not list((data / "unfinished").iterdir())
 
@@ -283,7 +283,7 @@ def test_a_detached_run_continues_without_its_client(
     with Session(**options) as session:
         run = session.submit(workflow(tmp_path), detach=True, lease=1.0)
     with Session(**options) as session:
-        assert session.attach(run.id).result(PATIENCE) == 60
+        assert session.attach(run.id).result(TIMEOUT) == 60
         assert not [key for key in _keys(session) if run.id.encode() in key]
     assert executed(tmp_path) == 12
 
@@ -297,7 +297,7 @@ def test_a_run_whose_start_nobody_saw_is_not_compared_with_predictions(
         session.compute(workflow(tmp_path))
         session.settle()
         run = session.submit(workflow(tmp_path), detach=True)
-        assert session.attach(run.id).result(PATIENCE) == 60
+        assert session.attach(run.id).result(TIMEOUT) == 60
         session.settle()
         attached, _ = session.history.runs()
     assert attached.run == run.id
@@ -317,7 +317,7 @@ def test_a_run_attached_to_later_is_recorded_with_its_real_times(
     ended = time.time()
     with Session(store=server, folder=folder, workers=2, **gateway) as session:
         attached = session.attach(run.id)
-        assert attached.result(PATIENCE) == 60
+        assert attached.result(TIMEOUT) == 60
         session.settle()
         (record,) = session.history.runs()
     first = min(int(path.suffix[1:]) for path in tmp_path.glob("m*.*")) / 1e9
@@ -333,7 +333,7 @@ def test_the_handle_of_a_detached_run_returns_its_result(
     folder = str(tmp_path / "data")
     with Session(store=server, folder=folder, workers=2, **gateway) as session:
         run = session.submit(workflow(tmp_path), detach=True)
-        assert run.result(PATIENCE) == 60
+        assert run.result(TIMEOUT) == 60
         assert run.status().state == "done"
         assert not [key for key in _keys(session) if run.id.encode() in key]
 
@@ -349,7 +349,7 @@ def test_the_handle_of_a_detached_run_cancels_it(
         run.cancel()
         assert not session.platform.active(run.id)
         with pytest.raises(RunCancelled):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
 
 
 def test_a_detached_run_continues_when_the_session_waiting_for_it_is_closed(
@@ -366,13 +366,13 @@ def test_a_detached_run_continues_when_the_session_waiting_for_it_is_closed(
         attached = session.attach(run.id)
     for handle in (run, attached):
         with pytest.raises(UsageError, match=f"shoal attach {run.id}"):
-            handle.result(PATIENCE)
+            handle.result(TIMEOUT)
     with Session(**options) as session:
         assert session.platform.active(run.id)
         unwatched = session.attach(run.id)
         unwatched.cancel()
     with pytest.raises(RunCancelled):
-        unwatched.result(PATIENCE)
+        unwatched.result(TIMEOUT)
 
 
 def test_a_handle_of_a_closed_session_says_how_to_attach(
@@ -387,7 +387,7 @@ def test_a_handle_of_a_closed_session_says_how_to_attach(
         with pytest.raises(UsageError, match=f"shoal attach {run.id}"):
             ask()
     with Session(**options) as session:
-        assert session.attach(run.id).result(PATIENCE) == 60
+        assert session.attach(run.id).result(TIMEOUT) == 60
 
 
 def test_a_run_on_embedded_services_cannot_be_detached(session: Session, tmp_path: Path) -> None:

@@ -38,11 +38,11 @@ from executor_examples import (
     wait_for,
 )
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import Session, ShoalExecutor, task
 from shoal.errors import NotPicklable, RemoteTraceback, WorkerDied
 from shoal.integrations.calls import call_of, perform
-from shoal.integrations.executor import _Batch, _Work
+from shoal.integrations.executor import _Batch, _SubmittedCall
 from shoal.workflow import origin_of
 
 pytestmark = pytest.mark.real
@@ -63,15 +63,15 @@ def test_history_knows_a_call_by_where_its_function_is_defined() -> None:
 
 
 def test_a_call_returns_what_the_function_returns(executor: ShoalExecutor) -> None:
-    assert executor.submit(add, 1, 2, start=3).result(PATIENCE) == 6
+    assert executor.submit(add, 1, 2, start=3).result(TIMEOUT) == 6
 
 
 def test_lambdas_partials_and_tasks_can_be_submitted(executor: ShoalExecutor) -> None:
     base = 10
-    assert executor.submit(lambda x: x + base, 1).result(PATIENCE) == 11
-    assert executor.submit(partial(add, 1), 2).result(PATIENCE) == 3
-    assert executor.submit(task(add), 1, 2).result(PATIENCE) == 3
-    assert executor.submit("a,b".split, ",").result(PATIENCE) == ["a", "b"]
+    assert executor.submit(lambda x: x + base, 1).result(TIMEOUT) == 11
+    assert executor.submit(partial(add, 1), 2).result(TIMEOUT) == 3
+    assert executor.submit(task(add), 1, 2).result(TIMEOUT) == 3
+    assert executor.submit("a,b".split, ",").result(TIMEOUT) == ["a", "b"]
 
 
 def test_a_thousand_calls_are_a_few_runs(
@@ -84,10 +84,10 @@ def test_a_thousand_calls_are_a_few_runs(
         sizes.append(len(outputs))
         return run_here(*outputs, **options)
 
-    executor.submit(add, 1).result(PATIENCE)
+    executor.submit(add, 1).result(TIMEOUT)
     monkeypatch.setattr(session, "run_here", counted)
     futures = [executor.submit(add, number) for number in range(1000)]
-    assert [future.result(PATIENCE) for future in futures] == list(range(1000))
+    assert [future.result(TIMEOUT) for future in futures] == list(range(1000))
     assert sum(sizes) == 1000
     assert len(sizes) < 300
 
@@ -104,7 +104,7 @@ def test_large_arrays_are_passed_and_returned(executor: ShoalExecutor) -> None:
     array = np.arange(500_000.0)
     futures = [executor.submit(np.multiply, array, factor) for factor in (2, 3)]
     for factor, future in zip((2, 3), futures, strict=True):
-        assert np.array_equal(future.result(PATIENCE), array * factor)
+        assert np.array_equal(future.result(TIMEOUT), array * factor)
 
 
 def test_a_future_is_done_as_soon_as_its_own_call_is(
@@ -112,16 +112,16 @@ def test_a_future_is_done_as_soon_as_its_own_call_is(
 ) -> None:
     """The short calls, known to be short, share a batch with one that waits."""
     for _ in range(2):
-        executor.submit(wait_for, str(tmp_path), "", 1).result(PATIENCE)
+        executor.submit(wait_for, str(tmp_path), "", 1).result(TIMEOUT)
     slow = [executor.submit(wait_for, str(tmp_path), "gate") for _ in range(2)]
     assert eventually(lambda: all(future.running() for future in slow))
     queued = [executor.submit(wait_for, str(tmp_path), name) for name in ("", "", "other")]
     note(str(tmp_path), "gate")
-    done = wait(queued[:2], PATIENCE).done
+    done = wait(queued[:2], TIMEOUT).done
     assert len(done) == 2
     assert not queued[2].done()
     note(str(tmp_path), "other")
-    assert [*as_completed([*slow, *queued], PATIENCE)]
+    assert [*as_completed([*slow, *queued], TIMEOUT)]
 
 
 # Failures.
@@ -130,7 +130,7 @@ def test_a_future_is_done_as_soon_as_its_own_call_is(
 def test_an_exception_comes_with_the_remote_traceback_as_its_cause(
     executor: ShoalExecutor,
 ) -> None:
-    error = executor.submit(divide, 1, 0).exception(PATIENCE)
+    error = executor.submit(divide, 1, 0).exception(TIMEOUT)
     assert type(error) is ZeroDivisionError
     assert isinstance(error.__cause__, RemoteTraceback)
     assert "return one / other" in str(error.__cause__)
@@ -139,33 +139,33 @@ def test_an_exception_comes_with_the_remote_traceback_as_its_cause(
 
 def test_an_exception_leaves_the_other_calls_alone(executor: ShoalExecutor) -> None:
     futures = [executor.submit(divide, 1, number % 5) for number in range(50)]
-    failed = [number for number, future in enumerate(futures) if future.exception(PATIENCE)]
+    failed = [number for number, future in enumerate(futures) if future.exception(TIMEOUT)]
     assert failed == list(range(0, 50, 5))
 
 
 def test_the_first_exception_can_be_waited_for(executor: ShoalExecutor, tmp_path: Path) -> None:
     waiting = executor.submit(wait_for, str(tmp_path), "gate")
     failing = executor.submit(divide, 1, 0)
-    done, not_done = wait([waiting, failing], PATIENCE, FIRST_EXCEPTION)
+    done, not_done = wait([waiting, failing], TIMEOUT, FIRST_EXCEPTION)
     note(str(tmp_path), "gate")
     assert done == {failing}
     assert not_done == {waiting}
-    assert waiting.result(PATIENCE)
+    assert waiting.result(TIMEOUT)
 
 
 def test_an_unpicklable_call_fails_alone(executor: ShoalExecutor) -> None:
     good = executor.submit(add, 1)
     with pytest.raises(NotPicklable, match="a call of 'add'"):
-        executor.submit(add, threading.Lock()).result(PATIENCE)
+        executor.submit(add, threading.Lock()).result(TIMEOUT)
     with pytest.raises(NotPicklable, match="the result of 'unpicklable'"):
-        executor.submit(unpicklable).result(PATIENCE)
+        executor.submit(unpicklable).result(TIMEOUT)
     with pytest.raises(ZeroDivisionError):
-        executor.submit(stubborn).result(PATIENCE)
+        executor.submit(stubborn).result(TIMEOUT)
     with pytest.raises(ZeroDivisionError):
-        executor.submit(add, stubborn()).result(PATIENCE)
+        executor.submit(add, stubborn()).result(TIMEOUT)
     with pytest.raises(RuntimeError, match="Finicky: 1 and 2"):
-        executor.submit(raise_finicky).result(PATIENCE)
-    assert good.result(PATIENCE) == 1
+        executor.submit(raise_finicky).result(TIMEOUT)
+    assert good.result(TIMEOUT) == 1
 
 
 def test_a_call_that_ends_its_worker_fails_alone(executor: ShoalExecutor, tmp_path: Path) -> None:
@@ -178,9 +178,9 @@ def test_a_call_that_ends_its_worker_fails_alone(executor: ShoalExecutor, tmp_pa
     after = [executor.submit(add, number) for number in range(5)]
     note(str(tmp_path), "gate")
     with pytest.raises(WorkerDied, match="killed by signal 9"):
-        fatal.result(PATIENCE)
-    assert [future.result(PATIENCE) for future in before + after] == [*range(5), *range(5)]
-    assert all(gate.result(PATIENCE) for gate in gates)
+        fatal.result(TIMEOUT)
+    assert [future.result(TIMEOUT) for future in before + after] == [*range(5), *range(5)]
+    assert all(gate.result(TIMEOUT) for gate in gates)
 
 
 def test_timeouts_of_waiting_callers_are_honoured(executor: ShoalExecutor, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_timeouts_of_waiting_callers_are_honoured(executor: ShoalExecutor, tmp_p
     with pytest.raises(TimeoutError):
         list(executor.map(wait_for, [str(tmp_path)], ["gate"], timeout=0.05))
     note(str(tmp_path), "gate")
-    assert future.result(PATIENCE)
+    assert future.result(TIMEOUT)
 
 
 # Order and shutdown.
@@ -202,7 +202,7 @@ def test_calls_run_concurrently_on_all_workers(executor: ShoalExecutor, tmp_path
         executor.submit(note_and_wait_for, str(tmp_path), *names)
         for names in (("one", "other"), ("other", "one"))
     ]
-    assert [future.result(PATIENCE) for future in pair] == [True, True]
+    assert [future.result(TIMEOUT) for future in pair] == [True, True]
 
 
 def test_a_call_that_has_not_started_can_be_cancelled(
@@ -214,9 +214,9 @@ def test_a_call_that_has_not_started_can_be_cancelled(
     assert not begun[0].cancel()
     assert queued[1].cancel()
     note(str(tmp_path), "gate")
-    assert [queued[0].result(PATIENCE), queued[2].result(PATIENCE)] == ["queued 0", "queued 2"]
+    assert [queued[0].result(TIMEOUT), queued[2].result(TIMEOUT)] == ["queued 0", "queued 2"]
     with pytest.raises(CancelledError):
-        queued[1].result(PATIENCE)
+        queued[1].result(TIMEOUT)
     assert not (tmp_path / "queued 1").exists()
 
 
@@ -228,7 +228,7 @@ def test_more_can_be_submitted_from_a_callback(executor: ShoalExecutor) -> None:
         again.add_done_callback(lambda last: found.set_result(last.result()))
 
     executor.submit(add, 1).add_done_callback(go_on)
-    assert found.result(PATIENCE) == 2
+    assert found.result(TIMEOUT) == 2
 
 
 def test_the_end_of_the_block_waits_for_all_calls(session: Session, tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_shutdown_can_cancel_calls_that_have_not_started(session: Session, tmp_p
     executor.shutdown(wait=False, cancel_futures=True)
     assert all(future.cancelled() for future in queued)
     note(str(tmp_path), "gate")
-    assert begun.result(PATIENCE)
+    assert begun.result(TIMEOUT)
 
 
 def test_killing_the_workers_ends_running_calls(session: Session, tmp_path: Path) -> None:
@@ -257,11 +257,11 @@ def test_killing_the_workers_ends_running_calls(session: Session, tmp_path: Path
     assert eventually(begun.running)
     executor.kill_workers()
     with pytest.raises(BrokenExecutor):
-        begun.result(PATIENCE)
+        begun.result(TIMEOUT)
     assert queued.cancelled()
     with pytest.raises(BrokenExecutor, match="workers were killed"):
         executor.submit(add, 1)
-    assert ShoalExecutor(1, session=session).submit(add, 1).result(PATIENCE) == 1
+    assert ShoalExecutor(1, session=session).submit(add, 1).result(TIMEOUT) == 1
 
 
 def test_the_end_of_the_session_breaks_the_executor(tmp_path: Path) -> None:
@@ -274,9 +274,9 @@ def test_the_end_of_the_session_breaks_the_executor(tmp_path: Path) -> None:
     session.close()
     for future in (begun, queued):
         with pytest.raises(BrokenExecutor):
-            future.result(PATIENCE)
+            future.result(TIMEOUT)
     with pytest.raises(BrokenExecutor):
-        executor.submit(add, 1).result(PATIENCE)
+        executor.submit(add, 1).result(TIMEOUT)
     executor.shutdown()
 
 
@@ -325,7 +325,7 @@ def test_a_result_that_was_retrieved_and_dropped_is_freed(executor: ShoalExecuto
 
 def test_a_result_is_freed_although_others_of_its_batch_are_not_done() -> None:
     futures: list[Future[Held]] = [Future(), Future()]
-    works = [_Work(future, call_of(Held, (1,), {}), "held") for future in futures]
+    works = [_SubmittedCall(future, call_of(Held, (1,), {}), "held") for future in futures]
     batch = _Batch(works, lambda kind, seconds: None)
     works.clear()
     batch.arrived(0, perform(pickle.dumps((Held, (1,), {}))))

@@ -15,7 +15,7 @@ from executor_examples import add, divide, note_and_wait_for, wait_for
 from joblib import Parallel, delayed
 
 import shoal.joblib
-from observing import PATIENCE
+from observing import TIMEOUT
 from shoal.errors import SettingsError, UsageError
 from shoal.session import Session
 from shoal.workflow import task
@@ -100,7 +100,7 @@ def test_unknown_options_are_rejected(session: Session) -> None:
 def test_without_joblib_the_error_names_the_extra() -> None:
     code = "import sys; sys.modules['joblib'] = None; import shoal.joblib"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
     assert "pip install 'shoal[joblib]'" in done.stderr
 

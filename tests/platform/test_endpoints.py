@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from platform_examples import Caller, gateway, start_request, warm_up_request
 from shoal.errors import GatewayBusy, GatewayRefused, GatewayUnavailable, SettingsError
 from shoal.platform import endpoints
@@ -59,12 +59,12 @@ def client(url: str, token: str = TOKEN, ca_file: str | None = None) -> Iterator
 
 def connect(server: GatewayServer) -> socket.socket:
     parts = urlsplit(server.url)
-    return socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=PATIENCE)
+    return socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=TIMEOUT)
 
 
 def ask(server: GatewayServer, method: str, path: str, token: str, body: Any = None) -> int:
     """Return the status of the reply to a request."""
-    connection = http.client.HTTPConnection(str(urlsplit(server.url).netloc), timeout=PATIENCE)
+    connection = http.client.HTTPConnection(str(urlsplit(server.url).netloc), timeout=TIMEOUT)
     try:
         data = None if body is None else json.dumps(body)
         connection.request(method, path, data, {"Authorization": f"Bearer {token}"})

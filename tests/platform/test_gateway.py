@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from observing import PATIENCE, branch_of, eventually, exists, outside, parent
+from observing import TIMEOUT, branch_of, eventually, exists, outside, parent
 from platform_entries import TASK
 from platform_examples import Caller, gateway, served
 from shoal.errors import GatewayRefused
@@ -54,7 +54,7 @@ def store() -> Iterator[RedisStore]:
 
 def loss(store: RedisStore) -> Loss:
     """Return what the client is told about a lost worker."""
-    ((_, letter),) = store.receive(RUN, CLIENT, "", PATIENCE)
+    ((_, letter),) = store.receive(RUN, CLIENT, "", TIMEOUT)
     assert isinstance(letter, WorkerLost)
     assert letter.worker == "w0"
     return letter.loss

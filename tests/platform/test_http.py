@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from platform_examples import Caller, gateway, invocation, served, start_request, warm_up_request
 from shoal.errors import GatewayRefused, GatewayUnavailable, SettingsError
 from shoal.platform import endpoints
@@ -47,7 +47,7 @@ def caller(platform: HttpPlatform, tmp_path: Path) -> Caller:
     return Caller(platform, tmp_path)
 
 
-class Door:
+class RawClient:
     """Sends raw requests."""
 
     def __init__(self, platform: HttpPlatform) -> None:
@@ -59,7 +59,7 @@ class Door:
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> Answer:
         """Return the status and the decoded body of the reply."""
-        connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(*self.address, timeout=TIMEOUT)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         given = {"Authorization": f"Bearer {self.token}"} if headers is None else headers
         try:
@@ -73,7 +73,7 @@ class Door:
 
     def say(self, text: bytes) -> bytes:
         """Send some bytes on a connection, and return the whole reply."""
-        with socket.create_connection(self.address, timeout=PATIENCE) as sock:
+        with socket.create_connection(self.address, timeout=TIMEOUT) as sock:
             found = b""
             with contextlib.suppress(ConnectionError):  # the gateway may stop reading
                 sock.sendall(text)
@@ -85,8 +85,8 @@ class Door:
 
 
 @pytest.fixture
-def door(platform: HttpPlatform) -> Door:
-    return Door(platform)
+def door(platform: HttpPlatform) -> RawClient:
+    return RawClient(platform)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def door(platform: HttpPlatform) -> Door:
     ],
 )
 def test_without_the_token_nothing_is_revealed(
-    door: Door, method: str, path: str, headers: dict[str, str]
+    door: RawClient, method: str, path: str, headers: dict[str, str]
 ) -> None:
     status, answer = door.ask(method, path, headers=headers)
     assert status == 401
     assert answer == {"error": "The token is missing or wrong."}
 
 
-def test_a_worker_is_not_started_without_the_token(door: Door, caller: Caller) -> None:
+def test_a_worker_is_not_started_without_the_token(door: RawClient, caller: Caller) -> None:
     assert door.ask("POST", "/job", start_request(caller.job()), {})[0] == 401
     caller.carry_out(caller.job("w1"))
     assert {line["worker"] for line in caller.notes()} == {"w1"}
@@ -165,7 +165,7 @@ def test_an_impossible_token_is_rejected(platform: HttpPlatform, token: str) -> 
     ],
 )
 @pytest.mark.parametrize("path", ["/job", "/warmup"])
-def test_a_body_that_is_no_request_is_rejected(door: Door, path: str, body: bytes) -> None:
+def test_a_body_that_is_no_request_is_rejected(door: RawClient, path: str, body: bytes) -> None:
     status, answer = door.ask("POST", path, body)
     assert status == 400
     assert answer["error"].endswith(".")
@@ -185,7 +185,7 @@ def test_a_body_that_is_no_request_is_rejected(door: Door, path: str, body: byte
     ],
 )
 def test_an_invalid_context_is_rejected_with_the_reason(
-    door: Door, caller: Caller, change: dict[str, Any], message: str
+    door: RawClient, caller: Caller, change: dict[str, Any], message: str
 ) -> None:
     start, warm_up = start_request(caller.job()), warm_up_request(caller.job())
     for path, body in (("/job", start), ("/fanout", start), ("/warmup", warm_up)):
@@ -196,7 +196,7 @@ def test_an_invalid_context_is_rejected_with_the_reason(
         assert answer["error"].endswith(". `GET /openapi.json` has the schema.")
 
 
-def test_a_context_without_a_key_is_rejected(door: Door, caller: Caller) -> None:
+def test_a_context_without_a_key_is_rejected(door: RawClient, caller: Caller) -> None:
     body = start_request(caller.job())
     del body["context"]["key"]
     _, answer = door.ask("POST", "/job", body)
@@ -216,7 +216,7 @@ def test_a_context_without_a_key_is_rejected(door: Door, caller: Caller) -> None
     ],
 )
 def test_an_invalid_start_is_rejected_with_the_reason(
-    door: Door, caller: Caller, change: dict[str, Any], message: str
+    door: RawClient, caller: Caller, change: dict[str, Any], message: str
 ) -> None:
     body = start_request(caller.job(), caller.job("w1"))
     body["starts"][1] |= change
@@ -227,7 +227,7 @@ def test_an_invalid_start_is_rejected_with_the_reason(
     assert caller.notes() == []
 
 
-def test_the_gateway_works_after_rejected_requests(door: Door, caller: Caller) -> None:
+def test_the_gateway_works_after_rejected_requests(door: RawClient, caller: Caller) -> None:
     """An impossible invocation must not stay at the head of the queue."""
     door.ask("POST", "/job", start_request(caller.job(memory_mb=1)))
     door.ask("POST", "/job", start_request(caller.job("w1"), caller.job("w2", cpus=0)))
@@ -236,7 +236,7 @@ def test_the_gateway_works_after_rejected_requests(door: Door, caller: Caller) -
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "2", None, 10**9])
-def test_a_warm_up_needs_a_sensible_count(door: Door, caller: Caller, count: Any) -> None:
+def test_a_warm_up_needs_a_sensible_count(door: RawClient, caller: Caller, count: Any) -> None:
     status, answer = door.ask("POST", "/warmup", warm_up_request(caller.job(), count))
     assert status == 400
     assert "at `$.count`" in answer["error"]
@@ -261,34 +261,36 @@ def test_a_warm_up_needs_a_sensible_count(door: Door, caller: Caller, count: Any
         "*",
     ],
 )
-def test_other_paths_are_not_found(door: Door, path: str) -> None:
+def test_other_paths_are_not_found(door: RawClient, path: str) -> None:
     status, answer = door.ask("GET", path)
     assert status == 404
     assert answer["error"].startswith("There is no GET ")
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "BREW"])
-def test_other_methods_are_client_errors(door: Door, method: str) -> None:
+def test_other_methods_are_client_errors(door: RawClient, method: str) -> None:
     status, answer = door.ask(method, "/status")
     assert status == 400
     assert method in answer["error"]
 
 
 @pytest.mark.parametrize("length", [str(10**12), "-1", "many", "1e3"])
-def test_a_body_that_is_too_large_or_of_unknown_length_is_rejected(door: Door, length: str) -> None:
+def test_a_body_that_is_too_large_or_of_unknown_length_is_rejected(
+    door: RawClient, length: str
+) -> None:
     head = {"Authorization": f"Bearer {door.token}", "Content-Length": length}
     status, answer = door.ask("POST", "/job", None, head)
     assert status == 400
     assert "at most 67108864 bytes" in answer["error"]
 
 
-def test_unauthenticated_clients_may_send_less(door: Door) -> None:
+def test_unauthenticated_clients_may_send_less(door: RawClient) -> None:
     status, answer = door.ask("POST", "/job", None, {"Content-Length": str(2 * 1024 * 1024)})
     assert status == 400
     assert "at most 1048576 bytes" in answer["error"]
 
 
-def test_a_chunked_body_is_rejected(door: Door) -> None:
+def test_a_chunked_body_is_rejected(door: RawClient) -> None:
     head = {"Authorization": f"Bearer {door.token}", "Transfer-Encoding": "chunked"}
     status, answer = door.ask("POST", "/job", None, head)
     assert status == 400
@@ -310,14 +312,14 @@ def test_a_chunked_body_is_rejected(door: Door) -> None:
         b"",
     ],
 )
-def test_garbage_never_breaks_the_gateway(door: Door, text: bytes) -> None:
+def test_garbage_never_breaks_the_gateway(door: RawClient, text: bytes) -> None:
     for status in re.findall(rb"HTTP/1.1 (\d+)", door.say(text)):
         assert 400 <= int(status) < 500
     assert door.ask("GET", "/status")[0] == 200
 
 
-def test_a_connection_serves_several_requests(door: Door) -> None:
-    connection = http.client.HTTPConnection(*door.address, timeout=PATIENCE)
+def test_a_connection_serves_several_requests(door: RawClient) -> None:
+    connection = http.client.HTTPConnection(*door.address, timeout=TIMEOUT)
     for path, status in (("/status", 200), ("/nowhere", 404), ("/status", 200)):
         connection.request("GET", path, headers={"Authorization": f"Bearer {door.token}"})
         response = connection.getresponse()
@@ -328,7 +330,7 @@ def test_a_connection_serves_several_requests(door: Door) -> None:
 
 
 def test_an_internal_error_is_logged_and_reported(
-    door: Door,
+    door: RawClient,
     local: LocalGateway,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -353,7 +355,7 @@ def test_starts_that_exceed_a_request_are_sent_in_several(
     assert taken == [["w1", "w2"], ["w3"], ["w4"], ["w5"]]
 
 
-def test_status_shows_what_the_gateway_is_doing(door: Door, platform: HttpPlatform) -> None:
+def test_status_shows_what_the_gateway_is_doing(door: RawClient, platform: HttpPlatform) -> None:
     status, answer = door.ask("GET", "/status")
     assert status == 200
     assert answer == platform.status()
@@ -362,7 +364,7 @@ def test_status_shows_what_the_gateway_is_doing(door: Door, platform: HttpPlatfo
     assert {"busy", "idle", "queued", "limits", "invocations", "busy_seconds", "runs"} < {*answer}
 
 
-def test_metrics_are_in_prometheus_text_format(door: Door, caller: Caller) -> None:
+def test_metrics_are_in_prometheus_text_format(door: RawClient, caller: Caller) -> None:
     caller.carry_out(caller.job())
     status, text = door.ask("GET", "/metrics")
     assert status == 200
@@ -464,7 +466,7 @@ def test_many_requests_at_once_are_all_answered(caller: Caller) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     caller.await_quiet()
     assert sorted(line["worker"] for line in caller.notes("ended")) == sorted(
         job.worker for job in jobs

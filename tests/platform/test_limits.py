@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually, exists
+from observing import TIMEOUT, eventually, exists
 from platform_examples import Caller, gateway
 from shoal import system
 from shoal.platform import limits
@@ -106,7 +106,7 @@ def test_exceeding_the_memory_limit_is_reported_as_such(caller: Caller) -> None:
     try:
         store.open(RUN, Opening([WorkerId("w0")], restarts=0))
         caller.carry_out(caller.job(part="grow 1024", store=store.url, memory_mb=128))
-        ((_, letter),) = store.receive(RUN, CLIENT, "", PATIENCE)
+        ((_, letter),) = store.receive(RUN, CLIENT, "", TIMEOUT)
         assert isinstance(letter, WorkerLost)
         assert (letter.loss.reason, letter.loss.memory_mb) == (LossReason.OUT_OF_MEMORY, 128)
         store.close(RUN, [WorkerId("w0")])
@@ -194,7 +194,7 @@ def test_a_self_watching_sandbox_that_exceeds_its_limit_leaves_a_note_and_exits(
             os.setsid()
             watched.enter(name, Resources(limit, 1.0))
             held = b"x" * (megabytes * 2**20)
-            time.sleep(PATIENCE if megabytes > 256 else 0.2)
+            time.sleep(TIMEOUT if megabytes > 256 else 0.2)
             os._exit(len(held) % 2)
         assert os.waitpid(pid, 0)[1] == (signal.SIGKILL if name == "large" else 0)
     assert watched.ran_out_of_memory("large")

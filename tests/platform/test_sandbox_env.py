@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually, outside
+from observing import TIMEOUT, eventually, outside
 from platform_examples import Caller, gateway
 from shoal import system
 from shoal.platform.gateway import LocalGateway
@@ -283,7 +283,7 @@ def test_an_unprivileged_users_sandboxes_are_isolated_too(tmp_path: Path, reason
         [sys.executable, "-c", program, str(tmp_path / "hidden")],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert said.returncode == 0, said.stderr

@@ -12,12 +12,12 @@ from shoal.platform.sandbox_messages import (
     ForkSandbox,
     KillSandbox,
     Preload,
-    Report,
     SandboxAnswer,
     SandboxExited,
     SandboxForked,
     SandboxPaused,
     ZygoteReady,
+    ZygoteReport,
     answer_of,
     command_of,
     encoded,
@@ -46,7 +46,7 @@ def test_a_zygote_gets_the_command_that_was_sent(command: Command) -> None:
     ],
     ids=lambda report: type(report).__name__,
 )
-def test_a_gateway_gets_the_report_that_was_sent(report: Report) -> None:
+def test_a_gateway_gets_the_report_that_was_sent(report: ZygoteReport) -> None:
     assert report_of(encoded(report)) == report
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from platform_examples import Caller, invocation
 from shoal.platform.detached_runs import DetachedRuns
 from shoal.platform.invocation import Invocation, RunContext, Start
@@ -88,7 +88,7 @@ def test_a_restart_that_a_full_store_prevents_is_reported_with_the_reason(
     store._call([["CONFIG", "SET", "maxmemory", "1"]])
     supervisor.supervise(job(store, tmp_path).context)
     supervisor.lost(job(store, tmp_path), KILLED, 1024)
-    ((_, letter),) = store.receive(RUN, CLIENT, "", PATIENCE)
+    ((_, letter),) = store.receive(RUN, CLIENT, "", TIMEOUT)
     assert isinstance(letter, WorkerLost)
     assert letter.loss.reason is LossReason.ERROR
     assert "StoreRefused: The store's memory is full" in letter.loss.detail
@@ -201,7 +201,7 @@ def test_a_store_opened_while_the_supervisor_closes_is_disconnected_too(
 
         def supervise(self, *_: Any) -> list[Claim]:
             if len(opened) == 1:
-                assert self.given_up.wait(PATIENCE)
+                assert self.given_up.wait(TIMEOUT)
             return []
 
         def disconnect(self) -> None:

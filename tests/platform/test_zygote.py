@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from observing import PATIENCE, branch_of, eventually, outside, parent, processes_mentioning
+from observing import TIMEOUT, branch_of, eventually, outside, parent, processes_mentioning
 from platform_entries import read_notes
 from platform_examples import ENTRY, Caller, gateway
 from shoal import system
@@ -75,7 +75,7 @@ def test_killing_the_gateways_process_leaves_no_process(
     with client:
         zygote = await_work(client, tmp_path)
         client.send_signal(number)
-        assert client.wait(PATIENCE) == -number
+        assert client.wait(TIMEOUT) == -number
     assert eventually(lambda: not processes_mentioning(str(tmp_path)))
     assert eventually(lambda: not groups(zygote))
 

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shoal
-from observing import PATIENCE, eventually, processes_mentioning
+from observing import TIMEOUT, eventually, processes_mentioning
 from shoal import DAGTask, Output, PreLoadOptimization, Resources, Session, Task, Workflow, task
 from shoal.engine import default_engine
 from shoal.errors import RunTimeout, UsageError
@@ -53,7 +53,7 @@ def identity(value: Any) -> Any:
     return value
 
 
-class Planned:
+class PlacedPlanner:
     """A planner with given placements: the worker's number for each task's number."""
 
     def __init__(
@@ -104,7 +104,7 @@ def test_the_papers_diamond_runs_as_printed() -> None:
     result = join(left(values), right(values))
     try:
         assert result.compute() == (5, 8)
-        assert result.submit().result(PATIENCE) == (5, 8)
+        assert result.submit().result(TIMEOUT) == (5, 8)
     finally:
         default_engine.close()
 
@@ -113,7 +113,7 @@ def test_several_outputs_are_computed_in_one_run() -> None:
     common = add(1, 2)
     try:
         assert shoal.compute(common, add(common, 1), common) == [3, 4, 3]
-        assert shoal.submit(common, add(common, 1)).result(PATIENCE) == [3, 4]
+        assert shoal.submit(common, add(common, 1)).result(TIMEOUT) == [3, 4]
     finally:
         default_engine.close()
 
@@ -138,7 +138,7 @@ def test_options_of_one_call_do_not_affect_the_next() -> None:
         for memory_mb, found in ((1800, 1800), (None, 2048), (1900, 1900), (None, 2048)):
             options = {} if memory_mb is None else {"memory_mb": memory_mb, "workers": 1}
             run = add(1).submit(**options)
-            assert run.result(PATIENCE) == 1
+            assert run.result(TIMEOUT) == 1
             assert run.plan.placements[TaskId("add#0")].resources.memory_mb == found
     finally:
         default_engine.close()
@@ -201,7 +201,7 @@ def test_methods_and_builtins_are_tasks_too(session: Session) -> None:
 def test_outputs_of_any_size_arrive(session: Session, nbytes: int) -> None:
     fill = Task(lambda seed: bytes([seed]) * nbytes, name="fill")
     halves = [fill(1), fill(2)]
-    planner = Planned([0, 1, 2], linger=0.5)
+    planner = PlacedPlanner([0, 1, 2], linger=0.5)
     joined = Task(lambda one, other: one + other, name="joined")(*halves)
     assert session.compute(joined, planner=planner) == [bytes([1]) * nbytes + bytes([2]) * nbytes]
 
@@ -219,7 +219,7 @@ def test_arrays_arrive_equal_and_writable(session: Session) -> None:
         source = Task(make)(shape)
         one, other = change(source), change(source)
         total = Task(lambda a, b: (a + b)[::2].copy(), name="total")(one, other)
-        found, first = session.compute(total, one, planner=Planned([0, 1, 2, 3]))
+        found, first = session.compute(total, one, planner=PlacedPlanner([0, 1, 2, 3]))
         expected = make(shape) + 1
         np.testing.assert_array_equal(found, (2 * expected)[::2])
         np.testing.assert_array_equal(first, expected)
@@ -235,7 +235,7 @@ def test_a_tasks_change_to_a_constant_stays_local(session: Session) -> None:
         return before
 
     outputs = [Task(spoil)(array) for _ in range(4)]
-    assert session.compute(*outputs, planner=Planned([0, 1, 2, 3])) == [0.0] * 4
+    assert session.compute(*outputs, planner=PlacedPlanner([0, 1, 2, 3])) == [0.0] * 4
     assert array.sum() == 0
 
 
@@ -287,14 +287,14 @@ def test_a_large_constant_is_kept_once_for_all_workers(tmp_path: Path) -> None:
         assert isinstance(store, RedisStore)
         data = os.urandom(100_000)
         outputs = [Task(length)(data, str(tmp_path)) for _ in range(4)]
-        run = session.submit(*outputs, planner=Planned([0, 1, 2, 3]))
+        run = session.submit(*outputs, planner=PlacedPlanner([0, 1, 2, 3]))
         assert eventually(lambda: len(list(tmp_path.glob("pid-*"))) == 4)
         shared = Path(run.shared.path).iterdir() if run.shared else ()
         nbytes = sum(path.stat().st_size for path in shared)
         for key in store._call([["KEYS", f"shoal:{{{run.id}}}*"]])[0]:
             nbytes += store._call([["MEMORY", "USAGE", key]])[0]
         (tmp_path / "go").touch()
-        assert run.result(PATIENCE) == [100_000] * 4
+        assert run.result(TIMEOUT) == [100_000] * 4
     assert 100_000 < nbytes < 180_000
 
 
@@ -383,7 +383,9 @@ def test_a_handle_reports_progress(session: Session, tmp_path: Path) -> None:
         return 1
 
     quick = [add(number) for number in range(5)]
-    run = session.submit(add(Task(await_go)(str(tmp_path)), *quick), planner=Planned([1, *[0] * 6]))
+    run = session.submit(
+        add(Task(await_go)(str(tmp_path)), *quick), planner=PlacedPlanner([1, *[0] * 6])
+    )
     with pytest.raises(RunTimeout, match=r"no result after 0\.05 s: running") as caught:
         run.result(timeout=0.05)
     assert caught.value.run == run.id
@@ -391,7 +393,7 @@ def test_a_handle_reports_progress(session: Session, tmp_path: Path) -> None:
     assert (run.status().state, run.status().tasks) == ("running", 7)
     assert str(run.status()) == "running, 5 of 7 tasks executed"
     (tmp_path / "go").touch()
-    assert run.result(PATIENCE) == 11
+    assert run.result(TIMEOUT) == 11
     assert run.result() == 11
     assert str(run.status()) == "done, 7 of 7 tasks executed"
     assert run.id in repr(run)
@@ -400,7 +402,7 @@ def test_a_handle_reports_progress(session: Session, tmp_path: Path) -> None:
 def test_the_timeline_has_every_task_once_on_its_planned_worker(session: Session) -> None:
     outputs = [add(add(number), add(number, 1)) for number in range(10)]
     run = session.submit(add(*outputs), workers=3)
-    assert run.result(PATIENCE) == 100
+    assert run.result(TIMEOUT) == 100
     executions = run.timeline.of_kind("execute")
     assert Counter(span.task for span in executions) == Counter(list(run.workflow.calls))
     for span in executions:
@@ -414,8 +416,8 @@ def test_the_timeline_has_every_task_once_on_its_planned_worker(session: Session
 
 def test_the_timeline_records_transfers(session: Session) -> None:
     large = Task(lambda: b"x" * 100_000, name="large")
-    run = session.submit(Task(len, name="size")(large()), planner=Planned([0, 1]))
-    assert run.result(PATIENCE) == 100_000
+    run = session.submit(Task(len, name="size")(large()), planner=PlacedPlanner([0, 1]))
+    assert run.result(TIMEOUT) == 100_000
     (saved,), (fetched,) = run.timeline.of_kind("save"), run.timeline.of_kind("fetch")
     assert (saved.task, saved.worker) == ("large#0", "w0")
     assert fetched.worker == "w1"
@@ -442,12 +444,12 @@ def test_runs_are_recorded_in_history(session: Session) -> None:
 def test_a_run_is_recorded_whatever_name_its_planner_has(
     session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Named(Planned):
+    class Named(PlacedPlanner):
         def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
             return replace(super().plan(workflow, conditions), planner="\ud800")
 
     run = session.submit(add(1), planner=Named([0]), name="oddly named")
-    assert run.result(PATIENCE) == 1
+    assert run.result(TIMEOUT) == 1
     session.settle()
     assert session.history.find(run.id).planner == "?"
     assert caplog.messages == []
@@ -458,7 +460,7 @@ def test_settling_a_closed_session_returns() -> None:
         session.compute(add(1))
     thread = threading.Thread(target=session.settle, daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert not thread.is_alive()
 
 
@@ -538,7 +540,7 @@ def test_a_run_agrees_with_its_simulation_and_a_sequential_evaluation(
         outputs.append(value(number, *[outputs[i] for i in inputs]))
     workflow = Workflow.of(*outputs)
     order = [workflow.calls[task].args[0] for task in workflow.calls]
-    planner = Planned([assignment[number] for number in order], linger=linger)
+    planner = PlacedPlanner([assignment[number] for number in order], linger=linger)
     run = session.submit(*outputs, planner=planner, workers=8)
     sequential: dict[TaskId, Any] = {}
     for name in run.workflow.calls:
@@ -549,7 +551,7 @@ def test_a_run_agrees_with_its_simulation_and_a_sequential_evaluation(
     )
     simulation.run()
     assert [simulation.results[sink] for sink in run.workflow.sinks] == expected
-    assert run.values(PATIENCE) == expected
+    assert run.values(TIMEOUT) == expected
     assert run.timeline.placements == dict(simulation.performed)
     assert len(run.timeline.of_kind("execute")) == len(simulation.performed)
 
@@ -569,16 +571,18 @@ def test_a_worker_that_waits_long_parks_and_comes_back(session: Session, linger:
     early = Task(lambda: b"x" * 50_000, name="early")()
     small = add(1, 2)
     late = Task(lambda data, number, waited: (len(data), number + waited), name="late")
-    run = session.submit(late(early, small, slow()), planner=Planned([0, 0, 1, 0], linger=linger))
-    assert run.result(PATIENCE) == (50_000, 4)
+    run = session.submit(
+        late(early, small, slow()), planner=PlacedPlanner([0, 0, 1, 0], linger=linger)
+    )
+    assert run.result(TIMEOUT) == (50_000, 4)
     starts = run.timeline.of_kind("cold start", "warm start")
     assert Counter(span.worker for span in starts) == {"w0": 2, "w1": 1}
     assert len(run.timeline.of_kind("execute")) == 4
 
 
 def test_a_worker_that_may_wait_does_not_park(session: Session) -> None:
-    run = session.submit(add(add(1), slow()), planner=Planned([0, 1, 0], linger=None))
-    assert run.result(PATIENCE) == 2
+    run = session.submit(add(add(1), slow()), planner=PlacedPlanner([0, 1, 0], linger=None))
+    assert run.result(TIMEOUT) == 2
     assert len(run.timeline.of_kind("cold start", "warm start")) == 2
 
 
@@ -586,9 +590,9 @@ def test_a_worker_parks_again_and_again(session: Session) -> None:
     output: Any = add(0)
     for _ in range(12):
         output = add(output, 1)
-    planner = Planned([number % 2 for number in range(13)], linger=0.0)
+    planner = PlacedPlanner([number % 2 for number in range(13)], linger=0.0)
     run = session.submit(output, planner=planner)
-    assert run.result(PATIENCE) == 12
+    assert run.result(TIMEOUT) == 12
     assert len(run.timeline.of_kind("execute")) == 13
 
 
@@ -606,7 +610,7 @@ def test_a_run_with_more_workers_than_sandboxes_ends(cramped: Session) -> None:
         layer = [add(layer[i], layer[(i + 1) % 6], layer[(i + 5) % 6]) for i in range(6)]
     workflow = Workflow.of(*layer)
     assignment = [int(name.partition("#")[2]) % 6 for name in workflow.calls]
-    run = cramped.submit(*layer, planner=Planned(assignment, linger=0.0))
+    run = cramped.submit(*layer, planner=PlacedPlanner(assignment, linger=0.0))
     expected = [number for number in range(6)]
     for _ in range(3):
         expected = [expected[i] + expected[(i + 1) % 6] + expected[(i + 5) % 6] for i in range(6)]
@@ -664,7 +668,7 @@ def test_tasks_get_the_resources_they_request(session: Session) -> None:
     small = Task(memory, name="small", resources=Resources(memory_mb=128))
     large = Task(memory, name="large", resources=Resources(memory_mb=512, cpus=2))
     run = session.submit(small(), large(), small(), Task(memory, name="usual")(), workers=4)
-    groups = run.result(PATIENCE)
+    groups = run.result(TIMEOUT)
     assert len({*groups}) >= 3 or len({*groups}) == 1
     placements = run.plan.placements
     assert placements[TaskId("small#0")].resources == Resources(memory_mb=128)
@@ -680,15 +684,15 @@ def test_the_next_run_reuses_a_sandbox(session: Session) -> None:
     assert isinstance(gateway, LocalGateway)
     assert eventually(lambda: gateway.status()["busy"] == 0)
     run = session.submit(pid(), workers=1)
-    assert run.result(PATIENCE) == first[0]
+    assert run.result(TIMEOUT) == first[0]
     (start,) = run.timeline.of_kind("cold start", "warm start")
     assert start.kind == "warm start"
 
 
 def test_latency_can_be_added_for_experiments(tmp_path: Path) -> None:
     with Session(latency=0.03, workers=2) as session:
-        run = session.submit(add(add(1), add(2)), planner=Planned([0, 1, 2]))
-        assert run.result(PATIENCE) == 3
+        run = session.submit(add(add(1), add(2)), planner=PlacedPlanner([0, 1, 2]))
+        assert run.result(TIMEOUT) == 3
         assert run.makespan > 0.09
 
 
@@ -696,15 +700,15 @@ def test_shared_memory_is_freed_with_the_session() -> None:
     large = Task(lambda: b"x" * 1_000_000, name="large")
     with Session(workers=2) as session:
         for _ in range(3):
-            run = session.submit(Task(len, name="size")(large()), planner=Planned([0, 1]))
-            assert run.result(PATIENCE) == 1_000_000
+            run = session.submit(Task(len, name="size")(large()), planner=PlacedPlanner([0, 1]))
+            assert run.result(TIMEOUT) == 1_000_000
             session.settle()
     assert run.shared is None or not Path(run.shared.path).exists()
 
 
 def test_nothing_of_a_run_is_left_in_the_store(session: Session) -> None:
     run = session.submit(*[add(add(number), number) for number in range(20)], workers=4)
-    run.result(PATIENCE)
+    run.result(TIMEOUT)
     store = session.store
     assert isinstance(store, RedisStore)
     assert store._call([["KEYS", f"shoal:{{{run.id}}}*"]])[0] == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import Session, task
 from shoal.errors import NoThread, TaskError, WorkerDied
 from shoal.platform.gateway import LocalGateway
@@ -37,7 +37,7 @@ def raise_error() -> None:
 @pytest.fixture
 def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make waiting for a silent worker take longer than the test."""
-    monkeypatch.setattr("shoal.client.mailbox._LAST_SAVES", 10 * PATIENCE)
+    monkeypatch.setattr("shoal.client.mailbox._LAST_SAVES", 10 * TIMEOUT)
 
 
 @pytest.mark.usefixtures("_endless")
@@ -45,7 +45,7 @@ def _endless(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_whose_task_failed_is_not_waited_for(session: Session, planner: str) -> None:
     run = session.submit(end(raise_error), planner=planner)
     with pytest.raises(TaskError, match="bad"):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert [span.task for span in run.timeline.of_kind("execute") if span.task == "end#0"]
 
 
@@ -53,7 +53,7 @@ def test_a_worker_whose_task_failed_is_not_waited_for(session: Session, planner:
 def test_a_worker_that_died_is_not_waited_for(session: Session) -> None:
     run = session.submit(end(lambda: os._exit(3), add(1)), planner="uniform")
     with pytest.raises(WorkerDied):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
 
 
 @pytest.mark.usefixtures("_endless")
@@ -100,7 +100,7 @@ def test_a_run_that_cannot_be_watched_is_not_started(
         with pytest.raises(NoThread, match="ulimit"):
             session.submit(end(leave_trace))
         with pytest.raises(NoThread):
-            session.compute(end(leave_trace), timeout=PATIENCE)
+            session.compute(end(leave_trace), timeout=TIMEOUT)
         assert session.compute(add(2)) == [2]
     assert not (tmp_path / "begun").exists()
 
@@ -110,7 +110,7 @@ def test_post_run_work_needs_no_new_thread(
 ) -> None:
     no_thread("shoal-post-run")
     with Session(workers=1, folder=str(tmp_path / "data")) as session:
-        assert session.submit(add(1)).result(PATIENCE) == 1
+        assert session.submit(add(1)).result(TIMEOUT) == 1
         assert len(session.history.runs()) == 1
 
 
@@ -122,7 +122,7 @@ def test_a_run_ends_even_if_cleanup_fails(
 
     monkeypatch.setattr("shoal.client.ended_runs.EndedRuns._take_over", fail)
     monkeypatch.setattr("threading.excepthook", lambda _: None)
-    assert session.submit(add(1)).result(PATIENCE) == 1
+    assert session.submit(add(1)).result(TIMEOUT) == 1
 
 
 def test_a_session_closes_its_gateway_before_the_server_it_supervises_runs_in(

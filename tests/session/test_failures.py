@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually, exists, outside, processes_mentioning
+from observing import TIMEOUT, eventually, exists, outside, processes_mentioning
 from shoal import Resources, Session, Task, task
 from shoal.client.run import Run
 from shoal.errors import (
@@ -146,7 +146,7 @@ def test_a_failure_is_raised_again_each_time_the_result_is_asked_for(session: Se
     run = session.submit(fail(1))
     for _ in range(2):
         with pytest.raises(TaskError, match="bad 1"):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
     assert run.status().state == "failed"
 
 
@@ -229,7 +229,7 @@ def test_the_first_of_several_failures_ends_the_run(session: Session) -> None:
 def test_a_task_that_ends_its_process_is_named_with_the_exit_code(session: Session) -> None:
     run = session.submit(add(end(lambda: os._exit(3)), 1))
     with pytest.raises(WorkerDied) as caught:
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     error = caught.value
     assert error.task == "end#0"
     assert "exit code 3" in error.reason
@@ -254,7 +254,7 @@ def test_a_worker_that_is_killed_from_outside_is_named(session: Session, tmp_pat
     run = session.submit(add(write_pid(str(tmp_path))))
     os.kill(pid_in(tmp_path), signal.SIGSEGV)
     with pytest.raises(WorkerDied, match=r"write_pid#0.*signal 11") as caught:
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert caught.value.not_run == ("add#0",)
 
 
@@ -262,7 +262,7 @@ def test_a_worker_that_is_killed_from_outside_is_named(session: Session, tmp_pat
 def allocate(megabytes: int) -> int:
     held = b"x" * (megabytes * 1024 * 1024)
     if megabytes > 256:
-        time.sleep(PATIENCE)  # a watched sandbox is killed soon, not at once
+        time.sleep(TIMEOUT)  # a watched sandbox is killed soon, not at once
     return len(held)
 
 
@@ -517,7 +517,7 @@ def test_a_task_that_prints_a_lot_is_not_blocked(session: Session) -> None:
         return "done"
 
     run = session.submit(Task(shout)())
-    assert run.result(PATIENCE) == "done"
+    assert run.result(TIMEOUT) == "done"
     lines = run.logs()
     assert [line.text.split()[0] for line in lines] == [str(number) for number in range(20_000)]
     assert {line.stream for line in lines} == {"stdout"}
@@ -530,7 +530,7 @@ def test_output_printed_before_a_crash_is_kept(session: Session) -> None:
 
     run = session.submit(Task(gasp)())
     with pytest.raises(WorkerDied):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert [(line.stream, line.text) for line in run.logs()] == [("stderr", "last words")]
 
 
@@ -609,7 +609,7 @@ def test_a_store_that_disappears_during_a_run_ends_it(tmp_path: Path) -> None:
             pid = pid_in(tmp_path)
             server.kill()
             with pytest.raises(StoreUnavailable, match=r"has not answered for 0\.\d s"):
-                run.result(PATIENCE)
+                run.result(TIMEOUT)
             assert not exists(pid)
     finally:
         server.kill()
@@ -652,7 +652,7 @@ def test_cancel_stops_the_workers_and_leaves_nothing(session: Session, tmp_path:
 
 def test_cancelling_an_ended_run_changes_nothing(session: Session) -> None:
     run = session.submit(add(1, 2))
-    assert run.result(PATIENCE) == 3
+    assert run.result(TIMEOUT) == 3
     run.cancel()
     assert run.result() == 3
     assert run.status().state == "done"
@@ -672,7 +672,7 @@ def test_cancelling_a_waiting_run_leaves_others_alone(tmp_path: Path) -> None:
         with pytest.raises(RunCancelled):
             second.result()
         (tmp_path / "go").touch()
-        assert first.result(PATIENCE) == "went"
+        assert first.result(TIMEOUT) == "went"
     assert not (tmp_path / "ran").exists()
 
 
@@ -682,7 +682,7 @@ def test_closing_a_session_cancels_its_runs(tmp_path: Path) -> None:
         pid = pid_in(tmp_path)
     assert not exists(pid)
     with pytest.raises(RunCancelled):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     with pytest.raises(UsageError, match="closed"):
         session.compute(add(1))
     session.close()
@@ -694,7 +694,7 @@ def test_closing_a_session_right_after_submit_ends_the_run() -> None:
         with Session(workers=1) as session:
             run = session.submit(Task(time.sleep, name="sleep")(60))
         with pytest.raises(RunCancelled):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
 
 
 def test_a_timeout_of_compute_cancels_the_run(session: Session, tmp_path: Path) -> None:
@@ -742,7 +742,7 @@ def script(folder: Path, *lines: str) -> Iterator[subprocess.Popen[str]]:
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Return a script's exit code and output, once it has ended."""
-    said, _ = process.communicate(timeout=PATIENCE)
+    said, _ = process.communicate(timeout=TIMEOUT)
     return process.returncode, said
 
 
@@ -875,7 +875,7 @@ class Returning(Away):
 
 def test_a_run_continues_when_its_gateway_is_back(session: Session) -> None:
     with Session(store=session.store, platform=Returning(session.platform, 2)) as patient:
-        assert patient.compute(add(1), lease=0.2, restarts=1000, timeout=PATIENCE) == [1]
+        assert patient.compute(add(1), lease=0.2, restarts=1000, timeout=TIMEOUT) == [1]
 
 
 def test_an_error_about_a_gateway_that_stays_away_names_it_instead_of_workers(
@@ -931,7 +931,7 @@ def test_final_messages_are_sent_however_long_that_takes() -> None:
     with Session(workers=2, latency=0.2) as session:
         limited = Task(lambda number: number, name="limited", timeout=60)
         run: Run = session.submit(*[limited(number) for number in range(4)], memory_mb=4096)
-        assert run.result(PATIENCE) == [0, 1, 2, 3]
+        assert run.result(TIMEOUT) == [0, 1, 2, 3]
         assert {span.task for span in run.timeline.of_kind("execute")} == {*run.workflow.calls}
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import Output, Resources, Run, Session, WukongPlanner, task
 from shoal.client.run_records import filed
 from shoal.errors import GatewayRefused, RunCancelled, TaskError, TaskTimeout, WorkerDied
@@ -63,7 +63,7 @@ def left_of(session: Session, run: Run) -> list[bytes]:
 
 def ended(session: Session, run: Run) -> Any:
     """Return a run's result, after checks of its leftovers, executions and timelines."""
-    result = run.result(PATIENCE)
+    result = run.result(TIMEOUT)
     assert left_of(session, run) == []
     executed = Counter(span.task for span in run.timeline.of_kind("execute"))
     assert executed == dict.fromkeys(run.workflow.calls, 1)
@@ -132,7 +132,7 @@ def test_waiting_for_a_sandbox_is_not_recorded_as_start_up_time(session: Session
     """Otherwise history would learn the waiting time as part of a start."""
     session.compute(add(1), planner=WUKONG)
     run = session.submit(add(*[rest() for _ in range(8)]), planner=WUKONG, workers=1)
-    run.result(PATIENCE)
+    run.result(TIMEOUT)
     starts = sorted(run.timeline.of_kind("cold start", "warm start"), key=lambda s: s.start)
     leaves = sorted(span.end for span in run.timeline.of_kind("leave"))
     for start, left in zip(starts[1:], leaves, strict=False):
@@ -329,7 +329,7 @@ def test_a_run_survives_a_fan_out_that_is_accepted_and_lost(
     """The gateway accepts it but starts nothing, so the leases of those workers expire."""
     monkeypatch.setattr(session.platform, "fan_out", lambda context, starts: None)
     run = session.submit(wide(12), planner=WUKONG, lease=1.0)
-    assert run.result(PATIENCE) == 12 + sum(range(12))
+    assert run.result(TIMEOUT) == 12 + sum(range(12))
     assert left_of(session, run) == []
 
 
@@ -345,7 +345,7 @@ def test_a_failing_task_ends_the_run_and_is_named(session: Session) -> None:
     first = add(1)
     run = session.submit(add(fail(add(first), add(2)), add(first)), planner=WUKONG, keep_seconds=0)
     with pytest.raises(TaskError, match="fail#0") as caught:
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert isinstance(caught.value.__cause__, ValueError)
     assert left_of(session, run) == []
     assert session.compute(reduced(8), planner=WUKONG) == [28]
@@ -364,7 +364,7 @@ def test_a_task_that_fails_twice_is_retried(session: Session, tmp_path: Path) ->
     first = add(1)
     output = add(fail_twice(str(tmp_path), first), add(first), add(first))
     run = session.submit(output, planner=WUKONG)
-    assert run.result(PATIENCE) == 4
+    assert run.result(TIMEOUT) == 4
     executed = Counter(span.task for span in run.timeline.of_kind("execute"))
     assert executed[TaskId("fail_twice#0")] == 3
     assert left_of(session, run) == []
@@ -390,7 +390,7 @@ def test_a_worker_that_dies_ends_the_run(session: Session) -> None:
     first = add(1)
     run = session.submit(add(add(first), end_process(first)), planner=WUKONG, keep_seconds=0)
     with pytest.raises(WorkerDied, match="exit code 3"):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert left_of(session, run) == []
 
 
@@ -437,7 +437,7 @@ def test_the_client_waits_for_the_timeline_of_every_invoked_worker(
 ) -> None:
     """`a` has invoked `b`, which has invoked `c`; their last messages arrive in any order."""
     run = session.submit(add(1), planner=WUKONG)
-    run.result(PATIENCE)
+    run.result(TIMEOUT)
     run._unfinished = {WorkerId("a")}
     invoked = {"a": (WorkerId("b"),), "b": (WorkerId("c"),), "c": ()}
     for worker in order:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import Output, Resources, Run, Session, Task, Workflow
 from shoal.errors import GatewayRefused
 from shoal.execution.plan import Placement, Plan, Prewarm
@@ -49,12 +49,12 @@ class Given:
             placements[task] = self._special(name, placement)
         names = list(self._assignment)
         ranks = {task: names.index(task.partition("#")[0]) for task in workflow.calls}
-        return Plan(workflow, placements, **{"linger": PATIENCE, "ranks": ranks} | self._options)
+        return Plan(workflow, placements, **{"linger": TIMEOUT, "ranks": ranks} | self._options)
 
 
 def wait_for(path: str) -> None:
     """Wait until the file exists, but not forever."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not Path(path).exists() and time.monotonic() < deadline:
         time.sleep(0.005)
 
@@ -113,7 +113,7 @@ def test_a_preloaded_input_is_fetched_before_the_last_one_is_ready(
     submit: Callable[..., Run], tmp_path: Path, preload: bool
 ) -> None:
     run = submit(*preloading(tmp_path, preload=preload))
-    assert run.result(PATIENCE) == b"e" * LARGE + b"l" * LARGE
+    assert run.result(TIMEOUT) == b"e" * LARGE + b"l" * LARGE
     [fetched] = spans(run, "fetch", "early").values()
     [executed] = spans(run, "execute", "late").values()
     assert (fetched.end < executed.end) == preload
@@ -146,7 +146,7 @@ def test_warmed_up_sandbox_is_used(
     run = submit(*warming(tmp_path, 1811))
     ready = eventually(lambda: [k for k in kinds(gateway) if k.memory_mb == 1811])
     (tmp_path / "go").touch()
-    assert run.result(PATIENCE) == 2
+    assert run.result(TIMEOUT) == 2
     assert len(ready) == 1
     starts = {s.worker: s.kind for s in run.timeline.of_kind("cold start", "warm start")}
     assert starts[WorkerId("w1")] == "warm start"
@@ -171,7 +171,7 @@ def test_a_rejected_warm_up_fails_nothing(
     run = submit(*warming(tmp_path, 1822))
     assert eventually(lambda: asked) == [1]
     (tmp_path / "go").touch()
-    assert run.result(PATIENCE) == 2
+    assert run.result(TIMEOUT) == 2
     assert asked == [1]
 
 
@@ -191,7 +191,7 @@ def test_a_warm_up_still_due_when_its_worker_ends_is_not_lost(
         )
 
     one = Task(lambda: 1, name="one")()
-    assert submit(one, Given({"one": "w0"}, special)).result(PATIENCE) == 1
+    assert submit(one, Given({"one": "w0"}, special)).result(TIMEOUT) == 1
     assert sorted(eventually(lambda: asked if len(asked) == 2 else [])) == [1833, 1844]
 
 
@@ -205,7 +205,7 @@ def test_as_many_sandboxes_are_warmed_up_as_planned(
         return replace(placement, prewarm=(Prewarm(Resources(1855), count=3),))
 
     one = Task(lambda: 1, name="one")()
-    assert submit(one, Given({"one": "w0"}, special)).result(PATIENCE) == 1
+    assert submit(one, Given({"one": "w0"}, special)).result(TIMEOUT) == 1
     assert eventually(lambda: [k.memory_mb for k in kinds(gateway)].count(1855) == 3)
 
 
@@ -249,7 +249,7 @@ def test_a_worker_copies_a_task_whose_output_does_not_arrive(
     """Without the copy, `block` would end without the file that it waits for."""
     counts = counted_at_the_end(monkeypatch)
     run = submit(*copying(tmp_path, nbytes, expected))
-    assert run.result(2 * PATIENCE) == ((nbytes + 1, 3), True, nbytes + 1)
+    assert run.result(2 * TIMEOUT) == ((nbytes + 1, 3), True, nbytes + 1)
     executed = spans(run, "execute", "shared")
     assert set(executed) == {"w0", "w1"}
     assert executed[WorkerId("w1")].end < spans(run, "execute", "target")[WorkerId("w1")].start
@@ -281,7 +281,7 @@ def test_copy_that_is_not_worth_it_is_not_run(submit: Callable[..., Run]) -> Non
 
     assignment = {"shared": "w0", "present": "w1", "target": "w1"}
     run = submit(taken, Given(assignment, special, expected={TaskId("shared#0"): (1000.0, 0.5)}))
-    assert run.result(PATIENCE) == 8
+    assert run.result(TIMEOUT) == 8
     assert set(spans(run, "execute", "shared")) == {"w0"}
 
 
@@ -309,7 +309,7 @@ def test_copy_that_fails_is_ignored(submit: Callable[..., Run], tmp_path: Path) 
         return replace(placement, duplicable=name == "picky")
 
     run = submit(last, Given(assignment, special, expected={TaskId("picky#0"): (0.01, 60.0)}))
-    assert run.result(2 * PATIENCE) == 6
+    assert run.result(2 * TIMEOUT) == 6
     assert set(spans(run, "execute", "picky")) == {"w0", "w1"}
 
 
@@ -353,7 +353,7 @@ def test_worker_that_parks_after_a_copy_finds_its_output_again(
 
     expected = {TaskId("shared#0"): (0.01, 60.0)}
     run = submit(last, Given(assignment, special, expected=expected, linger=0.05))
-    assert run.result(2 * PATIENCE) == (nbytes + 1, True)
+    assert run.result(2 * TIMEOUT) == (nbytes + 1, True)
     # a small one arrives with the mark
     assert set(spans(run, "fetch", "shared")) == ({"w1"} if nbytes == LARGE else set())
     assert list(run.timeline.lives[WorkerId("w1")])[1:]
@@ -410,4 +410,4 @@ def test_with_any_optimizations_the_result_equals_a_sequential_evaluation(
         outputs.append(Task(mixed)(number, nbytes, *[outputs[i] for i in sources]))
         values.append(mixed(number, nbytes, *[values[i] for i in sources]))
     run = session.submit(*outputs[-8:], planner=Shuffled(rng), workers=3)
-    assert run.values(2 * PATIENCE) == values[-8:]
+    assert run.values(2 * TIMEOUT) == values[-8:]

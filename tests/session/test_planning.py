@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE
+from observing import TIMEOUT
 from shoal import (
     AutoPlanner,
     NonUniformPlanner,
@@ -158,7 +158,7 @@ def test_the_result_does_not_depend_on_planner_or_optimizations(
     for _ in range(3):
         chosen = PLANNERS[planner](OPTIMIZATIONS[on])
         run = learning.submit(small_workflow(), planner=chosen, name=f"{planner}-{on}")
-        assert run.result(PATIENCE) == EXPECTED
+        assert run.result(TIMEOUT) == EXPECTED
         agree(run)
         learning.settle()
     assert run.preview.basis == "2 runs"
@@ -168,7 +168,7 @@ def test_the_result_does_not_depend_on_planner_or_optimizations(
 def test_planners_are_chosen_by_name(learning: Session, planner: str) -> None:
     for _ in range(3):
         run = learning.submit(small_workflow(), planner=planner, name=f"named-{planner}")
-        assert run.result(PATIENCE) == EXPECTED
+        assert run.result(TIMEOUT) == EXPECTED
         agree(run)
         learning.settle()
     assert planner in run.plan.planner
@@ -180,7 +180,7 @@ def test_every_planner_applies_forced_optimizations(learning: Session) -> None:
     output = Task(count, forced_optimizations=insisting)(*made)
     for planner in ("spread", "uniform", "nonuniform", "auto", None):
         run = learning.submit(output, planner=planner)
-        assert run.result(PATIENCE) == 4 * LARGE + 6
+        assert run.result(TIMEOUT) == 4 * LARGE + 6
         placements = run.plan.placements.values()
         assert all(p.preload and p.duplicable for p in placements), planner
         agree(run)
@@ -199,7 +199,7 @@ def test_a_planner_can_be_passed_to_an_output_as_an_object(private_folder: Path)
     options = {"planner": Theirs(), "workers": 2, "folder": str(private_folder / "engine")}
     assert small_workflow().compute(**options) == EXPECTED
     assert small_workflow().plan(**options).plan.workers.keys() == {"theirs"}
-    assert small_workflow().submit(**options).result(PATIENCE) == EXPECTED
+    assert small_workflow().submit(**options).result(TIMEOUT) == EXPECTED
 
 
 def test_a_preview_right_after_a_run_includes_it(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_report_shows_the_prediction_recorded_with_the_run(
         session.compute(small_workflow(), name="told")
         session.settle()
         run = session.submit(small_workflow(), name="told")
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
         if not at_once:
             session.settle()
         told = next(line for line in run.report().splitlines() if line.startswith("makespan s"))
@@ -290,7 +290,7 @@ def test_a_planner_needs_a_plan_method(learning: Session, wrong: Any) -> None:
 
 def test_a_planner_passed_as_a_class_is_instantiated(learning: Session) -> None:
     run = learning.submit(small_workflow(), planner=UniformPlanner)
-    assert run.result(PATIENCE) == EXPECTED
+    assert run.result(TIMEOUT) == EXPECTED
     assert run.plan.planner == "uniform"
 
 
@@ -303,7 +303,7 @@ def test_packages_can_register_planners(learning: Session, monkeypatch: pytest.M
     monkeypatch.setattr(importlib.metadata, "entry_points", registered)
     monkeypatch.setattr(importlib.metadata.EntryPoint, "load", lambda _: Theirs)
     run = learning.submit(small_workflow(), planner="theirs")
-    assert run.result(PATIENCE) == EXPECTED
+    assert run.result(TIMEOUT) == EXPECTED
     assert {placement.worker for placement in run.plan.placements.values()} == {"theirs"}
     with pytest.raises(UsageError, match="did you mean 'theirs'"):
         learning.plan(small_workflow(), planner="teirs")
@@ -385,7 +385,7 @@ class Crossing:
         for task in workflow.calls:
             worker = assignment.get(task.partition("#")[0], "w0")
             placements[task] = Placement(WorkerId(worker), kinds[worker])
-        return Plan(workflow, placements, linger=PATIENCE)
+        return Plan(workflow, placements, linger=TIMEOUT)
 
 
 def crossing() -> Output[bytes]:
@@ -406,7 +406,7 @@ def crossing() -> Output[bytes]:
 def test_simulating_a_run_with_its_own_costs_reproduces_it(learning: Session) -> None:
     """The same workers run, fetch and save the same tasks in the same order."""
     run = learning.submit(crossing(), planner=Crossing())
-    assert run.result(PATIENCE) == bytes(6)
+    assert run.result(TIMEOUT) == bytes(6)
     replayed = simulate(run.plan, Recorded(run))
     assert replayed.placements == run.timeline.placements
     assert begun(replayed, "execute") == begun(run.timeline, "execute")

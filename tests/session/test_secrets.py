@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal import Session, task
 from shoal.errors import StoreRefused, Tampered, TaskError
 from shoal.platform.gateway import LocalGateway
@@ -113,7 +113,7 @@ def test_secrets_are_in_no_log_error_process_list_history_or_timeline(
         assert seen_in_store(run._key, store) == []
         (tmp_path / "go").touch()
         with pytest.raises(TaskError, match="on purpose") as failure:
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
         session.settle()
         error = failure.value
         texts = [str(error), error.remote_traceback, repr(error.__dict__), repr(run.timeline),
@@ -160,7 +160,7 @@ def test_a_tampered_output_is_rejected_and_never_unpickled(
         connection.call("XADD", mailbox, "*", "kind", "output", "name", "wait#0", "1", forged)
         connection.close()
         with pytest.raises(Tampered, match=r"damaged|signature|truncated"):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
 
 
 def test_a_tampered_output_found_by_a_worker_is_reported_as_such(
@@ -177,4 +177,4 @@ def test_a_tampered_output_found_by_a_worker_is_reported_as_such(
         connection.close()
         (tmp_path / "go").touch()
         with pytest.raises(Tampered, match=r"wrong signature.*This happened on worker w0"):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)

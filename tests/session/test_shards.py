@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dropping_proxy import DroppingProxy, at_random
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal.cli.main import main
 from shoal.client.run import Run
 from shoal.errors import RunCancelled, RunLost, ShardLost, ShardUnavailable, StoreUnavailable
@@ -171,7 +171,7 @@ def test_outputs_are_spread_and_coordination_stays_on_one_server(
             assert kinds > {"shard"} if server is forgetful.home(run) else kinds == {"shard"}
             assert len([key for key in found[server.port] if ":shard:" in key]) > 0
         open_gate(tmp_path)
-        assert run.result(PATIENCE) == [RIGHT, RIGHT]
+        assert run.result(TIMEOUT) == [RIGHT, RIGHT]
         assert not any(forgetful.keys().values())
 
 
@@ -179,7 +179,7 @@ def test_bytes_of_each_shard_are_in_the_timeline(forgetful: Three, tmp_path: Pat
     open_gate(tmp_path)
     with Session(store=forgetful.url, workers=2, folder=str(tmp_path)) as session:
         run = session.submit(*gated(tmp_path), planner="spread")
-        assert run.result(PATIENCE) == [RIGHT, RIGHT]
+        assert run.result(TIMEOUT) == [RIGHT, RIGHT]
         shards = run.timeline.shards
         assert set(shards) == {f"127.0.0.1:{server.port}" for server in forgetful.servers}
         saved = sum(moved.saved for moved in shards.values())
@@ -203,7 +203,7 @@ def test_a_shard_that_restarts_with_its_data_does_no_harm(
         open_gate(tmp_path)
         killed.refuse_a_client()
         killed.start()
-        assert run.result(PATIENCE) == [RIGHT, RIGHT]
+        assert run.result(TIMEOUT) == [RIGHT, RIGHT]
         assert executed(tmp_path) == dict.fromkeys(range(PARTS), 1)
         assert not any(durable.keys().values())
 
@@ -219,7 +219,7 @@ def test_a_shard_that_restarts_empty_ends_the_run_and_the_other_outputs_are_kept
         killed.reached().disconnect()
         open_gate(tmp_path)
         with pytest.raises(ShardLost, match=rf"127.0.0.1:{killed.port} has lost outputs") as lost:
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
         assert "appendonly yes" in str(lost.value)
         assert f"compute(resume={run.id!r})" in "".join(lost.value.__notes__)
         assert not session.platform.active(run.id)
@@ -242,7 +242,7 @@ def test_a_server_that_restarts_empty_ends_the_run_as_lost(
         open_gate(tmp_path)
         lost = RunLost if at_home else ShardLost
         with pytest.raises(lost, match="restarted without its data"):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
         assert session.compute(*gated(tmp_path)) == [RIGHT, RIGHT]
 
 
@@ -257,7 +257,7 @@ def test_a_shard_that_stays_away_ends_the_run_and_is_named(
         open_gate(tmp_path)
         said = rf"127.0.0.1:{killed.port} has not answered for \d\.\d s.*is 0\.5"
         with pytest.raises(ShardUnavailable, match=said):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
         assert not session.platform.active(run.id)
         killed.start()
         killed.reached().disconnect()
@@ -274,14 +274,14 @@ def test_a_session_does_not_start_without_one_of_its_servers(forgetful: Three) -
 def test_cancelling_does_not_wait_for_a_shard_that_is_away(
     forgetful: Three, tmp_path: Path
 ) -> None:
-    settings = {"workers": 2, "folder": str(tmp_path), "reconnect_seconds": PATIENCE * 10}
+    settings = {"workers": 2, "folder": str(tmp_path), "reconnect_seconds": TIMEOUT * 10}
     with Session(store=forgetful.url, **settings) as session:
         run = half_done(session, tmp_path)
         forgetful.other(run).kill()
         open_gate(tmp_path)
         canceller = threading.Thread(target=run.cancel, daemon=True)
         canceller.start()
-        canceller.join(PATIENCE)
+        canceller.join(TIMEOUT)
         assert not canceller.is_alive()
         with pytest.raises(RunCancelled):
             run.result(0)
@@ -298,7 +298,7 @@ def test_results_are_right_even_if_connections_to_all_shards_drop(
         with Session(store=url, workers=2, folder=str(tmp_path)) as session:
             for number, proxy in enumerate(proxies):
                 proxy.drops = at_random(3 * seed + number, 0.05, ("to",))
-            found = session.compute(*gated(tmp_path), planner=planner, timeout=2 * PATIENCE)
+            found = session.compute(*gated(tmp_path), planner=planner, timeout=2 * TIMEOUT)
             for proxy in proxies:
                 proxy.drops = lambda way, data: None
             assert found == [RIGHT, RIGHT]
@@ -332,7 +332,7 @@ def test_a_run_in_a_cluster_spreads_its_outputs_and_leaves_nothing(
         assert all("shard" in each for each in kinds.values())
         assert [port for port in kinds if "state" in kinds[port]] == [forgetful.home(run).port]
         open_gate(tmp_path)
-        assert run.result(PATIENCE) == [RIGHT, RIGHT]
+        assert run.result(TIMEOUT) == [RIGHT, RIGHT]
         assert set(run.timeline.shards) == {f"127.0.0.1:{node.port}" for node in forgetful.servers}
         session.settle()
         assert [record.run for record in session.history.runs()] == [run.id]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE
+from observing import TIMEOUT
 from shoal import Session, Task
 from shoal.storage.resp import Connection, parse_url
 from skewed_clock import skewed
@@ -127,7 +127,7 @@ class Machines:
             [sys.executable, "-c", program, *given],
             env=dict(os.environ) | skewed(self.client_ahead),
             stdout=subprocess.PIPE,
-            timeout=4 * PATIENCE,
+            timeout=4 * TIMEOUT,
             check=True,
         )
         found: dict[str, Any] = json.loads(done.stdout)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dropping_proxy import DroppingProxy, at_random
-from observing import PATIENCE, eventually, exists, processes_mentioning
+from observing import TIMEOUT, eventually, exists, processes_mentioning
 from shoal.client.run import Run
 from shoal.errors import (
     RunCancelled,
@@ -114,7 +114,7 @@ def test_results_are_right_even_if_connections_drop_before_the_request_arrives(
     try:
         with Session(store=url_of(proxy.port), workers=4, folder=str(tmp_path)) as session:
             proxy.drops = at_random(seed, 0.2, ("to",))
-            total = session.compute(tree_reduction(64), planner="spread", timeout=PATIENCE)
+            total = session.compute(tree_reduction(64), planner="spread", timeout=TIMEOUT)
             proxy.drops = lambda way, data: None
             assert total == [sum(range(64))]
         assert proxy.dropped
@@ -133,7 +133,7 @@ def test_large_outputs_arrive_even_if_connections_drop_while_they_are_sent(
         with Session(store=url_of(proxy.port), workers=2, folder=str(tmp_path)) as session:
             proxy.drops = at_random(1, 0.02, ("to",))
             sizes = [size(*parts) for _ in range(2)]
-            assert session.compute(*sizes, planner="spread", timeout=PATIENCE) == [4_000_000] * 2
+            assert session.compute(*sizes, planner="spread", timeout=TIMEOUT) == [4_000_000] * 2
             proxy.drops = lambda way, data: None
             assert left(session) == []
         assert proxy.dropped
@@ -151,7 +151,7 @@ def test_results_are_right_even_if_waiting_connections_drop(tcp_port: int, tmp_p
                 proxy.drop_all()
                 time.sleep(0.02)
             open_gate(tmp_path)
-            assert run.result(PATIENCE) == 28
+            assert run.result(TIMEOUT) == 28
         assert proxy.dropped >= 5
     finally:
         proxy.close()
@@ -167,7 +167,7 @@ def test_a_store_that_restarts_with_its_file_does_no_harm(tmp_path: Path) -> Non
             assert eventually(lambda: store_of(session)._outage.lasts)
             open_gate(tmp_path)
             server.start()
-            assert run.result(PATIENCE) == 28
+            assert run.result(TIMEOUT) == 28
             assert left(session) == []
 
 
@@ -177,7 +177,7 @@ def test_killing_a_durable_embedded_store_does_no_harm(runtime: Path, tmp_path: 
         begun(tmp_path)
         kill_embedded(session)
         open_gate(tmp_path)
-        assert run.result(PATIENCE) == 28
+        assert run.result(TIMEOUT) == 28
         assert left(session) == []
         kill_embedded(session)
         assert session.compute(tree_reduction(16)) == [sum(range(16))]
@@ -191,7 +191,7 @@ def test_killing_the_embedded_store_ends_the_run_but_not_the_session(
         pids = begun(tmp_path)
         kill_embedded(session)
         with pytest.raises(RunLost, match=rf"run {run.id} is lost.*Run it again.*durable=True"):
-            run.result(PATIENCE)
+            run.result(TIMEOUT)
         assert not any(exists(pid) for pid in pids)
         assert session.compute(tree_reduction(16)) == [sum(range(16))]
         assert left(session) == []
@@ -209,7 +209,7 @@ def test_a_store_that_lost_its_data_ends_the_run_as_lost(tmp_path: Path, copied:
             server.kill()
             server.start()
             with pytest.raises(RunLost, match="was restarted without its data"):
-                run.result(PATIENCE)
+                run.result(TIMEOUT)
             assert not any(exists(pid) for pid in pids)
             open_gate(tmp_path)
             assert session.compute(held(tmp_path), planner="spread") == [28]
@@ -220,7 +220,7 @@ def test_a_run_whose_data_was_deleted_is_reported_as_lost(session: Session, tmp_
     begun(tmp_path)
     store_of(session)._call([["UNLINK", *left(session)]])
     with pytest.raises(RunLost, match="or the data was deleted"):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
 
 
 def test_a_result_that_has_arrived_survives_the_loss_of_the_store(
@@ -258,7 +258,7 @@ def test_a_full_memory_ends_the_run_with_advice_and_leaves_nothing(
         parts = [large(nbytes) for _ in range(24_000_000 // nbytes)]
         sizes = [size(*parts) for _ in range(2)]
         with pytest.raises(StoreRefused, match=r"memory is full.*store_memory_mb"):
-            session.compute(*sizes, planner=planner, timeout=PATIENCE)
+            session.compute(*sizes, planner=planner, timeout=TIMEOUT)
         assert left(session) == []
         assert session.compute(tree_reduction(16)) == [sum(range(16))]
 
@@ -277,7 +277,7 @@ def test_a_full_disk_ends_the_run_with_advice(tmp_path: Path) -> None:
             assert eventually(lambda: writing_is_refused(session))
             open_gate(tmp_path)
             with pytest.raises(StoreRefused, match=r"can't write to its disk.*Make room") as caught:
-                run.result(PATIENCE)
+                run.result(TIMEOUT)
             assert "tries again when it is closed" in "".join(caught.value.__notes__)
             assert left(session)
             store_of(session)._call([["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]])
@@ -330,12 +330,12 @@ def threads() -> set[str]:
 def test_cancelling_does_not_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         server.reached().disconnect()
-        with Session(store=server.url, workers=2, reconnect_seconds=PATIENCE * 10) as session:
+        with Session(store=server.url, workers=2, reconnect_seconds=TIMEOUT * 10) as session:
             run = away(server, session, tmp_path)
             pids = begun(tmp_path)
             canceller = threading.Thread(target=run.cancel, daemon=True)
             canceller.start()
-            canceller.join(PATIENCE)
+            canceller.join(TIMEOUT)
             assert not canceller.is_alive()
             with pytest.raises(RunCancelled):
                 run.result(0)
@@ -346,11 +346,11 @@ def test_cancelling_does_not_wait_for_a_store_that_is_away(tmp_path: Path) -> No
 def test_closing_does_not_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         server.reached().disconnect()
-        session = Session(store=server.url, workers=2, reconnect_seconds=PATIENCE * 10)
+        session = Session(store=server.url, workers=2, reconnect_seconds=TIMEOUT * 10)
         run = away(server, session, tmp_path)
         closer = threading.Thread(target=session.close, daemon=True)
         closer.start()
-        closer.join(PATIENCE)
+        closer.join(TIMEOUT)
         assert not closer.is_alive()
         with pytest.raises(RunCancelled):
             run.result(0)
@@ -366,5 +366,5 @@ def test_a_store_that_stays_away_ends_the_run_and_the_error_says_how_long_it_was
             run = away(server, session, tmp_path)
             pids = begun(tmp_path)
             with pytest.raises(StoreUnavailable, match=r"not answered for \d\.\d s.*is 0\.5"):
-                run.result(PATIENCE)
+                run.result(TIMEOUT)
             assert not any(exists(pid) for pid in pids)

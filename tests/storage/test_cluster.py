@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal.errors import StoreInterrupted, StoreRefused, StoreUnavailable
 from shoal.storage import keys
 from shoal.storage.base import Completion, Opening
@@ -176,7 +176,7 @@ def test_receiving_survives_a_short_outage_of_the_cluster(
 
     def receive() -> None:
         try:
-            found.extend(store.receive(run, CLIENT, "", PATIENCE))
+            found.extend(store.receive(run, CLIENT, "", TIMEOUT))
         except Exception as error:  # noqa: BLE001 - it is looked at below
             found.append(error)
 
@@ -188,7 +188,7 @@ def test_receiving_survives_a_short_outage_of_the_cluster(
     node.call("CLUSTER", "ADDSLOTS", free_slot(run))
     assert eventually(lambda: b"cluster_state:ok" in bytes(node.call("CLUSTER", "INFO")))
     store.post(run, OutputReady(TaskId("o")))
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert [each.letter if isinstance(each, Received) else each for each in found] == [
         OutputReady(TaskId("o"))
     ]
@@ -206,7 +206,7 @@ def test_cluster_that_stays_down_is_unavailable(
         lambda: impatient.open(RunId(f"{run}-2"), Opening([w0])),
         lambda: impatient.complete(run, w0, 1, Completion([("A", [bytes(LARGE)])])),
         lambda: impatient.fetch(run, ["A"]),
-        lambda: impatient.receive(run, CLIENT, "", PATIENCE),
+        lambda: impatient.receive(run, CLIENT, "", TIMEOUT),
         lambda: impatient.close(run, [w0]),
     ):
         with pytest.raises(StoreUnavailable, match="CLUSTERDOWN"):

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from observing import PATIENCE, eventually, exists, parent, processes_mentioning
+from observing import TIMEOUT, eventually, exists, parent, processes_mentioning
 from shoal.errors import StoreUnavailable
 from shoal.storage import embedded
 from shoal.storage.embedded import EmbeddedServer, runtime_folder, server_binary
@@ -46,7 +46,7 @@ sys.stdin.readline()
 """
 
 
-class Client:
+class ClientProcess:
     """A client in a separate process, which continues when told to."""
 
     def __init__(self, *, begin: bool = True) -> None:
@@ -112,7 +112,7 @@ def ended(folder: Path) -> bool:
 
 
 def test_two_processes_share_one_server(folder: Path) -> None:
-    one, other = Client(), Client()
+    one, other = ClientProcess(), ClientProcess()
     assert one.said() == other.said() != ""
     one.go_on()
     assert one.said() == "2"
@@ -121,7 +121,7 @@ def test_two_processes_share_one_server(folder: Path) -> None:
 
 
 def test_server_ends_after_the_last_client_closes_and_not_before(folder: Path) -> None:
-    one, other = Client(), Client()
+    one, other = ClientProcess(), ClientProcess()
     server = one.said()
     assert other.said() == server
     one.go_on()
@@ -138,7 +138,7 @@ def test_server_ends_after_the_last_client_closes_and_not_before(folder: Path) -
 
 
 def test_server_ends_when_its_last_client_is_killed(folder: Path) -> None:
-    one, other = Client(), Client()
+    one, other = ClientProcess(), ClientProcess()
     assert one.said() == other.said()
     one.process.send_signal(signal.SIGKILL)
     one.end()
@@ -150,7 +150,7 @@ def test_server_ends_when_its_last_client_is_killed(folder: Path) -> None:
 
 @pytest.mark.parametrize("seen", ["starting.lock", "server.log", "server.sock"])
 def test_the_server_ends_if_its_client_is_killed_while_it_starts(folder: Path, seen: str) -> None:
-    client = Client()
+    client = ClientProcess()
     assert eventually((folder / seen).exists)
     client.process.send_signal(signal.SIGKILL)
     client.end()
@@ -158,7 +158,7 @@ def test_the_server_ends_if_its_client_is_killed_while_it_starts(folder: Path, s
 
 
 def test_many_clients_that_start_together_share_one_server(folder: Path) -> None:
-    clients = [Client(begin=False) for _ in range(8)]
+    clients = [ClientProcess(begin=False) for _ in range(8)]
     for client in clients:
         client.go_on()
     assert len({client.said() for client in clients}) == 1
@@ -182,7 +182,7 @@ def test_many_threads_that_start_together_share_one_server(folder: Path) -> None
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     assert len({run_id(server) for server in servers}) == 1
     for server in servers:
         server.close()
@@ -201,7 +201,7 @@ def test_client_that_starts_while_the_server_ends_gets_a_new_one(folder: Path) -
     os.kill(server, signal.SIGSTOP)
     first.close()
     assert eventually(lambda: _is_locked(folder / "server.lock"))
-    client = Client()
+    client = ClientProcess()
     assert eventually(lambda: _has_open(client.process.pid, folder / "server.lock"))
     os.kill(server, signal.SIGCONT)
     assert client.said() not in (old, "")

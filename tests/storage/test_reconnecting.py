@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dropping_proxy import DroppingProxy
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal.errors import (
     RunOver,
     StoreInterrupted,
@@ -224,14 +224,14 @@ def test_receiving_survives_a_dropped_connection(
 ) -> None:
     store.open(run, Opening([w0]))
     letters: list[Received] = []
-    thread = begun(lambda: letters.extend(store.receive(run, CLIENT, "", PATIENCE)))
+    thread = begun(lambda: letters.extend(store.receive(run, CLIENT, "", TIMEOUT)))
     assert eventually(lambda: store._mailbox_connections._waiting)
     for _ in range(3):
         proxy.drop_all()
         thread.join(0.05)
         assert thread.is_alive()
     store.post(run, OutputReady(TaskId("o")))
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert [each.letter for each in letters] == [OutputReady(TaskId("o"))]
 
 
@@ -253,7 +253,7 @@ def test_a_server_restarted_with_its_file_continues_where_it_was(
         store.open(run, Opening([w0]))
         store.complete(run, w0, 1, Completion([("a", [b"a"])]))
         letters: list[Received] = []
-        thread = begun(lambda: letters.extend(store.receive(run, CLIENT, "", PATIENCE)))
+        thread = begun(lambda: letters.extend(store.receive(run, CLIENT, "", TIMEOUT)))
         assert eventually(lambda: store._mailbox_connections._waiting)
         server.kill()
         fetched: list[Any] = []
@@ -261,10 +261,10 @@ def test_a_server_restarted_with_its_file_continues_where_it_was(
         other.join(0.1)
         assert other.is_alive()
         server.start()
-        other.join(PATIENCE)
+        other.join(TIMEOUT)
         assert fetched == [b"a"]
         store.post(run, OutputReady(TaskId("o")))
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert [each.letter for each in letters] == [OutputReady(TaskId("o"))]
 
 
@@ -287,7 +287,7 @@ def test_an_old_copy_of_a_run_on_a_restarted_server_is_rejected(tmp_path: Path, 
         server.kill()
         server.start()
         with pytest.raises(RunOver, match="restarted without its data"):
-            store.receive(run, CLIENT, "", PATIENCE)
+            store.receive(run, CLIENT, "", TIMEOUT)
         assert store.fetch(run, ["none"]) == [None]
         again = RunId(f"{run}-again")
         store.open(again, Opening([w0]))
@@ -306,7 +306,7 @@ def test_the_error_about_a_server_that_stays_away_says_how_long_it_was_tried(
         server.kill()
         said = r"has not answered for 0\.[3-9] s \(reconnect_seconds is 0\.3\).*refused"
         with pytest.raises(StoreUnavailable, match=said):
-            store.receive(run, CLIENT, "", PATIENCE)
+            store.receive(run, CLIENT, "", TIMEOUT)
         for operation in (lambda: store.fetch(run, ["a"]), lambda: store.close(run, [w0])):
             with pytest.raises(StoreUnavailable, match="has not answered for"):
                 operation()
@@ -337,7 +337,7 @@ def test_only_a_client_that_has_reached_the_server_waits_for_it(tmp_path: Path, 
             thread.join(0.1)
             assert thread.is_alive()
             server.start()
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             assert store.fetch(run, ["a"]) == [None]
 
 
@@ -350,7 +350,7 @@ def test_waiting_for_a_server_can_be_interrupted(tmp_path: Path, run: RunId, how
 
         def receive() -> None:
             try:
-                ends.append(store.receive(run, CLIENT, "", PATIENCE))
+                ends.append(store.receive(run, CLIENT, "", TIMEOUT))
             except StoreUnavailable as error:
                 ends.append(type(error))
 
@@ -378,7 +378,7 @@ def test_closing_a_run_does_not_wait_for_an_absent_server(tmp_path: Path, run: R
     with serving(tmp_path) as server, closing_store(server.reached()) as store:
         store.open(run, Opening([w0]))
         server.kill()
-        begun(lambda: store.receive(run, CLIENT, "", PATIENCE))
+        begun(lambda: store.receive(run, CLIENT, "", TIMEOUT))
         assert eventually(lambda: store._outage.lasts)
         store.hang_up(run, CLIENT)
         with pytest.raises(StoreUnavailable, match=r"has not answered for [1-9]\.\d s "):
@@ -434,7 +434,7 @@ def test_server_that_has_lost_its_primary_is_waited_for(tmp_path: Path, run: Run
         assert all(thread.is_alive() for thread in waiting)
         connection.call("REPLICAOF", "NO", "ONE")
         for thread in waiting:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             assert not thread.is_alive()
         connection.close()
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropping_proxy import DroppingProxy, at_speed
-from observing import PATIENCE, eventually
+from observing import TIMEOUT, eventually
 from shoal.errors import RunOver, SettingsError, StoreRefused, StoreUnavailable
 from shoal.storage.base import Opening
 from shoal.storage.codec import Blob
@@ -329,7 +329,7 @@ def listening(greeting: bytes, answer: bytes = b"") -> Iterator[int]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield server.getsockname()[1]
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
 
 
@@ -520,7 +520,7 @@ def test_closing_a_connection_ends_its_pending_call(tcp_port: int) -> None:
     thread.start()
     thread.join(0.02)
     connection.hang_up()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert len(errors) == 1
 
 
@@ -552,15 +552,15 @@ def test_store_works_over_tls(tls_port: int, certificate: Path) -> None:
     found: list[Any] = []
     for _ in range(2):
         thread = threading.Thread(
-            target=lambda: found.append(store.receive(run, CLIENT, "", PATIENCE)), daemon=True
+            target=lambda: found.append(store.receive(run, CLIENT, "", TIMEOUT)), daemon=True
         )
         thread.start()
         thread.join(0.05)
         store.hang_up(run, CLIENT)
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
     assert found == [[], []]
     store.post(run, OutputReady(TaskId("a")))
-    assert [letter for _, letter in store.receive(run, CLIENT, "", PATIENCE)] == [
+    assert [letter for _, letter in store.receive(run, CLIENT, "", TIMEOUT)] == [
         OutputReady(TaskId("a"))
     ]
     store.close(run, [WorkerId("w")])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from observing import PATIENCE
+from observing import TIMEOUT
 from shoal.errors import RunOver, ShardLost, StoreRefused, Tampered
 from shoal.storage import chunks, shards
 from shoal.storage.base import Completion, Opening
@@ -148,7 +148,7 @@ def test_writing_while_a_run_is_closed_leaves_nothing(
 
         thread = threading.Thread(target=write)
         thread.start()
-        assert begun.wait(PATIENCE)
+        assert begun.wait(TIMEOUT)
         store.close(run, [w0])
         thread.join()
     writer.disconnect()

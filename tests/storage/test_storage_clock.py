@@ -30,7 +30,7 @@ def near(time: float) -> Any:
     return pytest.approx(time, abs=1e-6)
 
 
-class Machine:
+class MachineClocks:
     """A machine's clocks, in place of the module `time`."""
 
     def __init__(self) -> None:
@@ -51,7 +51,9 @@ class Machine:
 class Remote:
     """A server whose clock is ahead of the machine's wall clock; a question takes its time."""
 
-    def __init__(self, machine: Machine, *trips: tuple[float, float], ahead: float = 3.0) -> None:
+    def __init__(
+        self, machine: MachineClocks, *trips: tuple[float, float], ahead: float = 3.0
+    ) -> None:
         """Take so many seconds for the way there and for the way back, the last ones forever."""
         self.machine = machine
         self.trips = list(trips)
@@ -72,15 +74,15 @@ class Remote:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    machine = Machine()
+def machine(monkeypatch: pytest.MonkeyPatch) -> MachineClocks:
+    machine = MachineClocks()
     monkeypatch.setattr("shoal.storage.clock.time", machine)
     monkeypatch.setattr("shoal.clock.time", machine)
     return machine
 
 
 @pytest.fixture
-def remote(machine: Machine) -> Remote:
+def remote(machine: MachineClocks) -> Remote:
     return Remote(machine, (0.00005, 0.00005))
 
 
@@ -92,7 +94,7 @@ def clock(remote: Remote) -> StoreClock:
     return clock
 
 
-def test_the_best_of_five_answers_counts(machine: Machine) -> None:
+def test_the_best_of_five_answers_counts(machine: MachineClocks) -> None:
     trips = [(0.003, 0.001), (0.001, 0.0004), (0.0005, 0.0005), (0.0009, 0.0002), (0.002, 0.001)]
     remote = Remote(machine, *trips)
     offset = remote.measure()
@@ -103,20 +105,22 @@ def test_the_best_of_five_answers_counts(machine: Machine) -> None:
 
 @pytest.mark.parametrize("trip", [(0.001, 0.0), (0.0, 0.001), (0.0007, 0.0003)])
 def test_an_offset_is_wrong_by_half_of_the_round_trip_at_most(
-    machine: Machine, trip: tuple[float, float]
+    machine: MachineClocks, trip: tuple[float, float]
 ) -> None:
     remote = Remote(machine, trip)
     offset = remote.measure()
     assert abs(offset.ahead - remote.ahead) <= 0.0005 + 1e-9
 
 
-def test_one_answer_is_enough_if_it_comes_at_once(machine: Machine) -> None:
+def test_one_answer_is_enough_if_it_comes_at_once(machine: MachineClocks) -> None:
     remote = Remote(machine, (0.00005, 0.00005))
     remote.measure()
     assert remote.asked == 1
 
 
-def test_no_further_answer_is_awaited_from_a_server_that_is_far_away(machine: Machine) -> None:
+def test_no_further_answer_is_awaited_from_a_server_that_is_far_away(
+    machine: MachineClocks,
+) -> None:
     remote = Remote(machine, (0.05, 0.05))
     assert remote.measure().ahead == near(remote.ahead)
     assert remote.asked == 1
@@ -251,5 +255,7 @@ def test_all_processes_of_a_run_have_the_clock_of_one_server(
         store.disconnect()
 
 
-def test_a_real_clock_tells_the_process_s_time_unless_told_otherwise(machine: Machine) -> None:
+def test_a_real_clock_tells_the_process_s_time_unless_told_otherwise(
+    machine: MachineClocks,
+) -> None:
     assert RealClock(7.0).now() == BOOTED + 7.0

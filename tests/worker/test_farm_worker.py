@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from observing import PATIENCE
+from observing import TIMEOUT
 from platform_examples import Caller
 from shoal.clock import RealClock
 from shoal.storage.codec import Buffer, encode
@@ -31,7 +31,7 @@ giving_back = threading.Event()
 
 def slow(task: str) -> str:
     """Run until another task is given back."""
-    assert giving_back.wait(PATIENCE)
+    assert giving_back.wait(TIMEOUT)
     return task
 
 
@@ -45,7 +45,7 @@ class Idle:
         """Do nothing."""
 
 
-class Queue:
+class BatchStore:
     """A store with one batch of tasks, which is slow to take some of them back."""
 
     def __init__(self, function: Callable[[Any], Any], tasks: Sequence[str]) -> None:
@@ -91,14 +91,14 @@ def test_a_worker_requests_tasks_only_after_others_are_given_back(tmp_path: Path
     3. The first task is done, and the worker asks for the next: the store would answer with the
        second, which the worker still holds, and then give it to another worker too.
     """
-    queue = Queue(slow, ["1", "2"])
+    queue = BatchStore(slow, ["1", "2"])
     nobody: Any = None
     job = Caller(nobody, tmp_path).job(worker=W, key=KEY, farm=True)
     assert work_with(cast(FarmStore, queue), job, Idle())
     assert queue.said == [("take", []), ("give back", ["2"]), ("take", ["1"])]
 
 
-class Machine:
+class MachineClocks:
     """A machine's clocks, in place of the module `time`."""
 
     now = 0.0
@@ -114,7 +114,7 @@ def test_the_way_to_a_worker_counts_against_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, leaves: bool
 ) -> None:
     """It was under way for five of its ten seconds, by the store's clock."""
-    machine = Machine()
+    machine = MachineClocks()
     monkeypatch.setattr(farm_worker, "time", machine)
     monkeypatch.setattr(farm_worker, "decode", lambda data, *_: decoded(data))
 
@@ -124,7 +124,7 @@ def test_the_way_to_a_worker_counts_against_its_time(
     def decoded(data: Buffer) -> Any:
         return (work, 10.0) if data == b"joined" else None
 
-    queue = Queue(work, ["1"])
+    queue = BatchStore(work, ["1"])
     monkeypatch.setattr(queue, "join", lambda *_: b"joined")
     nobody: Any = None
     job = Caller(nobody, tmp_path).job(worker=W, key=KEY, farm=True, sent=1_000.0)

@@ -18,7 +18,7 @@ W1, W2 = WorkerId("w1"), WorkerId("w2")
 CLAIMS = [Claim(W1, 1, "256 1.0"), Claim(W2, 3, "256 1.0")]
 
 
-class Platform:
+class RecordingPlatform:
     """Records requests, and rejects some of them."""
 
     def __init__(self, *refused: str) -> None:
@@ -50,7 +50,7 @@ def starter_of(platform: Any) -> Starter:
 
 
 def test_claimed_workers_are_started_with_what_they_are_given() -> None:
-    platform = Platform()
+    platform = RecordingPlatform()
     starter_of(platform).start(CLAIMS, {W1: b"inputs"})
     first, second = platform.invoked
     assert [(i.worker, i.epoch) for i in platform.invoked] == [(W1, 1), (W2, 3)]
@@ -59,7 +59,7 @@ def test_claimed_workers_are_started_with_what_they_are_given() -> None:
 
 
 def test_no_more_travels_with_a_start_than_the_platform_takes() -> None:
-    platform = Platform()
+    platform = RecordingPlatform()
     platform.inline_nbytes = 6
     starter_of(platform).start(CLAIMS, {W1: b"inputs", W2: b"inputs!"})
     assert [start.inputs for start in platform.invoked] == [b"inputs", None]
@@ -69,19 +69,19 @@ def test_no_more_travels_with_a_start_than_the_platform_takes() -> None:
 def test_workers_of_a_fan_out_fetch_inputs_only_if_there_are_any(
     given: bool, inputs: bytes | None
 ) -> None:
-    platform = Platform()
+    platform = RecordingPlatform()
     starter_of(platform).fan_out(CLAIMS, given=given)
     assert [(i.worker, i.inputs) for i in platform.fanned_out] == [(W1, inputs), (W2, inputs)]
 
 
 def test_worker_starts_others_itself_if_the_fan_out_fails() -> None:
-    platform = Platform("fan_out")
+    platform = RecordingPlatform("fan_out")
     starter_of(platform).fan_out(CLAIMS, given=True)
     assert [invocation.worker for invocation in platform.invoked] == [W1, W2]
 
 
 def test_the_platform_is_not_called_without_work() -> None:
-    platform = Platform()
+    platform = RecordingPlatform()
     starter = starter_of(platform)
     starter.start([], {})
     starter.fan_out([], given=False)
@@ -90,7 +90,7 @@ def test_the_platform_is_not_called_without_work() -> None:
 
 
 def test_a_failing_platform_does_not_stop_the_worker(caplog: pytest.LogCaptureFixture) -> None:
-    starter = starter_of(Platform("invoke", "fan_out", "prewarm"))
+    starter = starter_of(RecordingPlatform("invoke", "fan_out", "prewarm"))
     starter.start(CLAIMS, {})
     starter.fan_out(CLAIMS, given=False)
     starter.warm_up(Resources(512), 2)
@@ -103,6 +103,6 @@ def test_a_failing_platform_does_not_stop_the_worker(caplog: pytest.LogCaptureFi
 
 
 def test_sandboxes_are_warmed_up_with_the_resources_asked_for() -> None:
-    platform = Platform()
+    platform = RecordingPlatform()
     starter_of(platform).warm_up(Resources(512), 2)
     assert platform.warmed == [(Resources(512), 2)]

@@ -112,7 +112,7 @@ def _run(args: argparse.Namespace) -> None:
     check_space(records.folder, space(grid, args.repeat))
     _begin(records, experiment, resume=args.resume)
     total = left(records, grid, args.mode, args.repeat)
-    bar, begin = _Bar(f"{grid.name}, {args.mode}", total), time.monotonic()
+    bar, begin = _CountingBar(f"{grid.name}, {args.mode}", total), time.monotonic()
     try:
         if args.mode == "virtual":
             run_virtual(records, grid, args.repeat, args.seed, bar.add)
@@ -138,7 +138,7 @@ def _run_scale(args: argparse.Namespace) -> None:
     _begin(records, experiment, resume=args.resume)
     done = records.done()
     chosen = [case for case in chosen if case.id not in done]
-    bar, begin = _Bar(SCALE, len(chosen)), time.monotonic()
+    bar, begin = _CountingBar(SCALE, len(chosen)), time.monotonic()
     try:
         for case in chosen:
             records.append(run_case(case, args.seed))
@@ -233,7 +233,7 @@ def _calibrate(args: argparse.Namespace) -> None:
     print(f"written to {args.file}")
 
 
-class _Bar:
+class _CountingBar:
     """A progress bar that counts what is done."""
 
     def __init__(self, name: str, total: int) -> None:

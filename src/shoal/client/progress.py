@@ -9,14 +9,14 @@ from typing import Literal, Protocol
 from shoal.settings import Settings
 from shoal.workflow import Workflow
 
-State = Literal["running", "done", "failed", "cancelled"]
+RunState = Literal["running", "done", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """The progress of a run."""
 
-    state: State
+    state: RunState
     executed: int
     tasks: int
 

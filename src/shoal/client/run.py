@@ -18,7 +18,7 @@ from shoal.client.interrupts import interruptible
 from shoal.client.launch import first_starts, opening_of
 from shoal.client.mailbox import ClientMailbox
 from shoal.client.planning import Planned
-from shoal.client.progress import State, Status, display_of
+from shoal.client.progress import RunState, Status, display_of
 from shoal.client.resume import UnfinishedRun, leaves_outputs
 from shoal.client.shared_folders import SharedFolders
 from shoal.client.stalls import StallDetector
@@ -130,7 +130,7 @@ class Run:
         """Whether the store may have completed outputs of it."""
         self._forgotten = False
         """Whether large outputs of an earlier try ended with its client."""
-        self._state: State = "running"
+        self._state: RunState = "running"
         self._outputs: dict[TaskId, Any] = {}
         self._unfinished: set[WorkerId] = set(self.plan.workers)
         """Known workers whose timelines are missing."""

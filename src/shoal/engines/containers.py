@@ -28,7 +28,7 @@ from typing import Any
 
 from shoal.engines.commands import last_lines, output_of
 from shoal.engines.environment import expected
-from shoal.engines.options import Options
+from shoal.engines.options import UrlOptions
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.engine import Ended, EngineFacts, JobState, exit_code
 from shoal.platform.environment import (
@@ -85,7 +85,7 @@ class ContainerEngine:
 
     def __init__(self, url: str, deployment: Deployment, folder: Path) -> None:
         """Make an engine from `docker:///IMAGE?network=host&idle_seconds=60`."""
-        options = Options.of(url, _OPTIONS)
+        options = UrlOptions.of(url, _OPTIONS)
         self._tool = url.partition(":")[0]
         self._image = options.path
         if not self._image:
@@ -277,7 +277,7 @@ def _told_by(config: Mapping[str, Any]) -> PythonEnvironment:
 
 
 def _fixed_arguments(
-    options: Options, deployment: Deployment, folder: Path, *, as_user: bool
+    options: UrlOptions, deployment: Deployment, folder: Path, *, as_user: bool
 ) -> list[str]:
     """The arguments of `docker run` that all containers of an engine have in common."""
     fixed = ["--volume", f"{deployment.file(folder)}:{_BOUND}:ro"]

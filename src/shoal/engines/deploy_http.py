@@ -37,7 +37,7 @@ _FN_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class FunctionSpec:
     """What is to be deployed."""
 
     name: str
@@ -132,7 +132,7 @@ def deploy(
         say(line)
 
 
-def _function(args: argparse.Namespace, environment: str) -> Function:
+def _function(args: argparse.Namespace, environment: str) -> FunctionSpec:
     if not _NAME.fullmatch(args.name):
         raise UsageError(
             f"--name {args.name}: use up to 40 lower-case letters, digits and hyphens, beginning "
@@ -144,7 +144,7 @@ def _function(args: argparse.Namespace, environment: str) -> Function:
     url = args.url or ""
     if url and (urlsplit(url).scheme not in ("http", "https") or urlsplit(url).query):
         raise UsageError(f"--url {url} must be an http:// or https:// URL without a query.")
-    return Function(
+    return FunctionSpec(
         name=args.name,
         image=args.image or args.name,
         slots=args.slots,
@@ -181,7 +181,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(f"{MARK}\n{text}", encoding="utf-8")
 
 
-def files(function: Function, lines: list[str]) -> dict[str, str]:
+def files(function: FunctionSpec, lines: list[str]) -> dict[str, str]:
     """The files of a function, by name."""
     return {
         "requirements.txt": "".join(f"{line}\n" for line in lines),
@@ -201,7 +201,7 @@ __all__ = ["asgi", "handle", "wsgi"]
 '''
 
 
-def _dockerfile(function: Function) -> str:
+def _dockerfile(function: FunctionSpec) -> str:
     minor = ".".join(platform.python_version_tuple()[:2])
     return f"""FROM python:{minor}-slim
 RUN useradd --create-home function
@@ -217,7 +217,7 @@ CMD ["python", "-m", "shoal.engines.serve"]
 """
 
 
-def _service(function: Function) -> str:
+def _service(function: FunctionSpec) -> str:
     variables = "".join(
         f'            - name: {name}\n              value: "{value}"\n'
         for name, value in function.variables.items()
@@ -256,7 +256,7 @@ spec:
 """
 
 
-def _stack(function: Function) -> str:
+def _stack(function: FunctionSpec) -> str:
     variables = "".join(f'      {n}: "{v}"\n' for n, v in function.variables.items())
     return f"""version: 1.0
 provider:
@@ -279,7 +279,7 @@ functions:
 """
 
 
-def _func(function: Function) -> str:
+def _func(function: FunctionSpec) -> str:
     variables = "".join(f'  {n}: "{v}"\n' for n, v in function.variables.items())
     return f"""schema_version: 20180708
 name: {function.name}
@@ -301,7 +301,7 @@ triggers:
 """
 
 
-def next_steps(function: Function, folder: Path) -> list[str]:
+def next_steps(function: FunctionSpec, folder: Path) -> list[str]:
     """What to run next on each platform."""
     key = f"shoal deploy http {folder} --show-key"
     store = f"shoal deploy http {folder} --show-store"

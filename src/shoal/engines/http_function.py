@@ -57,7 +57,7 @@ _KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 3))
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _HttpCall:
     event: bytes
     state: JobState = "waiting"
     connection: http.client.HTTPConnection | None = None
@@ -65,7 +65,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _HttpAnswer:
     status: int
     body: bytes
     wait: float
@@ -108,7 +108,7 @@ class HttpFunction:
         self.expected = ANY
         self.facts = facts_of(self._query)
         self._numbers = itertools.count(1)
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, _HttpCall] = {}
         self._queue: deque[str] = deque()
         self._idle: list[http.client.HTTPConnection] = []
         self._lock = threading.Lock()
@@ -121,7 +121,7 @@ class HttpFunction:
         """Call the function in a thread, now or when another call is done."""
         handle = str(next(self._numbers))
         with self._lock:
-            self._calls[handle] = _Call(event)
+            self._calls[handle] = _HttpCall(event)
             self._queue.append(handle)
             if self._threads >= self.facts.capacity:
                 return handle
@@ -162,7 +162,7 @@ class HttpFunction:
             with contextlib.closing(connection):
                 connection.request("GET", self._path, headers=self._headers)
                 response = connection.getresponse()
-                answer = _Answer(response.status, response.read(), 0.0)
+                answer = _HttpAnswer(response.status, response.read(), 0.0)
         except (OSError, http.client.HTTPException) as error:
             raise GatewayUnavailable(self._unreachable(error)) from error
         found = answer.json
@@ -209,7 +209,7 @@ class HttpFunction:
                 else:
                     self._calls.pop(handle, None)
 
-    def _perform(self, call: _Call) -> Ended | None:
+    def _perform(self, call: _HttpCall) -> Ended | None:
         """Make a call; how it ended, or None if all is well."""
         begin, pause = time.monotonic(), 0.1
         while True:
@@ -229,7 +229,7 @@ class HttpFunction:
             self._closed.wait(min(max(wait, pause), _LONGEST_WAIT))
             pause *= 2
 
-    def _exchange(self, call: _Call) -> _Answer:
+    def _exchange(self, call: _HttpCall) -> _HttpAnswer:
         connection = self._take()
         with self._lock:
             call.connection = connection
@@ -245,7 +245,7 @@ class HttpFunction:
         call.state = "running"
         try:
             response = connection.getresponse()
-            answer = _Answer(response.status, response.read(), retry_after(response))
+            answer = _HttpAnswer(response.status, response.read(), retry_after(response))
         except BaseException:
             connection.close()
             raise
@@ -289,7 +289,7 @@ class HttpFunction:
                 return
         connection.close()
 
-    def _outcome(self, answer: _Answer) -> Ended | None:
+    def _outcome(self, answer: _HttpAnswer) -> Ended | None:
         """How a call ended that was answered; None if all is well."""
         if answer.status == 202 or (answer.status == 200 and DONE in (answer.json or {})):
             return None
@@ -299,7 +299,7 @@ class HttpFunction:
             return Ended(LossReason.DIED, None, self._refusal(answer))
         return Ended(LossReason.ERROR, 1, self._refusal(answer))
 
-    def _refusal(self, answer: _Answer) -> str:
+    def _refusal(self, answer: _HttpAnswer) -> str:
         """What an answer means that isn't the expected one."""
         cure = _CURES.get(answer.status, "" if answer.status >= 300 else _NOT_SHOAL)
         said = f"The function at {self.url} answered with status {answer.status}: {answer.words}"

@@ -10,7 +10,7 @@ from shoal.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class UrlOptions:
     """What a URL says: `slurm:///PATH?name=value&…`."""
 
     url: str
@@ -18,7 +18,7 @@ class Options:
     values: Mapping[str, Sequence[str]]
 
     @classmethod
-    def of(cls, url: str, known: Sequence[str]) -> Options:
+    def of(cls, url: str, known: Sequence[str]) -> UrlOptions:
         """Read a URL whose options have these names."""
         parts = urlsplit(url)
         if parts.netloc:

@@ -47,7 +47,7 @@ _TOLD = 2000
 """Characters of the driver's log that an error quotes."""
 
 
-class _Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The query of the URL."""
 
     address: str = ""
@@ -77,7 +77,7 @@ class RayEngine:
             "variables": secret,
         }
         self._lock = threading.Lock()
-        self._driver: _Driver | None = None
+        self._driver: _DriverProcess | None = None
         self._closed = False
         with self._lock:
             nodes = self._connected()
@@ -149,7 +149,7 @@ class RayEngine:
         driver = None
         try:
             _reach(self._address)
-            driver = _Driver()
+            driver = _DriverProcess()
             nodes: list[dict[str, Any]] = driver.call("connect", **self._connect)
         except (OSError, PlatformError, _DriverEnded) as error:
             if driver is not None:
@@ -166,7 +166,7 @@ class _DriverEnded(Exception):
     """The driver's process has ended, or doesn't answer."""
 
 
-class _Driver:
+class _DriverProcess:
     """The driver's process; answers one call at a time."""
 
     def __init__(self) -> None:
@@ -221,16 +221,16 @@ class _Driver:
         return told or f"its driver gave no answer within {_ANSWER_SECONDS:g} s."
 
 
-def _options(url: str) -> _Options:
+def _options(url: str) -> _RayOptions:
     query = dict(parse_qsl(urlsplit(url).query))
     try:
-        return msgspec.convert(query, _Options, strict=False)
+        return msgspec.convert(query, _RayOptions, strict=False)
     except msgspec.ValidationError as error:
-        known = ", ".join(_Options.__struct_fields__)
+        known = ", ".join(_RayOptions.__struct_fields__)
         raise SettingsError(f"platform={url!r}: {error}. Known options: {known}.") from error
 
 
-def _address(url: str, options: _Options) -> str:
+def _address(url: str, options: _RayOptions) -> str:
     """What `ray.init` is to connect to."""
     where = urlsplit(url).netloc
     if where and options.address:

@@ -47,7 +47,7 @@ class FunctionServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, most: int) -> None:
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), _FunctionHandler)
         self.slots = threading.BoundedSemaphore(most)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -77,7 +77,7 @@ class FnServer(FunctionServer):
         self._path.symlink_to("bound.sock")
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _FunctionHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "shoal"
     timeout = _IDLE_SECONDS

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shoal.engines.commands import last_lines, output_of
-from shoal.engines.options import Options
+from shoal.engines.options import UrlOptions
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.engine import Ended, EngineFacts, JobState, exit_code
 from shoal.platform.environment import mismatch, this_environment
@@ -70,7 +70,7 @@ class SlurmEngine:
 
     def __init__(self, url: str, deployment: Deployment, folder: Path) -> None:
         """Make an engine from `slurm:///PARTITION?time=60&account=…&idle_seconds=60`."""
-        options = Options.of(url, _OPTIONS)
+        options = UrlOptions.of(url, _OPTIONS)
         self._partition = options.path
         memory_mb, cpus, seconds, all_cpus = _size(self._partition)
         minutes = options.number("time", 0)
@@ -244,7 +244,7 @@ def seconds_of(limit: str) -> float | None:
     return seconds + 86400 * int(days or 0)
 
 
-def _fixed_arguments(options: Options, logs: Path) -> list[str]:
+def _fixed_arguments(options: UrlOptions, logs: Path) -> list[str]:
     """The arguments of `sbatch` that all jobs of an engine have in common."""
     fixed = ["--job-name=shoal", "--no-requeue", "--export=NIL", "--chdir=/", "--ntasks=1"]
     fixed += ["--open-mode=truncate", f"--output={logs}/%A_%a.log"]

@@ -21,12 +21,12 @@ from shoal.execution.costs import Costs, Direction, Elastic, Separate
 from shoal.execution.effects import Effect, Fetch, HandIn, Invoke, Mark, Park, Save
 from shoal.execution.events import Event, Fetched, Saved
 from shoal.execution.outbox import FETCH_AGAIN, REMOTE, Order, Outbox, Trip, shared_room
-from shoal.execution.simulated_store import SimulatedStore
-from shoal.execution.simulated_worker import Faults, SimulatedWorker, Values
+from shoal.execution.simulated_store import SimulatedStore, Values
+from shoal.execution.simulated_worker import Faults, SimulatedWorker
 from shoal.execution.timeline import Span
 from shoal.types import TaskId
 
-Reply = Callable[[], None]
+OnReply = Callable[[], None]
 """Acts on the store's answer."""
 
 _UNTIMED = -1.0
@@ -40,11 +40,11 @@ AGAIN = 0.1
 class TripAnswer(NamedTuple):
     """What the store answers to a trip."""
 
-    start: Reply
+    start: OnReply
     """Starts the workers that the trip invokes."""
     starting: bool
     """Whether the gateway has to be asked for any worker."""
-    tell: Reply
+    tell: OnReply
     """Tells the sender about its marks."""
     stays: bool
     """Whether the sender has more to do."""

@@ -17,7 +17,7 @@ from shoal.execution.pool import Bound, Queue, WarmPool
 from shoal.types import Resources
 
 
-class Start(NamedTuple):
+class SimulatedStart(NamedTuple):
     """The start of a worker that has been given a sandbox."""
 
     sandbox: int
@@ -32,7 +32,7 @@ class SimulatedInvocation(NamedTuple):
     resources: Resources
     first: bool
     """The client starts the worker, when it launches the run."""
-    began: Callable[[Start], None]
+    began: Callable[[SimulatedStart], None]
     """Called once the worker has a sandbox."""
 
 
@@ -87,7 +87,7 @@ class SimulatedPlatform:
             warm = acquired.start == "warm"
             seconds = self._started(invocation.resources, warm=warm, first=invocation.first)
             seconds = max(seconds, self._up.pop(acquired.sandbox, 0.0) - now)
-            invocation.began(Start(acquired.sandbox, warm, seconds))
+            invocation.began(SimulatedStart(acquired.sandbox, warm, seconds))
 
     def _started(self, resources: Resources, *, warm: bool, first: bool = False) -> float:
         """Seconds that a start takes if it begins now."""

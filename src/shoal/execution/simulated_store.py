@@ -14,6 +14,7 @@ from shoal.execution.store_model import OwnedMarks, UnownedMarks
 from shoal.types import TaskId, WorkerId
 
 Values = dict[TaskId, Any]
+"""Outputs that travel with an order or a message, or that the store has."""
 Marked = tuple[Values, WorkerId]
 """The values that came with a mark, and who sent it."""
 

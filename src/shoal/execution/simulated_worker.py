@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from shoal.execution.events import Announced, Arrived
 from shoal.execution.flexible import FlexibleMachine
@@ -13,11 +13,10 @@ from shoal.execution.mail_model import Mailbox
 from shoal.execution.obligations import Obligations
 from shoal.execution.outbox import Outbox
 from shoal.execution.plan import Part
+from shoal.execution.simulated_store import Values
 from shoal.execution.store_model import Starts
 from shoal.types import TaskId, WorkerId
 
-Values = dict[TaskId, Any]
-"""Outputs that travel with an order."""
 Message = tuple[Arrived | Announced, Values]
 """A message in a mailbox, and the outputs that travel with it."""
 

@@ -58,9 +58,13 @@ from shoal.execution.plan import FlexiblePart, Plan, PlannedPart
 from shoal.execution.policies import invoked_after
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulated_courier import AGAIN, Couriers, Spans, TripAnswer
-from shoal.execution.simulated_platform import SimulatedInvocation, SimulatedPlatform, Start
-from shoal.execution.simulated_store import SimulatedStore
-from shoal.execution.simulated_worker import Faults, Message, SimulatedWorker, Values
+from shoal.execution.simulated_platform import (
+    SimulatedInvocation,
+    SimulatedPlatform,
+    SimulatedStart,
+)
+from shoal.execution.simulated_store import SimulatedStore, Values
+from shoal.execution.simulated_worker import Faults, Message, SimulatedWorker
 from shoal.execution.timeline import Timeline
 from shoal.gc_pause import gc_paused
 from shoal.types import Resources, TaskId, WorkerId
@@ -181,7 +185,7 @@ class Simulation:
                 self._restart_later(worker)
         epoch = worker.epoch
 
-        def began(start: Start) -> None:
+        def began(start: SimulatedStart) -> None:
             kind = "warm start" if start.warm else "cold start"
             self._spans.add(kind, worker, None, start.seconds)
             self._after(start.seconds, lambda: self._begin(worker, epoch, start.sandbox))

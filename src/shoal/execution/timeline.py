@@ -128,12 +128,12 @@ class Timeline:
         ]
 
 
-Row = tuple[int, int, float, float, float, int]
+SpanRow = tuple[int, int, float, float, float, int]
 """A span as it is recorded: kind, task number (-1: none), start, end, CPU seconds, bytes."""
 
 
 def encode_record(
-    worker: WorkerId, rows: Sequence[Row], shards: Mapping[str, Moved] | None = None
+    worker: WorkerId, rows: Sequence[SpanRow], shards: Mapping[str, Moved] | None = None
 ) -> bytes:
     """A worker's spans, and the bytes that it has moved, as a record; times are absolute."""
     columns = zip(*rows, strict=True)

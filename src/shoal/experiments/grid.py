@@ -44,11 +44,11 @@ _STEPS: Sequence[dict[str, Any]] = (
 )
 """WUKONG's techniques, added one at a time: none, the fan-out invoker, clustering, delayed I/O."""
 
-Make = Callable[[SLA, Workflow, Conditions], Planner]
+PlannerMaker = Callable[[SLA, Workflow, Conditions], Planner]
 """Creates a planner for a service level; one with a goal also uses workflow and conditions."""
 
 
-def _wukong(**policies: Any) -> Make:
+def _wukong(**policies: Any) -> PlannerMaker:
     return lambda sla, workflow, conditions: WukongPlanner(SMALL, sla=sla, **policies)
 
 
@@ -60,7 +60,7 @@ def _cheapest(sla: SLA, workflow: Workflow, conditions: Conditions) -> Planner:
 
 AUTO_SECONDS = 0.4
 """How many seconds Auto may plan."""
-PLANNERS: Mapping[str, Make] = {
+PLANNERS: Mapping[str, PlannerMaker] = {
     "wukong": _wukong(**_PLAIN),
     "wukong-optimised": _wukong(big_output_nbytes=BIG),
     "uniform": lambda sla, *_: UniformPlanner(SMALL, sla=sla),

@@ -25,7 +25,7 @@ from shoal.experiments.virtual_costs import PlatformCosts
 from shoal.metadata.samples import Samples, decode_samples
 from shoal.system import cores
 
-Report = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Receives the number of runs finished since the last call."""
 
 _RUN_NBYTES = 2_000
@@ -108,7 +108,7 @@ def run_virtual(
     grid: Grid,
     repeat: int,
     seed: int,
-    report: Report,
+    report: OnProgress,
     *,
     platform: PlatformCosts | None = None,
     processes: int = 0,
@@ -154,7 +154,7 @@ def run_real(
     grid: Grid,
     repeat: int,
     seed: int,
-    report: Report,
+    report: OnProgress,
     *,
     computing: bool = False,
 ) -> None:

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from shoal.errors import UsageError
-from shoal.execution.timeline import KINDS, Timeline, decode_records, encode_record
-from shoal.execution.timeline import Row as SpanRow
+from shoal.execution.timeline import KINDS, SpanRow, Timeline, decode_records, encode_record
 from shoal.types import TaskId, WorkerId
 
 HEAD = "experiment.json"

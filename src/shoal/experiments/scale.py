@@ -82,7 +82,7 @@ def run_case(case: Case, seed: int) -> Scale:
 def simulated(case: Case, seed: int) -> Scale:
     """Run a simulation in this process."""
     workflow = Workflow.of(*_outputs(case, random.Random(seed)))
-    costs = _Costs.drawn(workflow, seed)
+    costs = _ScaleCosts.drawn(workflow, seed)
     plan = levelled(workflow, case.workers)
     begin = time.process_time()
     makespan = makespan_of(plan, costs, WarmPool(case.workers, 7.0))
@@ -157,7 +157,7 @@ def _levels(workflow: Workflow) -> list[list[TaskId]]:
     return levels
 
 
-def _ideal(workflow: Workflow, costs: _Costs, workers: int) -> float:
+def _ideal(workflow: Workflow, costs: _ScaleCosts, workers: int) -> float:
     """Return a lower bound of the makespan: the longest path, or the work divided evenly."""
     ways: dict[TaskId, float] = {}
     total = 0.0
@@ -169,7 +169,7 @@ def _ideal(workflow: Workflow, costs: _Costs, workers: int) -> float:
 
 
 @dataclass
-class _Costs(Costs):
+class _ScaleCosts(Costs):
     """Costs with tasks of a second, and the papers' latency of store and gateway."""
 
     seconds: Mapping[TaskId, float]
@@ -178,10 +178,12 @@ class _Costs(Costs):
     """Round trips so far."""
 
     @staticmethod
-    def drawn(workflow: Workflow, seed: int) -> _Costs:
+    def drawn(workflow: Workflow, seed: int) -> _ScaleCosts:
         """Draw task times that depend only on the workflow and the seed."""
         rng = random.Random(seed)
-        return _Costs({task: SECONDS * rng.lognormvariate(0.0, 0.2) for task in workflow.calls})
+        return _ScaleCosts(
+            {task: SECONDS * rng.lognormvariate(0.0, 0.2) for task in workflow.calls}
+        )
 
     @property
     def constants(self) -> Mapping[TaskId, Mapping[TaskId, int]]:

@@ -13,7 +13,7 @@ import time
 from typing import Self
 
 from shoal.farm.model import Deadline, FarmModel, Limits, Observation
-from shoal.farm.orders import Order
+from shoal.farm.orders import QueueOrder
 from shoal.farm.streams import Farm
 from shoal.farm.workloads import Workload
 from shoal.session import Session
@@ -32,7 +32,7 @@ class SleepingFarm:
         *,
         workers: int = 12,
         limits: Limits | None = None,
-        order: Order | None = None,
+        order: QueueOrder | None = None,
         deadline: Deadline | None = None,
         step: float = 8.0,
         factor: float = 1.0,

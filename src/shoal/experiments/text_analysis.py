@@ -92,7 +92,7 @@ class Analyses:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TextReport:
     """The result of the workflow; as a string, a dozen lines for a terminal."""
 
     lines: int
@@ -141,7 +141,7 @@ def _drawn(rng: random.Random, words: Sequence[str]) -> Iterator[str]:
 
 def text_analysis(
     text: str | None = None, chunks: int = 32, segments: int = 16, *, lines: int = 100_000
-) -> Output[Report]:
+) -> Output[TextReport]:
     """Build the workflow that analyses a text: 59 tasks by default.
 
     Args:
@@ -272,9 +272,9 @@ def summary(analyses: Analyses, segments: Iterable[Segment]) -> tuple[str, ...]:
 
 
 @task
-def report(analyses: Analyses, metrics: dict[str, float], summary: tuple[str, ...]) -> Report:
+def report(analyses: Analyses, metrics: dict[str, float], summary: tuple[str, ...]) -> TextReport:
     """Return the report on the text."""
-    return Report(int(metrics["lines"]), int(metrics["words"]), analyses, metrics, summary)
+    return TextReport(int(metrics["lines"]), int(metrics["words"]), analyses, metrics, summary)
 
 
 def _part(items: Sequence[str], i: int, parts: int) -> Sequence[str]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shoal.farm.environment import FarmEnv
     from shoal.farm.learned import DoubleDqn, Sarsa
     from shoal.farm.model import Autoscaler, Deadline, Limits, Observation
-    from shoal.farm.orders import EarliestDeadline, Fifo, LeastLaxity, Order
+    from shoal.farm.orders import EarliestDeadline, Fifo, LeastLaxity, QueueOrder
     from shoal.farm.predictive import ModelPredictive
     from shoal.farm.reward import Reward
     from shoal.farm.simulated import Overheads, SimulatedFarm
@@ -33,8 +33,8 @@ __all__ = [
     "Limits",
     "ModelPredictive",
     "Observation",
-    "Order",
     "Overheads",
+    "QueueOrder",
     "ReactiveAverage",
     "ReactiveMaximum",
     "Reward",
@@ -49,7 +49,7 @@ _WHERE = {
     "environment": ("FarmEnv",),
     "learned": ("DoubleDqn", "Sarsa"),
     "model": ("Autoscaler", "Deadline", "Limits", "Observation"),
-    "orders": ("EarliestDeadline", "Fifo", "LeastLaxity", "Order"),
+    "orders": ("EarliestDeadline", "Fifo", "LeastLaxity", "QueueOrder"),
     "predictive": ("ModelPredictive",),
     "reward": ("Reward",),
     "simulated": ("Overheads", "SimulatedFarm"),

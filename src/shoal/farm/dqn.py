@@ -9,7 +9,7 @@ from shoal.errors import UsageError
 from shoal.farm.arrays import NDArray, np
 from shoal.farm.learned import ACTIONS, INPUTS, DoubleDqn, Senses
 from shoal.farm.model import Observation
-from shoal.farm.training import Best, Report, Training, environments, judgement, turn
+from shoal.farm.training import Best, OnEpisode, Training, environments, judgement, turn
 
 _GAMMA = 0.97
 _STEPS = 3
@@ -28,7 +28,7 @@ _MARGINS = (0.0, 0.01, 0.02, 0.04, 0.08)
 """Candidates for how much more a change must be worth than no change, to ignore noise."""
 
 
-def train_dqn(training: Training, report: Report | None = None) -> DoubleDqn:
+def train_dqn(training: Training, report: OnEpisode | None = None) -> DoubleDqn:
     """Train a network in the simulated farm."""
     learner = _Learner(training.seed)
     rng = np.random.default_rng(training.seed)

@@ -19,7 +19,7 @@ from typing import Any, cast
 from shoal.errors import UsageError
 from shoal.farm.arrays import NDArray, np
 from shoal.farm.model import EQUATION_1, FarmDriver, Limits, Observation
-from shoal.farm.orders import Order, order_named
+from shoal.farm.orders import QueueOrder, order_named
 from shoal.farm.reward import Reward
 from shoal.farm.simulated import PAPER, Overheads, SimulatedFarm
 from shoal.farm.workloads import Generator, workload_named
@@ -41,7 +41,7 @@ class FarmEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self,
         workload: str | Generator = "paper-measured",
         *,
-        order: str | Order = "fifo",
+        order: str | QueueOrder = "fifo",
         phase_clock: bool = True,
         actions: Sequence[int] = (-1, 0, 1),
         reward: Reward | None = None,

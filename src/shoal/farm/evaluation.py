@@ -40,7 +40,7 @@ class Setting:
         return f"{self.workload}, {self.order}, {'with' if self.phase_clock else 'no'} phase clock"
 
 
-Maker = Callable[[Setting], Autoscaler]
+AutoscalerMaker = Callable[[Setting], Autoscaler]
 """Makes an autoscaler for a setting."""
 
 
@@ -56,7 +56,7 @@ def _floor(setting: Setting) -> int:
     return _FLOORS.get(setting.order, _FLOOR_ELSE)
 
 
-MAKERS: dict[str, Maker] = {
+MAKERS: dict[str, AutoscalerMaker] = {
     "reactive-average": lambda setting: ReactiveAverage(),
     "reactive-maximum": lambda setting: ReactiveMaximum(),
     "square-root": _square_root,
@@ -67,7 +67,7 @@ MAKERS: dict[str, Maker] = {
 """The named autoscalers of commands, besides `fixed-N` and files of policies."""
 
 
-def maker_named(name: str) -> Maker:
+def maker_named(name: str) -> AutoscalerMaker:
     """Return the function that creates the autoscaler with this name."""
     if name in MAKERS:
         return MAKERS[name]
@@ -112,7 +112,7 @@ def settings(
 
 
 def evaluate(
-    makers: Mapping[str, Maker],
+    makers: Mapping[str, AutoscalerMaker],
     setting: Setting,
     *,
     seeds: int = 30,

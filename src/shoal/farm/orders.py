@@ -1,4 +1,4 @@
-"""Define the orders in which a farm takes waiting tasks.
+"""Define queue orders: the rules by which a farm takes waiting tasks.
 
 1. An order scores each task once, when it is enqueued; the lowest score goes first. So a queue is a
    sorted set, wherever it is stored.
@@ -18,7 +18,7 @@ from shoal.errors import UsageError, suggestion
 T = TypeVar("T")
 
 
-class Order(Protocol):
+class QueueOrder(Protocol):
     """Scores waiting tasks."""
 
     @property
@@ -74,7 +74,7 @@ class LeastLaxity:
         return due - expected
 
 
-ORDERS: dict[str, Order] = {
+ORDERS: dict[str, QueueOrder] = {
     "fifo": Fifo(),
     "earliest-deadline": EarliestDeadline(),
     "least-laxity": LeastLaxity(),
@@ -82,7 +82,7 @@ ORDERS: dict[str, Order] = {
 """The orders by name, for commands and the environment."""
 
 
-def order_named(order: str | Order) -> Order:
+def order_named(order: str | QueueOrder) -> QueueOrder:
     """Return the order with this name; an order is returned as it is."""
     if not isinstance(order, str):
         return order

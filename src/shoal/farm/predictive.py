@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from shoal.farm.arrays import NDArray, np
 from shoal.farm.model import Limits, Observation
-from shoal.farm.orders import Order, order_named
+from shoal.farm.orders import QueueOrder, order_named
 from shoal.farm.simulated import PAPER, Overheads, SimulatedFarm
 from shoal.farm.workloads import Workload, processing_times, workload_of
 
@@ -27,7 +27,7 @@ class ModelPredictive:
     def __init__(
         self,
         *,
-        order: str | Order = "fifo",
+        order: str | QueueOrder = "fifo",
         actions: Sequence[int] = (0, -1, 1),
         limits: Limits | None = None,
         overheads: Overheads = PAPER,

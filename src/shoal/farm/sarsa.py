@@ -9,7 +9,7 @@ from shoal.farm.environment import FarmEnv
 from shoal.farm.learned import ACTIONS, TABLE, Sarsa, Senses
 from shoal.farm.model import Observation
 from shoal.farm.table_search import improve_table
-from shoal.farm.training import Best, Report, Training, environments, turn
+from shoal.farm.training import Best, OnEpisode, Training, environments, turn
 
 _GAMMA = 0.985
 _TRACE = 0.95
@@ -22,7 +22,7 @@ _MOVES_WITH_CLOCK, _MOVES_WITHOUT = 2.0, 0.6
 """Moves of the search per episode; without the phase clock the table has fewer rows."""
 
 
-def train_sarsa(training: Training, report: Report | None = None) -> Sarsa:
+def train_sarsa(training: Training, report: OnEpisode | None = None) -> Sarsa:
     """Train a policy in the simulated farm, then improve its table by search.
 
     `report` counts episodes first, then moves of the search: up to `training_steps` in total.
@@ -42,7 +42,7 @@ def training_steps(training: Training) -> int:
     return training.episodes + round(moves * training.episodes)
 
 
-def train_table(training: Training, report: Report | None = None) -> Sarsa:
+def train_table(training: Training, report: OnEpisode | None = None) -> Sarsa:
     """Train a table by SARSA(lambda) in the simulated farm."""
     rng = np.random.default_rng(training.seed)
     envs, table = environments(training), np.zeros(TABLE)

@@ -14,7 +14,7 @@ from math import inf
 from random import Random
 
 from shoal.farm.model import FarmModel, Limits, Observation
-from shoal.farm.orders import Fifo, Order, TaskQueue
+from shoal.farm.orders import Fifo, QueueOrder, TaskQueue
 from shoal.farm.workloads import Workload
 
 
@@ -46,7 +46,7 @@ class SimulatedFarm:
         *,
         workers: int = 12,
         limits: Limits | None = None,
-        order: Order | None = None,
+        order: QueueOrder | None = None,
         overheads: Overheads = PAPER,
         seed: int = 0,
     ) -> None:

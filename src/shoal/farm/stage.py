@@ -16,7 +16,7 @@ from typing import Any
 
 from shoal.errors import UsageError
 from shoal.farm.model import Autoscaler, Deadline, FarmModel, Limits, Observation
-from shoal.farm.orders import Order
+from shoal.farm.orders import QueueOrder
 from shoal.types import Resources
 
 _USUAL_RESPONSE = 1.5 / 8
@@ -35,7 +35,7 @@ class StageSpec:
     workers: int
     """How many workers it starts with."""
     resources: Resources
-    order: Order
+    order: QueueOrder
     deadline: Deadline | None = None
     autoscaler: Autoscaler | None = None
     expected: float | Callable[[Any], float] | None = None

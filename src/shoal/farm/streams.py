@@ -22,7 +22,7 @@ from shoal.errors import TaskError, UsageError
 from shoal.farm.autoscalers import SquareRootStaffing
 from shoal.farm.deployed import DeadLetter, DeployedFarm
 from shoal.farm.model import Autoscaler, Deadline, FarmModel, Limits, Observation
-from shoal.farm.orders import Fifo, Order, order_named
+from shoal.farm.orders import Fifo, QueueOrder, order_named
 from shoal.farm.stage import StageSpec
 from shoal.session import Session
 from shoal.types import Resources
@@ -125,7 +125,7 @@ class Farm(Stream):
         start: int | None = None,
         resources: Resources | None = None,
         deadline: Deadline | None = None,
-        order: Order | str | None = None,
+        order: QueueOrder | str | None = None,
         autoscaler: Autoscaler | Literal["square-root"] | None = "square-root",
         every: float = 8.0,
         expected: float | Callable[[Any], float] | None = None,

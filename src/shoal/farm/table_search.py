@@ -28,8 +28,8 @@ from shoal.farm.simulated import SimulatedFarm
 from shoal.farm.training import (
     HELD_OUT_SEEDS,
     TRAINING_SEEDS,
+    OnEpisode,
     Performance,
-    Report,
     Training,
     judgement,
     mean_performance,
@@ -50,10 +50,10 @@ _MOVES = ((1, 1), (-1, -1), (1, 0), (-1, 0), (0, 1), (0, -1), None)
 """The changes of a band's lower and upper end; None copies the band of a neighbour."""
 
 Cell = tuple[int, ...]
-Row = tuple[int, ...]
+_BandKey = tuple[int, ...]
 """A cell without the number of workers."""
 Band = tuple[int, int]
-Bands = dict[Row, Band]
+Bands = dict[_BandKey, Band]
 
 
 class _Watched(Sarsa):
@@ -129,7 +129,7 @@ class Streams:
 
 
 def improve_table(
-    training: Training, policy: Sarsa, moves: int, report: Report | None = None
+    training: Training, policy: Sarsa, moves: int, report: OnEpisode | None = None
 ) -> Sarsa:
     """Convert the policy to bands and search for better ones; return it if none is better."""
     if moves == 0:

@@ -71,14 +71,14 @@ class Training:
     reward: Reward = LEARNING
 
 
-Report = Callable[[int, float], None]
+OnEpisode = Callable[[int, float], None]
 """Receives the number of steps done and the best judgement so far."""
 
 
 class Best:
     """Tracks the best policy so far, and decides when to stop."""
 
-    def __init__(self, training: Training, report: Report | None) -> None:
+    def __init__(self, training: Training, report: OnEpisode | None) -> None:
         self._training = training
         self._report = report
         self._at = 0

@@ -58,7 +58,7 @@ _NO_SETTINGS = ("name", "planner", "platform", "store")
 
 
 @dataclass(slots=True)
-class _Work:
+class _SubmittedCall:
     """A submitted call."""
 
     future: Future[Any]
@@ -70,7 +70,9 @@ class _Work:
 class _Batch:
     """The calls that a lane takes at once."""
 
-    def __init__(self, works: Sequence[_Work], learn: Callable[[str, float], None]) -> None:
+    def __init__(
+        self, works: Sequence[_SubmittedCall], learn: Callable[[str, float], None]
+    ) -> None:
         self.works = dict(enumerate(works))
         """The calls without a result, by number. Finished calls are removed, so that dropping a
         future frees its result."""
@@ -117,7 +119,7 @@ class ShoalExecutor(Executor):
         self._most = self._session.room.workers(max_workers or workers)
         self._session.room.make(self._most, wanted=bool(max_workers or workers))
         self._lock = threading.Lock()
-        self._queue: deque[_Work] = deque()
+        self._queue: deque[_SubmittedCall] = deque()
         self._lanes: set[threading.Thread] = set()
         self._runs: set[Run] = set()
         self._expected: dict[str, float] = {}
@@ -145,7 +147,7 @@ class ShoalExecutor(Executor):
         kind = f"{getattr(function, '__module__', '')}.{_qualified(function)}"
         with self._lock:
             self._check_open()
-            self._queue.append(_Work(future, output, kind))
+            self._queue.append(_SubmittedCall(future, output, kind))
             self._add_lane()
         return future
 
@@ -243,7 +245,7 @@ class ShoalExecutor(Executor):
 
     def _next_batch(self) -> _Batch | None:
         """Take the next calls that are expected to be short, or a single one."""
-        works: list[_Work] = []
+        works: list[_SubmittedCall] = []
         share = -(-len(self._queue) // self._most)
         seconds = 0.0
         while self._queue and (len(works) < share or seconds < _ALONE):

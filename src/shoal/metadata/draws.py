@@ -74,7 +74,7 @@ _Pool = tuple[str, str]
 """A part, and the peers in it that share their deviations; empty for the whole part."""
 
 
-class _Spread(NamedTuple):
+class _Distribution(NamedTuple):
     """The distribution of a cost, in logarithms."""
 
     level: float
@@ -114,7 +114,7 @@ class Draws:
         self._pools: dict[_Pool, list[float]] = {}
         self._families: dict[tuple[str, Resources | None], _Family] = {}
         """The families of tasks, by name and resources."""
-        self._spreads: dict[int, _Spread | None] = {}
+        self._spreads: dict[int, _Distribution | None] = {}
         """The spread of each list of values, by its identity; the caller keeps the list alive."""
         self._learning = threading.Lock()
 
@@ -190,13 +190,13 @@ class Draws:
                 return kin.part, peers
         return None
 
-    def _spread(self, values: list[Value], kin: Kin) -> _Spread | None:
+    def _spread(self, values: list[Value], kin: Kin) -> _Distribution | None:
         with self._learning:
             if id(values) not in self._spreads:
                 self._spreads[id(values)] = self._estimate_spread(values, kin)
             return self._spreads[id(values)]
 
-    def _estimate_spread(self, values: list[Value], kin: Kin) -> _Spread | None:
+    def _estimate_spread(self, values: list[Value], kin: Kin) -> _Distribution | None:
         usual = median([value.amount for value in values])
         if usual <= 0:
             return None
@@ -215,7 +215,7 @@ class Draws:
         family = self._families.get((kin.peers, kin.thing[1])) if kin.part == TASKS else None
         if family is not None:
             level, off = _shrunk(level, off, family)
-        return _Spread(level, sqrt(off), deviations, peers)
+        return _Distribution(level, sqrt(off), deviations, peers)
 
 
 def _estimate_paces(things: Sequence[Sequence[tuple[int, float]]]) -> _Part:

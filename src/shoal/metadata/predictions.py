@@ -355,7 +355,7 @@ def _crowds(runs: Sequence[Samples]) -> dict[str, _Crowd]:
     }
 
 
-class _Row(NamedTuple):
+class _SampleRow(NamedTuple):
     nbytes: int
     run: int
     sample: Sample
@@ -367,15 +367,15 @@ class _Group:
     def __init__(self, *, recent: bool = False) -> None:
         self._recent = recent
         """Whether only the latest samples count, because the cost varies only with time."""
-        self._all: list[_Row] = []
-        self._of: dict[Resources, list[_Row]] = {}
+        self._all: list[_SampleRow] = []
+        self._of: dict[Resources, list[_SampleRow]] = {}
         self._sorted = True
 
     def __len__(self) -> int:
         return len(self._all)
 
     def add(self, run: int, sample: Sample) -> None:
-        row = _Row(sample.nbytes, run, sample)
+        row = _SampleRow(sample.nbytes, run, sample)
         self._all.append(row)
         self._of.setdefault(sample.resources, []).append(row)
         self._sorted = False
@@ -411,11 +411,11 @@ class _Group:
             self._sorted = True
 
 
-def _order(row: _Row) -> tuple[int, int]:
+def _order(row: _SampleRow) -> tuple[int, int]:
     return row.nbytes, row.run
 
 
-def selected(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
+def selected(rows: Sequence[_SampleRow], nbytes: int) -> list[_SampleRow]:
     """Select the samples near a size; `rows` are sorted by size."""
     sizes = [row.nbytes for row in rows]
     for step in range(1, round(1 / _STEP) + 1):
@@ -426,7 +426,7 @@ def selected(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
     return sorted(rows, key=lambda row: (abs(row.nbytes - nbytes), row.run))[:LEAST]
 
 
-def _balanced(rows: Sequence[_Row], nbytes: int) -> list[_Row]:
+def _balanced(rows: Sequence[_SampleRow], nbytes: int) -> list[_SampleRow]:
     """Return at most `MOST` rows, alternating equal, smaller and larger ones, closest first."""
     if len(rows) <= MOST:
         return list(rows)

@@ -26,7 +26,7 @@ _SHARE = 0.05
 
 
 @dataclass
-class _Entry:
+class _CachedPlan:
     preview: Preview
     due: int
     """The number of runs after which to replan."""
@@ -41,7 +41,7 @@ class PlanCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Create an empty cache; `clock` returns seconds."""
         self._clock = clock
-        self._entries: dict[Hashable, _Entry] = {}
+        self._entries: dict[Hashable, _CachedPlan] = {}
         self._lock = threading.Lock()
 
     def find(self, key: Hashable) -> Preview | None:
@@ -57,7 +57,7 @@ class PlanCache:
             if entry is not None:
                 entry.preview = preview
                 return
-            self._entries[key] = _Entry(preview, 1)
+            self._entries[key] = _CachedPlan(preview, 1)
             if len(self._entries) > _MOST:
                 del self._entries[next(iter(self._entries))]
 

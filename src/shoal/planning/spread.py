@@ -45,10 +45,10 @@ class SpreadPlanner:
 
 def spread(workflow: Workflow, workers: int, resources: Resources) -> Plan:
     """Return a plan without any optimization."""
-    return Plan(workflow, _Spread(workflow, workers, resources).placements(), planner="spread")
+    return Plan(workflow, _EvenPlan(workflow, workers, resources).placements(), planner="spread")
 
 
-class _Spread:
+class _EvenPlan:
     def __init__(self, workflow: Workflow, workers: int, resources: Resources) -> None:
         self.workflow = workflow
         self.workers = workers

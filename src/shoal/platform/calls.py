@@ -31,11 +31,12 @@ _COMING_SECONDS = 60.0
 _UNSENT_SECONDS = 0.1
 """How long to wait until a call has been sent, before somebody else is to make it."""
 
-Lost = Callable[[Invocation, Loss], None]
+OnLost = Callable[[Invocation, Loss], None]
+"""Called with a worker whose call or job has ended before it was done."""
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _WatchedCall:
     context: RunContext
     starts: tuple[Start, ...]
     state: JobState = "waiting"
@@ -46,7 +47,7 @@ class _Call:
 class Calls:
     """Watches the calls of one engine; safe to use from several threads."""
 
-    def __init__(self, engine: Engine, lost: Lost) -> None:
+    def __init__(self, engine: Engine, lost: OnLost) -> None:
         """Begin without calls.
 
         Args:
@@ -55,7 +56,7 @@ class Calls:
         """
         self._engine = engine
         self._lost = lost
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, _WatchedCall] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -65,7 +66,7 @@ class Calls:
         if not self._engine.facts.watches:
             return
         with self._changed:
-            self._calls[handle] = _Call(context, starts)
+            self._calls[handle] = _WatchedCall(context, starts)
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="shoal-calls", daemon=True)
                 self._thread.start()
@@ -147,7 +148,7 @@ class Calls:
         with self._changed:
             handles = list(self._calls)
         states = self._engine.states(handles)
-        ended: list[tuple[_Call, Ended]] = []
+        ended: list[tuple[_WatchedCall, Ended]] = []
         with self._changed:
             for handle in handles:
                 state, call = states.get(handle), self._calls.get(handle)
@@ -161,7 +162,7 @@ class Calls:
         for call, how in ended:
             self._on_end(call, how)
 
-    def _on_end(self, call: _Call, how: Ended) -> None:
+    def _on_end(self, call: _WatchedCall, how: Ended) -> None:
         refused = how.reason is LossReason.ERROR
         log.info("run %s: a call failed: %s", call.context.run, how.detail)
         for start in call.starts if refused else call.starts[:1]:

@@ -67,7 +67,7 @@ class Door:
 
 def serve_connection(connection: socket.socket, peer: tuple[str, int], door: Door) -> None:
     """Answer requests on a connection until it is closed."""
-    handler = type("Handler", (_Handler,), {"door": door})
+    handler = type("Handler", (_GatewayHandler,), {"door": door})
     try:
         with connection:
             connection.settimeout(_STRANGER_SECONDS)
@@ -124,7 +124,7 @@ class _Lines(io.BufferedReader):
         return line
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _GatewayHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "shoal"
     timeout = _IDLE_SECONDS

@@ -121,14 +121,14 @@ class CheckedEngine(Protocol):
         ...
 
 
-Maker = Callable[[str, Deployment, Path], Engine]
+EngineMaker = Callable[[str, Deployment, Path], Engine]
 """Makes an engine of a URL, of what its jobs need, and of a folder of this user's."""
 
 
-def maker_of(url: str) -> Maker:
+def maker_of(url: str) -> EngineMaker:
     """What makes the engine that a URL names."""
     scheme = url.partition(":")[0]
-    maker: Maker | None = brought(PLATFORMS, scheme)
+    maker: EngineMaker | None = brought(PLATFORMS, scheme)
     if maker is not None:
         return maker
     known = ", ".join(f"{name}:" for name in sorted({"http", "https", *schemes(PLATFORMS)}))

@@ -41,13 +41,13 @@ from shoal.platform.logs import Logs
 from shoal.platform.sandbox import BEGIN_SECONDS, PoolKey, Sandbox
 from shoal.platform.sandbox_env import SandboxEnv
 from shoal.platform.sandbox_messages import (
-    Report,
     SandboxAnswer,
     SandboxExited,
     SandboxForked,
     SandboxPaused,
     SandboxReport,
     ZygoteReady,
+    ZygoteReport,
 )
 from shoal.platform.supervisor import GatewaySupervisor
 from shoal.platform.tokens import run_token
@@ -456,7 +456,7 @@ class LocalGateway:
         if not sandbox.output.read(stream):
             self._listener.remove(sandbox.output.streams[stream])
 
-    def _on_report(self, report: Report | BranchLost) -> None:
+    def _on_report(self, report: ZygoteReport | BranchLost) -> None:
         match report:
             case BranchLost(key):
                 for lost in [s for s in self._sandboxes.values() if s.zygote == key]:

@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from shoal.errors import PlatformError, StoreError
+from shoal.platform.calls import OnLost
 from shoal.platform.engine import Ended, Engine
 from shoal.platform.events import Deployment, Offer, Work, opened, sealed
 from shoal.platform.invocation import Invocation, RunContext, Start, kind_of, resources_of
@@ -47,14 +48,12 @@ _DESPAIR_SECONDS = 60.0
 _REMEMBERED = 1000
 """Runs of other clients that are remembered."""
 
-Lost = Callable[[Invocation, Loss], None]
-"""Called with a worker whose job has ended."""
 Own = Callable[[RunId], RunContext | None]
 """The context of a run that this client looks after; None if it doesn't."""
 
 
 @dataclass(eq=False)
-class _Job:
+class _RequestedJob:
     resources: Resources
     handle: str | None = None
     """The engine's name for it, once it has been started."""
@@ -84,7 +83,7 @@ class JobStarter:
         deployment: Deployment,
         entry: str,
         board: JobBoard,
-        lost: Lost,
+        lost: OnLost,
         own: Own,
     ) -> None:
         self._engine = engine
@@ -96,7 +95,7 @@ class JobStarter:
         self._lock = threading.Lock()
         self._looking = threading.Lock()
         """Held while jobs are started or ended because of what waits."""
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, _RequestedJob] = {}
         """The jobs that this client has started and that haven't ended, by their names."""
         self._seen: dict[RunId, RunContext] = {}
         """The runs of other clients that jobs were started for."""
@@ -145,7 +144,7 @@ class JobStarter:
 
     def end_surplus(self) -> None:
         """End the jobs that haven't come up and that no start waits for any more."""
-        surplus: list[_Job] = []
+        surplus: list[_RequestedJob] = []
         with self._lock:
             if not any(job.coming for job in self._jobs.values()):
                 return
@@ -161,7 +160,7 @@ class JobStarter:
         for job in surplus:
             self._end(job)
 
-    def _end(self, job: _Job) -> None:
+    def _end(self, job: _RequestedJob) -> None:
         if job.handle is not None:
             with contextlib.suppress(PlatformError):
                 self._engine.kill(job.handle)
@@ -296,7 +295,7 @@ class JobStarter:
                 self._start(resources_of(kind), missing)
                 room -= missing
 
-    def _coming(self, kind: str) -> list[_Job]:
+    def _coming(self, kind: str) -> list[_RequestedJob]:
         """The jobs of a kind that haven't come up yet, the oldest first."""
         return [job for job in self._jobs.values() if job.coming and kind_of(job.resources) == kind]
 
@@ -323,13 +322,17 @@ class JobStarter:
                 idle_seconds=self._engine.facts.idle_seconds,
                 seconds=self._engine.facts.seconds,
             )
-            jobs = {offer.name(i if indexed else None): _Job(resources) for i in range(size)}
+            jobs = {
+                offer.name(i if indexed else None): _RequestedJob(resources) for i in range(size)
+            }
             with self._lock:
                 self._jobs |= jobs
             with contextlib.suppress(RuntimeError):  # it is being closed
                 self._starting.submit(self._submit, offer, resources, jobs)
 
-    def _submit(self, offer: Offer, resources: Resources, jobs: Mapping[str, _Job]) -> None:
+    def _submit(
+        self, offer: Offer, resources: Resources, jobs: Mapping[str, _RequestedJob]
+    ) -> None:
         """Have the engine start jobs."""
         if all(job.unwanted for job in jobs.values()):
             with self._lock:

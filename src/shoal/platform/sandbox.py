@@ -19,7 +19,7 @@ from shoal.platform.logs import Logs
 from shoal.platform.sandbox_main import LENGTH, MAX_ANSWER, PAGE, RunningTasks
 from shoal.platform.sandbox_messages import SandboxAnswer, answer_of
 from shoal.platform.sandbox_output import SandboxOutput
-from shoal.platform.zygotes import Key, Zygotes
+from shoal.platform.zygotes import ZygoteKey, Zygotes
 from shoal.system import kill_group, shared_page
 from shoal.types import Resources
 
@@ -41,7 +41,7 @@ class Sandbox:
     """Never blocks."""
     output: SandboxOutput
     running: RunningTasks
-    zygote: Key
+    zygote: ZygoteKey
     pid: int = 0
     """Once the zygote has reported it; 0 in a namespace, where the system kills what is left."""
     invocation: Invocation | None = None

@@ -83,7 +83,7 @@ class SandboxExited(_Message, frozen=True, tag="exited"):
 
 
 SandboxReport = SandboxForked | SandboxPaused | SandboxExited
-Report = ZygoteReady | SandboxReport
+ZygoteReport = ZygoteReady | SandboxReport
 
 
 class SandboxAnswer(Struct, frozen=True, omit_defaults=True):
@@ -100,8 +100,8 @@ class SandboxAnswer(Struct, frozen=True, omit_defaults=True):
 encoded = msgspec.json.Encoder().encode
 """A message as JSON."""
 _commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
-_reports: msgspec.json.Decoder[Report | FilesReceived] = msgspec.json.Decoder(
-    Report | FilesReceived
+_reports: msgspec.json.Decoder[ZygoteReport | FilesReceived] = msgspec.json.Decoder(
+    ZygoteReport | FilesReceived
 )
 _answers = msgspec.json.Decoder(SandboxAnswer)
 
@@ -111,7 +111,7 @@ def command_of(data: bytes) -> Command:
     return _commands.decode(data)
 
 
-def report_of(data: bytes | bytearray) -> Report | FilesReceived:
+def report_of(data: bytes | bytearray) -> ZygoteReport | FilesReceived:
     """A report, or the receipt of a command's files, from JSON."""
     return _reports.decode(data)
 

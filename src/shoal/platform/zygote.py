@@ -42,11 +42,11 @@ from shoal.platform.sandbox_messages import (
     ForkSandbox,
     KillSandbox,
     Preload,
-    Report,
     SandboxExited,
     SandboxForked,
     SandboxPaused,
     ZygoteReady,
+    ZygoteReport,
     command_of,
     encoded,
     printable,
@@ -115,7 +115,7 @@ class Zygote:
         finally:
             self._end()
 
-    def _report(self, report: Report | FilesReceived) -> None:
+    def _report(self, report: ZygoteReport | FilesReceived) -> None:
         with contextlib.suppress(OSError):
             send_frame(self._gateway, encoded(report))
 

@@ -29,8 +29,8 @@ from shoal.platform.sandbox_messages import (
     ForkSandbox,
     KillSandbox,
     Preload,
-    Report,
     ZygoteReady,
+    ZygoteReport,
     encoded,
     report_of,
 )
@@ -57,7 +57,7 @@ _READ = 1 << 16
 _BUFFER = 1 << 18
 """The size of a channel's buffers: gateway and zygote must not block on each other."""
 
-Key = tuple[int, str]
+ZygoteKey = tuple[int, str]
 """Identifies a branch: a number of slots and a session."""
 
 
@@ -65,7 +65,7 @@ Key = tuple[int, str]
 class BranchLost:
     """A branch has ended by itself, and its sandboxes with it."""
 
-    key: Key
+    key: ZygoteKey
 
 
 def _channel() -> tuple[socket.socket, socket.socket]:
@@ -124,7 +124,7 @@ class Branch:
                 self.socket.sendall(_FIRST)
             send_frame(self.socket, encoded(command))
 
-    def reports(self) -> Iterator[Report] | None:
+    def reports(self) -> Iterator[ZygoteReport] | None:
         """The reports that have arrived; None if the zygote has hung up."""
         try:
             data = self.socket.recv(_READ, socket.MSG_DONTWAIT)
@@ -135,7 +135,7 @@ class Branch:
         self._arriving += data
         return self._complete() if data else None
 
-    def _complete(self) -> Iterator[Report]:
+    def _complete(self) -> Iterator[ZygoteReport]:
         while len(self._arriving) >= _HEAD:
             end = _HEAD + int.from_bytes(self._arriving[:_HEAD], "little")
             if len(self._arriving) < end:
@@ -208,8 +208,8 @@ class Zygotes:
         self._listener = listener
         self._started: dict[int, ZygoteProcess] = {}
         """By number of slots."""
-        self._branches: dict[Key, Branch] = {}
-        self._reports: deque[Report | BranchLost] = deque()
+        self._branches: dict[ZygoteKey, Branch] = {}
+        self._reports: deque[ZygoteReport | BranchLost] = deque()
 
     def start(self, slots: int) -> ZygoteProcess:
         """The zygote for a number of slots, started if there is none yet."""
@@ -219,7 +219,7 @@ class Zygotes:
             self._listen(zygote, partial(self._lost_zygote, zygote, slots))
         return zygote
 
-    def get(self, key: Key, preload: Sequence[str]) -> Branch:
+    def get(self, key: ZygoteKey, preload: Sequence[str]) -> Branch:
         """The branch for a number of slots and a session, with packages preloaded."""
         zygote = self.start(key[0])
         branch = self._branches.get(key)
@@ -230,14 +230,14 @@ class Zygotes:
         branch.preload(preload)
         return branch
 
-    def release(self, key: Key) -> None:
+    def release(self, key: ZygoteKey) -> None:
         """End a branch that has no sandboxes left."""
         branch = self._branches.pop(key, None)
         if branch is not None:
             self._listener.remove(branch.socket)
             branch.close()
 
-    def kill(self, key: Key, number: int) -> None:
+    def kill(self, key: ZygoteKey, number: int) -> None:
         """Have a sandbox killed; nothing to do if its zygote has ended."""
         branch = self._branches.get(key)
         if branch is not None:
@@ -264,11 +264,11 @@ class Zygotes:
         zygote.discard()
         sweep_soon(str(hidden_folder()))
 
-    def _lost(self, key: Key) -> None:
+    def _lost(self, key: ZygoteKey) -> None:
         self.release(key)
         self._reports.append(BranchLost(key))
 
-    def reports(self) -> Iterator[Report | BranchLost]:
+    def reports(self) -> Iterator[ZygoteReport | BranchLost]:
         """What zygotes have reported since the last call."""
         while self._reports:
             yield self._reports.popleft()

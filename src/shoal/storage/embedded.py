@@ -48,7 +48,7 @@ _STARTS = 4
 """How often to start a durable server that is killed while it starts."""
 _LEAST_MEMORY_MB = 64
 
-State = Literal["absent", "loading", "ready"]
+ServerState = Literal["absent", "loading", "ready"]
 
 
 class _Killed(StoreUnavailable):
@@ -144,7 +144,7 @@ class EmbeddedServer:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(keeper, 0)
 
-    def _await(self, wanted: State, seconds: float) -> None:
+    def _await(self, wanted: ServerState, seconds: float) -> None:
         """Wait until the server is loading, or ready."""
         deadline = time.monotonic() + seconds
         while (state := _state(self.url)) not in ("ready", wanted):
@@ -273,7 +273,7 @@ def _is_free(path: Path) -> bool:
     return True
 
 
-def _state(url: str) -> State:
+def _state(url: str) -> ServerState:
     address = parse_url(url)
     if not os.path.exists(address.path or ""):
         return "absent"

@@ -52,7 +52,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
 msgspec.json.Decoder(JobRecord)  # built before there are threads, which would race
 
 
-class Records(NamedTuple):
+class JobRecords(NamedTuple):
     """What jobs wrote last, by name."""
 
     current: dict[str, JobRecord]
@@ -147,10 +147,10 @@ class JobBoard(ServerClient):
         """What each job that is up is doing."""
         return self.records().current
 
-    def records(self) -> Records:
+    def records(self) -> JobRecords:
         """What each job wrote last; what has been silent for long is removed."""
         found, shown = self._call([["HGETALL", self._jobs], ["TIME"]])
-        now, records = _seconds(shown), Records({}, {})
+        now, records = _seconds(shown), JobRecords({}, {})
         for job, data in zip(found[::2], found[1::2], strict=True):
             record = msgspec.convert(json.loads(bytes(data)), JobRecord)
             current = record.at > now - SILENT_SECONDS

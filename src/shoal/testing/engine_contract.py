@@ -38,7 +38,7 @@ class EngineContract:
 
     @pytest.fixture
     def make_engine(self) -> MakeEngine:
-        """Return the engine's `Maker` without its URL: a function of a deployment and a folder."""
+        """Return an `EngineMaker` without its URL: a function of a deployment and a folder."""
         raise NotImplementedError("Override the fixture `make_engine` of EngineContract.")
 
     @pytest.fixture

@@ -17,7 +17,7 @@ from shoal.session import Session
 from shoal.storage.embedded import EmbeddedServer
 from shoal.storage.resp import Connection, parse_url
 from shoal.testing.pytest_required import pytest
-from shoal.testing.waiting import PATIENCE, eventually
+from shoal.testing.waiting import TIMEOUT, eventually
 from shoal.types import LossReason, Resources, RunId, WorkerId
 from shoal.workflow import Task
 
@@ -117,7 +117,7 @@ class FunctionEngineContract:
     ) -> None:
         with self.session(engine, deployment, tmp_path) as session:
             squares = [Task(lambda number: number**2)(number) for number in range(4)]
-            assert session.compute(*squares, timeout=2 * PATIENCE) == [0, 1, 4, 9]
+            assert session.compute(*squares, timeout=2 * TIMEOUT) == [0, 1, 4, 9]
 
     def test_calls_run_beside_each_other(
         self, engine: Engine, deployment: Deployment, tmp_path: Path
@@ -128,7 +128,7 @@ class FunctionEngineContract:
         with self.session(engine, deployment, tmp_path) as session:
             both = [Task(meet)(number) for number in range(2)]
             run = session.submit(both, planner="spread", workers=2)
-            assert run.values(2 * PATIENCE) == [0, 1]
+            assert run.values(2 * TIMEOUT) == [0, 1]
 
     def test_a_call_is_known_while_its_worker_runs(
         self, engine: Engine, deployment: Deployment, tmp_path: Path
@@ -147,7 +147,7 @@ class FunctionEngineContract:
             assert engine.states([handle]).get(handle) in (None, "waiting", "running")
             assert session.platform.active(run.id)
             connection.call("INCR", "met")
-            assert run.result(2 * PATIENCE) == 7
+            assert run.result(2 * TIMEOUT) == 7
             assert self.outcome(engine, handle) is None
 
     def test_a_stranger_s_event_runs_nothing(

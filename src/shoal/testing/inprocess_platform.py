@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class _Sandbox:
+class _SandboxThread:
     number: int
     invocation: Invocation | None = None
     messages: queue.SimpleQueue[SandboxMessage | None] = field(default_factory=queue.SimpleQueue)
@@ -55,7 +55,7 @@ class InProcessPlatform:
         self._queue: Queue[Invocation, tuple[Resources, str]] = Queue(
             self._pool, lambda waiting: waiting.pool_key, lambda waiting: waiting.bound
         )
-        self._sandboxes: dict[int, _Sandbox] = {}
+        self._sandboxes: dict[int, _SandboxThread] = {}
 
     def probed(self, nonce: str) -> str | None:
         """Where this process sees a probe in shared memory."""
@@ -115,16 +115,16 @@ class InProcessPlatform:
             self._discard(number)
         return now
 
-    def _ensured(self, acquired: Acquired) -> _Sandbox:
+    def _ensured(self, acquired: Acquired) -> _SandboxThread:
         """The sandbox that the pool granted, created if it is new."""
         if acquired.evicted is not None:
             self._discard(acquired.evicted)
         if acquired.start == "cold":
-            sandbox = self._sandboxes[acquired.sandbox] = _Sandbox(acquired.sandbox)
+            sandbox = self._sandboxes[acquired.sandbox] = _SandboxThread(acquired.sandbox)
             threading.Thread(target=self._live, args=(sandbox,), daemon=True).start()
         return self._sandboxes[acquired.sandbox]
 
-    def _live(self, sandbox: _Sandbox) -> None:
+    def _live(self, sandbox: _SandboxThread) -> None:
         running = RunningTasks(mmap.mmap(-1, PAGE))
         while (message := sandbox.messages.get()) is not None:
             reusable = False

@@ -41,7 +41,7 @@ _ORDER = (Claim, Ready, Refused)
 
 
 @dataclass(kw_only=True)
-class _Worker(Starts):
+class _WorkerModel(Starts):
     kind: str | None = None
     executed: bytes | None = None
     """What it left when it parked."""
@@ -66,7 +66,7 @@ class RunModel:
         self._parts: dict[WorkerId, bytes] = {}
         self._common: bytes | None = None
         self._outputs: dict[str, bytes] = {}
-        self._workers: dict[WorkerId, _Worker] = {}
+        self._workers: dict[WorkerId, _WorkerModel] = {}
         self._leases = Leases()
         self._owned: OwnedMarks[bytes] = OwnedMarks()
         self._unowned: UnownedMarks[bytes] = UnownedMarks()
@@ -89,10 +89,10 @@ class RunModel:
         self._leases.lease, self._leases.waiting = opening.lease, opening.waiting
         self._expires = now + opening.ttl
 
-    def _worker(self, worker: WorkerId) -> _Worker:
-        return self._workers.setdefault(worker, _Worker())
+    def _worker(self, worker: WorkerId) -> _WorkerModel:
+        return self._workers.setdefault(worker, _WorkerModel())
 
-    def _accepted(self, worker: WorkerId, epoch: int) -> _Worker:
+    def _accepted(self, worker: WorkerId, epoch: int) -> _WorkerModel:
         """The record of a worker, provided that the store still listens to this start of it."""
         found = self._workers.get(worker)
         if found is None or not epoch or not found.accepts(epoch):

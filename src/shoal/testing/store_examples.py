@@ -17,7 +17,7 @@ from shoal.storage.base import (
 from shoal.storage.codec import Blob, Buffer
 from shoal.storage.keys import CLIENT
 from shoal.storage.letters import OutputReady, Received, WorkerLost, encode_letter
-from shoal.testing.waiting import PATIENCE
+from shoal.testing.waiting import TIMEOUT
 from shoal.types import Loss, LossReason, RunId, TaskId, WorkerId
 
 Connect = Callable[[], Store]
@@ -117,7 +117,7 @@ SAID: dict[str, Callable[[Store, RunId], Any]] = {
     "post": lambda store, run: store.post(run, WorkerLost(w0, Loss(LossReason.VANISHED))),
     "park": lambda store, run: store.park(run, w0, 1, "", b""),
     "fetch": lambda store, run: store.fetch(run, ["a", "A"]),
-    "receive": lambda store, run: store.receive(run, CLIENT, "", PATIENCE),
+    "receive": lambda store, run: store.receive(run, CLIENT, "", TIMEOUT),
 }
 
 

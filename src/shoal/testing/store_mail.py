@@ -21,7 +21,7 @@ from shoal.testing.store_examples import (
     w0,
     w1,
 )
-from shoal.testing.waiting import PATIENCE
+from shoal.testing.waiting import TIMEOUT
 from shoal.types import RunId, TaskId
 
 
@@ -84,18 +84,18 @@ class StoreMail:
         reader.open(run, Opening([w0]))
         read = ""
         for number in range(5):
-            thread, results = in_background(reader.receive, run, CLIENT, read, PATIENCE)
+            thread, results = in_background(reader.receive, run, CLIENT, read, TIMEOUT)
             thread.join(0.01)
             assert results == []
             sender.post(run, OutputReady(TaskId(f"o{number}")))
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             assert fields(results[0]) == [("output", f"o{number}")]
             read = results[0][0].id
 
     def test_waiting_for_mail_blocks_nobody_else(self, store: Store, run: RunId) -> None:
         """One thread of a worker waits for mail while others use the same store."""
         store.open(run, Opening([w0]))
-        waiting = [in_background(store.receive, run, box, "", PATIENCE)[0] for box in (w0, CLIENT)]
+        waiting = [in_background(store.receive, run, box, "", TIMEOUT)[0] for box in (w0, CLIENT)]
         waiting[0].join(0.02)
         store.complete(run, w0, 1, Completion([("a", [b"a"])], executed=1))
         assert flat(store.fetch(run, ["a"])[0]) == b"a"
@@ -103,28 +103,28 @@ class StoreMail:
         store.hang_up(run, w0)
         store.hang_up(run, CLIENT)
         for thread in waiting:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             assert not thread.is_alive()
 
     def test_two_threads_may_wait_for_one_mailbox(self, store: Store, run: RunId) -> None:
         store.open(run, Opening([w0]))
-        waiting = [in_background(store.receive, run, CLIENT, "", PATIENCE) for _ in range(2)]
+        waiting = [in_background(store.receive, run, CLIENT, "", TIMEOUT) for _ in range(2)]
         waiting[0][0].join(0.02)
         store.post(run, OutputReady(TaskId("o")))
         for thread, results in waiting:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             assert fields(results[0]) == [("output", "o")]
 
     def test_hanging_up_ends_the_waiting_and_nothing_else(self, store: Store, run: RunId) -> None:
         store.open(run, Opening([w0]))
         for _ in range(3):
-            thread, results = in_background(store.receive, run, w0, "", PATIENCE)
+            thread, results = in_background(store.receive, run, w0, "", TIMEOUT)
             thread.join(0.02)
             store.hang_up(run, w0)
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             assert results == [[]]
         store.complete(run, w0, 1, Completion((), [mark(t, w0, w0)]))
-        assert fields(store.receive(run, w0, "", PATIENCE)) == [("ready", t, b"")]
+        assert fields(store.receive(run, w0, "", TIMEOUT)) == [("ready", t, b"")]
 
     def test_hanging_up_just_before_the_waiting_ends_it_too(self, store: Store, run: RunId) -> None:
         """A worker finishes just before its mail thread begins to wait.
@@ -136,26 +136,26 @@ class StoreMail:
         store.open(run, Opening([w0]))
         for _ in range(2):
             store.hang_up(run, w0)
-            thread, results = in_background(store.receive, run, w0, "", PATIENCE)
-            thread.join(PATIENCE / 2)
+            thread, results = in_background(store.receive, run, w0, "", TIMEOUT)
+            thread.join(TIMEOUT / 2)
             assert results == [[]]
         store.complete(run, w0, 1, Completion((), [mark(t, w0, w0)]))
-        assert fields(store.receive(run, w0, "", PATIENCE)) == [("ready", t, b"")]
+        assert fields(store.receive(run, w0, "", TIMEOUT)) == [("ready", t, b"")]
 
     def test_hanging_up_at_any_moment_ends_the_waiting(self, store: Store, run: RunId) -> None:
         store.open(run, Opening([w0]))
         for _ in range(50):
-            thread, results = in_background(store.receive, run, w0, "", PATIENCE)
+            thread, results = in_background(store.receive, run, w0, "", TIMEOUT)
             store.hang_up(run, w0)
-            thread.join(PATIENCE / 2)
+            thread.join(TIMEOUT / 2)
             assert results == [[]]
 
     def test_closing_the_run_ends_the_waiting(self, store: Store, run: RunId) -> None:
         store.open(run, Opening([w0]))
-        waiting = [in_background(store.receive, run, box, "", PATIENCE) for box in (w0, CLIENT)]
+        waiting = [in_background(store.receive, run, box, "", TIMEOUT) for box in (w0, CLIENT)]
         waiting[0][0].join(0.02)
         store.close(run, [w0])
         for thread, results in waiting:
-            thread.join(PATIENCE / 2)
+            thread.join(TIMEOUT / 2)
             assert not thread.is_alive()
             assert results == [[]] or isinstance(results[0], RunOver)

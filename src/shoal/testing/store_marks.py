@@ -27,7 +27,7 @@ from shoal.testing.store_examples import (
     w2,
     w3,
 )
-from shoal.testing.waiting import PATIENCE
+from shoal.testing.waiting import TIMEOUT
 from shoal.types import RunId, TaskId, WorkerId
 
 
@@ -166,7 +166,7 @@ class StoreMarks:
             thread, results = in_background(deliver)
             together.wait()
             left = parking.park(run, w1, epoch, read, b"")
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
             assert results == ([[Claim(w1, epoch + 1)]] if left else [[]])
             epoch += left
             read = parking.receive(run, w1, read, 0)[-1].id

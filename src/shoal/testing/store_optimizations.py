@@ -20,7 +20,7 @@ from shoal.testing.store_examples import (
     w1,
     w2,
 )
-from shoal.testing.waiting import PATIENCE
+from shoal.testing.waiting import TIMEOUT
 from shoal.types import RunId
 
 
@@ -45,7 +45,7 @@ class StoreOptimizations:
     def test_announcement_is_a_message_to_its_worker(self, store: Store, run: RunId) -> None:
         store.open(run, Opening([w0, w1]))
         assert store.complete(run, w0, 1, announced(BINARY)) == []
-        assert fields(store.receive(run, w1, "", PATIENCE)) == [("saved", u, BINARY)]
+        assert fields(store.receive(run, w1, "", TIMEOUT)) == [("saved", u, BINARY)]
 
     def test_announcement_starts_nobody_and_waits_for_its_reader(
         self, store: Store, run: RunId
@@ -53,7 +53,7 @@ class StoreOptimizations:
         store.open(run, Opening([w0]))
         assert store.complete(run, w0, 1, announced(b"1")) == []
         assert store.complete(run, w0, 1, Completion((), [mark(t, w1, w0)])) == [Claim(w1, 1)]
-        letters = fields(store.receive(run, w1, "", PATIENCE))
+        letters = fields(store.receive(run, w1, "", TIMEOUT))
         assert letters == [("saved", u, b"1"), ("ready", t, b"")]
 
     def test_the_reader_of_an_announcement_finds_the_output(self, store: Store, run: RunId) -> None:
@@ -62,7 +62,7 @@ class StoreOptimizations:
         announcements = [Announcement(u, w1, b"")]
         marks = [mark(t, w1, w0)]
         store.complete(run, w0, 1, Completion(saves, marks, (), 0, announcements))
-        assert kinds(store.receive(run, w1, "", PATIENCE)) == ["saved", "ready"]
+        assert kinds(store.receive(run, w1, "", TIMEOUT)) == ["saved", "ready"]
         assert [flat(data) for data in store.fetch(run, ["a", "A"])] == [b"a", b"A" * LARGE]
 
     def test_worker_with_an_unread_announcement_may_not_park(

@@ -27,7 +27,7 @@ from shoal.testing.store_examples import (
     w0,
     w1,
 )
-from shoal.testing.waiting import PATIENCE
+from shoal.testing.waiting import TIMEOUT
 from shoal.types import RunId, TaskId, WorkerId
 
 
@@ -101,10 +101,10 @@ class StoreOutputs:
     ) -> None:
         producer, owner = connect(), connect()
         producer.open(run, Opening([w0, w1]))
-        thread, results = in_background(owner.receive, run, w1, "", PATIENCE)
+        thread, results = in_background(owner.receive, run, w1, "", TIMEOUT)
         save: tuple[str, Blob] = ("a", [b"x" * length])
         producer.complete(run, w0, 1, Completion([save], [mark(t, w1, w0)]))
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert fields(results[0]) == [("ready", t, b"")]
         assert flat(owner.fetch(run, ["a"])[0]) == b"x" * length
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds after which something that should happen at once counts as not happening."""
 
 
-def eventually(look: Callable[[], T], seconds: float = PATIENCE) -> T:
+def eventually(look: Callable[[], T], seconds: float = TIMEOUT) -> T:
     """Return what `look` finds as soon as it is true, or what it found last if it never is."""
     deadline = time.monotonic() + seconds
     while not (found := look()) and time.monotonic() < deadline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shoal.clock import Clock
-from shoal.execution.timeline import KINDS, Moved, Row, encode_record
+from shoal.execution.timeline import KINDS, Moved, SpanRow, encode_record
 from shoal.types import TaskId, WorkerId
 
 _NUMBER_OF = {kind: number for number, kind in enumerate(KINDS)}
@@ -23,7 +23,7 @@ class Recorder:
         """Tells the time of everything that is recorded."""
         self._worker = worker
         self._numbers = dict(numbers)
-        self.rows: list[Row] = []
+        self.rows: list[SpanRow] = []
         self._began = 0.0
         self._shards: dict[str, Moved] = {}
 

@@ -38,12 +38,12 @@ def handle(message: SandboxMessage, running: Running) -> bool:
     with contextlib.ExitStack() as undo:
         undo.callback(_stores.pop, where, None)
         with contextlib.suppress(RunOver):
-            _Function(message, store, running).run()
+            _FunctionCall(message, store, running).run()
         undo.pop_all()
     return True
 
 
-class _Function:
+class _FunctionCall:
     """One invocation."""
 
     def __init__(self, invocation: Invocation, store: OutputStore, running: Running) -> None:

@@ -113,7 +113,7 @@ class CentralScheduler:
         default = Resources(self._settings.memory_mb, self._settings.cpus)
         try:
             plan = _plan(Workflow.of(*outputs), default)
-            values = _Run(plan, design, context, self._store, self.gateway, shared).values()
+            values = _CentralRun(plan, design, context, self._store, self.gateway, shared).values()
             self.ended = RealClock().now()
             return values
         finally:
@@ -143,7 +143,7 @@ def _plan(workflow: Workflow, default: Resources) -> Plan:
     return Plan(workflow, placements, planner="centralised")
 
 
-class _Run:
+class _CentralRun:
     """One running workflow."""
 
     def __init__(

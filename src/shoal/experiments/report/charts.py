@@ -14,7 +14,7 @@ from html import escape
 from math import ceil, floor, log10
 
 from shoal.experiments.report.intervals import Estimate
-from shoal.experiments.report.statistics import Spread
+from shoal.experiments.report.statistics import Quartiles
 
 WIDE, NARROW = 900, 450
 """The width of a single chart, and of one of two side by side."""
@@ -115,7 +115,12 @@ def _within(estimate: Estimate | None) -> str:
 
 
 def boxes(
-    title: str, unit: str, rows: Sequence[tuple[str, str, Spread]], width: int, *, log: bool = False
+    title: str,
+    unit: str,
+    rows: Sequence[tuple[str, str, Quartiles]],
+    width: int,
+    *,
+    log: bool = False,
 ) -> str:
     """Draw a box plot with whiskers for each (label, colour, spread)."""
     low = min(spread.low for _, _, spread in rows) if log else 0.0

@@ -65,7 +65,7 @@ Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Quartiles:
     """The distribution of values: minimum, quartiles and maximum."""
 
     low: float
@@ -122,12 +122,12 @@ def values(rows: Iterable[Row], metric: str) -> list[float]:
     return [float(value) for value in found if value is not None]
 
 
-def spread(numbers: Sequence[float]) -> Spread:
+def spread(numbers: Sequence[float]) -> Quartiles:
     """Return the distribution of values, of which there is at least one."""
     if len(numbers) == 1:
-        return Spread(*(numbers[0] for _ in range(5)))
+        return Quartiles(*(numbers[0] for _ in range(5)))
     first, middle, third = quantiles(numbers, n=4, method="inclusive")
-    return Spread(min(numbers), first, middle, third, max(numbers))
+    return Quartiles(min(numbers), first, middle, third, max(numbers))
 
 
 def change(rows: Sequence[Row], metric: str, of: str, than: str) -> Estimate | None:
