@@ -22,9 +22,10 @@ try:
     from quality.contest import Case, Contestant, Terms, contend
     from quality.planners import OURS
     from quality.report import QualityReport, find_setting, save, small_table
-    from quality.schedulers import SCHEDULERS, SagaPlanner
     from quality.shapes import RECIPES, generate
     from quality.small import SmallCase, contend_small, small_shapes
+
+    from shoal.experiments.schedulers import SCHEDULERS, SagaPlanner
 except ModuleNotFoundError as missing:
     print(f"{missing.name} isn't installed (pip install 'shoal[quality]')", file=sys.stderr)
     raise SystemExit(2) from missing

@@ -13,6 +13,7 @@ from quality.shapes import Shape
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import simulate
+from shoal.experiments.schedulers import NoPlanError
 from shoal.planning.base import Conditions, Planner
 from shoal.types import MB_PER_CPU, Resources
 
@@ -71,10 +72,6 @@ class Terms:
     def pool(self) -> WarmPool[Resources]:
         """Create a pool for the allowed number of workers; further ones wait."""
         return WarmPool(capacity=self.workers)
-
-
-class NoPlanError(Exception):
-    """A contestant returned no plan; the message says why."""
 
 
 class OverLimitError(NoPlanError):

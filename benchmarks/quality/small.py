@@ -11,9 +11,9 @@ from itertools import count, islice
 
 from quality.contest import RESOURCES, Contestant, Score, Terms, score, simulated
 from quality.costs import FixedCosts, costs_at
-from quality.schedulers import BRUTE_FORCE, SagaPlanner
 from quality.shapes import Shape, random_shape
 from shoal.execution.plan import Placement, Plan
+from shoal.experiments.schedulers import BRUTE_FORCE, SagaPlanner
 from shoal.types import TaskId, WorkerId
 from shoal.workflow import Workflow
 

@@ -31,6 +31,9 @@ def configure(actions: Any) -> None:
     run.add_argument("--grid", metavar="NAME", default="paper-000",
                      help="paper-000 (default), paper-000-as-published, agreement, paper-003, "
                           "scale, or a .json file")  # fmt: skip
+    run.add_argument("--instance", metavar="FILE", action="append", default=[],
+                     help="run this WfCommons instance (WfFormat JSON) instead of a grid; "
+                          "repeatable")  # fmt: skip
     run.add_argument("--mode", choices=("virtual", "real"), default="virtual",
                      help="simulate on the virtual clock (default), or run in real "
                           "sandboxes")  # fmt: skip
@@ -47,6 +50,8 @@ def configure(actions: Any) -> None:
                          help=f"only these {what}, comma-separated")  # fmt: skip
     run.add_argument("--work", metavar="FACTOR", type=float,
                      help="multiply the tasks' computing time by this")  # fmt: skip
+    run.add_argument("--bytes", metavar="FACTOR", type=float, default=1.0,
+                     help="multiply the file sizes of instances by this")  # fmt: skip
     run.add_argument("--computing", action="store_true",
                      help="with --mode real: compute on small inputs instead of "
                           "sleeping")  # fmt: skip
@@ -93,6 +98,7 @@ def carry_out(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace) -> None:
     from shoal.experiments.grid_run import (
         check_folder,
+        check_memory,
         check_space,
         left,
         run_real,
@@ -105,6 +111,8 @@ def _run(args: argparse.Namespace) -> None:
     grid = _grid(args)
     if args.computing and args.mode != "real":
         raise UsageError("--computing needs --mode real: virtual tasks don't compute.")
+    if args.mode == "real":
+        check_memory(grid)
     records = _records(args, grid.name)
     settings = grid.settings() | {"computing": args.computing}
     experiment = _experiment(args, grid.name, args.mode, settings)
@@ -150,9 +158,12 @@ def _run_scale(args: argparse.Namespace) -> None:
 
 
 def _grid(args: argparse.Namespace) -> Grid:
-    from shoal.experiments.grid import checked, grid_named, restricted
+    from shoal.experiments.grid import checked, grid_named, instance_grid, restricted
 
-    grid = grid_named(args.grid)
+    grid = instance_grid(args.instance) if args.instance else grid_named(args.grid)
+    if not args.bytes > 0:
+        raise UsageError(f"--bytes {args.bytes}: must be greater than 0.")
+    grid = replace(grid, nbytes=args.bytes)
     grid = restricted(grid, _names(args.workflows), _names(args.planners),
                       _numbers("slas", args.slas))  # fmt: skip
     if args.work is not None:

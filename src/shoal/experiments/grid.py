@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from shoal.errors import UsageError, suggestion
+from shoal.experiments.instances import instance_shape
 from shoal.experiments.platforms import platform_named
 from shoal.experiments.published import PREFIX, published_shape
 from shoal.experiments.shapes import Shape, shape_named
@@ -58,6 +60,27 @@ def _cheapest(sla: SLA, workflow: Workflow, conditions: Conditions) -> Planner:
     return AutoPlanner(SIZES, deadline=uniform.makespan, sla=sla, seconds=AUTO_SECONDS)
 
 
+def _published(name: str) -> PlannerMaker:
+    """Return a maker of a planner that uses a published scheduler."""
+
+    def make(sla: SLA, workflow: Workflow, conditions: Conditions) -> Planner:
+        try:
+            from shoal.experiments import schedulers
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"The planner {name!r} needs {error.name}, which isn't installed: "
+                "pip install 'shoal[quality]'."
+            ) from error
+        return schedulers.SagaPlanner(schedulers.SCHEDULERS[name])
+
+    return make
+
+
+SCHEDULERS = (
+    "HEFT", "CPOP", "ETF", "BIL", "DPS", "Duplex", "FCP", "FLB", "GDL", "HBMCT", "MaxMin", "MCT",
+    "MET", "MinMin", "MSBC", "MST", "OLB", "Suffer", "WBA", "Fastest",
+)  # fmt: skip
+"""The published schedulers (extra `quality`)."""
 AUTO_SECONDS = 0.4
 """How many seconds Auto may plan."""
 PLANNERS: Mapping[str, PlannerMaker] = {
@@ -80,6 +103,7 @@ PLANNERS: Mapping[str, PlannerMaker] = {
     "without-fan-out-invoker": _wukong(**(_STEPS[3] | {"large_fan_out": None})),
     "without-clustering": _wukong(**(_STEPS[3] | _UNCLUSTERED)),
     "predicted": _wukong(**(_STEPS[3] | {"decide": "predicted"})),
+    **{name: _published(name) for name in SCHEDULERS},
 }
 """The planners of grids, by name."""
 
@@ -123,9 +147,15 @@ class Grid:
     work: WorkModel = field(default_factory=WorkModel)
     platform: str = "measured"
     """The simulated platform: a name, or a file that `calibrate` wrote."""
+    instances: Mapping[str, str] = field(default_factory=dict)
+    """The files of workflows that are WfCommons instances, by name."""
+    nbytes: float = 1.0
+    """The factor for the sizes of files in instances."""
 
     def shape(self, workflow: str) -> Shape:
         """Return one of the grid's workflows by its name."""
+        if workflow in self.instances:
+            return instance_shape(self.instances[workflow], self.nbytes)
         name = workflow.removeprefix(PREFIX)
         measured = shape_named(name)
         return measured if name == workflow else published_shape(name, measured)
@@ -147,6 +177,8 @@ class Grid:
             "idle_seconds": self.idle_seconds,
             "warm_up": self.warm_up,
             "slas": list(self.slas),
+            "instances": dict(self.instances),
+            "nbytes": self.nbytes,
             "platform": f"{self.platform}: {platform_named(self.platform).about}",
             "work": {item.name: getattr(self.work, item.name) for item in fields(WorkModel)},
         }
@@ -157,6 +189,8 @@ _PAPER = ("wukong", "wukong-optimised", "uniform", "uniform-optimised", "non-uni
           "non-uniform-optimised", "auto-fastest", "auto-cheapest")  # fmt: skip
 _DESIGNS = ("decentralised", "fan-out-invoker", "clustering", "delayed-io", "predicted",
             "without-fan-out-invoker", "without-clustering", "auto-fastest")  # fmt: skip
+_BESIDE = ("HEFT", "CPOP", "ETF", "MaxMin", "MinMin", "Suffer")
+"""The published schedulers that instances run with, if they are installed."""
 GRIDS: Mapping[str, Grid] = {
     "paper-000": Grid("paper-000", _WORKFLOWS, _PAPER),
     "paper-000-as-published": Grid(
@@ -187,6 +221,19 @@ GRIDS: Mapping[str, Grid] = {
 """The grids by name. `paper-000-as-published` has the paper's own platform and workflows
 (`published.py`). `agreement` is a quarter of `paper-000` that runs in both modes. Its tasks take a
 second or more, so that starting dozens of sandboxes on two cores doesn't dominate."""
+
+
+def instance_grid(files: Sequence[str]) -> Grid:
+    """Return the grid of WfCommons instances: every planner, beside published schedulers."""
+    instances: dict[str, str] = {}
+    for file in files:
+        name = Path(file).stem
+        if name in instances:
+            raise UsageError(f"Two instances are named {name!r}: {instances[name]} and {file}.")
+        instances[name] = str(Path(file).resolve())
+    beside = _BESIDE if find_spec("saga") else ()
+    planners = (*_PAPER, *beside)
+    return Grid("instances", tuple(instances), planners, (50,), 3, instances=instances)
 
 
 def grid_named(name: str) -> Grid:

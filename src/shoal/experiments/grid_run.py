@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from threading import Event
 
 from shoal.errors import UsageError
-from shoal.experiments.grid import CENTRALISED, Cell, Grid
+from shoal.experiments.grid import CENTRALISED, SMALL, Cell, Grid
 from shoal.experiments.records import Experiment, Records
 from shoal.experiments.trial import TrialRunner, VirtualRunner, run_trial
 from shoal.experiments.virtual_costs import PlatformCosts
@@ -31,6 +31,8 @@ OnProgress = Callable[[int], None]
 _RUN_NBYTES = 2_000
 _TASK_NBYTES = 60
 """The disk space of a run's record, and of each of its tasks."""
+_FILES_SHARE = 0.7
+"""The share of a worker's memory that the files of a task may take."""
 
 
 def check_folder(records: Records, experiment: Experiment, *, resume: bool) -> None:
@@ -74,6 +76,22 @@ def check_space(folder: Path, nbytes: int) -> None:
             f"{free / 1e9:.1f} GB left; lower --repeat, choose a smaller grid, or another folder "
             "with --to."
         )
+
+
+def check_memory(grid: Grid) -> None:
+    """Fail unless the files of every task of an instance fit into a real worker's memory."""
+    most = SMALL.memory_mb * 2**20 * _FILES_SHARE
+    for workflow in grid.instances:
+        shape = grid.shape(workflow)
+        for name, task in zip(shape.ids, shape.tasks, strict=True):
+            nbytes = task.nbytes + sum(shape.tasks[i].nbytes for i in task.upstream)
+            nbytes += sum(shape.constants[i] for i in task.constants)
+            if nbytes > most:
+                raise UsageError(
+                    f"{workflow}: the files of task {name!r} have {nbytes / 1e9:.1f} GB, but "
+                    f"workers have {SMALL.memory_mb / 1024:g} GB of memory. Shrink all files with "
+                    f"--bytes {grid.nbytes * most / nbytes:.1g}."
+                )
 
 
 def space(grid: Grid, repeat: int) -> int:

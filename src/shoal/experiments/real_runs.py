@@ -5,7 +5,7 @@ Every run starts cold: idle sandboxes of earlier runs are removed first. Each re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -81,29 +81,29 @@ class RealRunner:
             for task, placement in plan.placements.items()
         }
         self._gateway.cool()
-        output = self._output(shape, seconds)
-        run = self.session.submit(output, planner=_Given(plan), name=shape.name)
-        value = run.result(timeout=_EXTRA_SECONDS + sum(seconds.values()))
-        if not self._right(shape, value):
+        outputs = self._outputs(shape, seconds)
+        run = self.session.submit(outputs, planner=_Given(plan), name=shape.name)
+        run.result(timeout=_EXTRA_SECONDS + sum(seconds.values()))
+        if not self._right(shape, run.values()):
             raise ShoalError(f"{seed}: the result is wrong.")
         return run.timeline
 
-    def _output(self, shape: Shape, seconds: Mapping[TaskId, float]) -> Output[Any]:
-        return shape.output(seconds.__getitem__)
+    def _outputs(self, shape: Shape, seconds: Mapping[TaskId, float]) -> list[Output[Any]]:
+        return shape.outputs(seconds.__getitem__)
 
-    def _right(self, shape: Shape, value: Any) -> bool:
-        return counted(value) == shape.expected
+    def _right(self, shape: Shape, values: Sequence[Any]) -> bool:
+        return sum(map(counted, values)) == shape.expected
 
     def run_centrally(self, grid: Grid, cell: Cell, repeat: int, seed: int) -> Row:
         """Run a workflow with a central scheduler; its functions are not recorded in detail."""
         shape = self.shape(cell.workflow)
         service = Service(shape, grid.work, f"{seed}/{cell}/{repeat}")
-        output = self._output(shape, {task: service.seconds(task, SMALL) for task in shape.ids})
+        outputs = self._outputs(shape, {task: service.seconds(task, SMALL) for task in shape.ids})
         with CentralScheduler(self.session) as central:
             begin = RealClock().now()
-            (value,) = central.compute(output, design=_DESIGNS[cell.planner])
+            values = central.compute(*outputs, design=_DESIGNS[cell.planner])
             status = central.gateway.status()
-        if not self._right(shape, value):
+        if not self._right(shape, values):
             raise ShoalError(f"{cell}/{repeat}: the result is wrong.")
         starts, held = status["invocations"], status["busy_seconds"] * SMALL.memory_mb / 1024
         prices = PRICES["aws-lambda"]
@@ -153,13 +153,13 @@ class ComputingRunner(RealRunner):
             self._known[workflow] = evaluated(workflow, SMALL_WORKFLOWS[workflow](), "small")
         return self._known[workflow][0]
 
-    def _output(self, shape: Shape, seconds: Mapping[TaskId, float]) -> Output[Any]:
-        return SMALL_WORKFLOWS[shape.name]()
+    def _outputs(self, shape: Shape, seconds: Mapping[TaskId, float]) -> list[Output[Any]]:
+        return [SMALL_WORKFLOWS[shape.name]()]
 
-    def _right(self, shape: Shape, value: Any) -> bool:
+    def _right(self, shape: Shape, values: Sequence[Any]) -> bool:
         from shoal.farm.arrays import np
 
-        expected = self._known[shape.name][1]
+        expected, (value,) = self._known[shape.name][1], values
         if isinstance(expected, np.ndarray):
             return bool(np.array_equal(value, expected))
         return bool(value == expected)

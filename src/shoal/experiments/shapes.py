@@ -53,10 +53,10 @@ class Shape:
     about: str = ""
     """A description of what was measured."""
 
-    def output(
+    def outputs(
         self, seconds: Callable[[TaskId], float] = lambda task: 0.0, *, hollow: bool = False
-    ) -> Output[Any]:
-        """Build a workflow of this shape whose tasks sleep.
+    ) -> list[Output[Any]]:
+        """Build a workflow of this shape whose tasks sleep; return the outputs of its sinks.
 
         Args:
             seconds: Returns how long a task sleeps.
@@ -71,7 +71,13 @@ class Shape:
             outputs.append(
                 kinds[task.name](seconds(named), task.nbytes, len(large), *large, *inputs)
             )
-        return outputs[-1]
+        return [outputs[sink] for sink in self.sinks]
+
+    @cached_property
+    def sinks(self) -> tuple[int, ...]:
+        """The numbers of the tasks whose outputs no other task takes."""
+        taken = {source for task in self.tasks for source in task.upstream}
+        return tuple(number for number in range(len(self.tasks)) if number not in taken)
 
     @cached_property
     def ids(self) -> tuple[TaskId, ...]:
@@ -86,7 +92,7 @@ class Shape:
     @cached_property
     def workflow(self) -> Workflow:
         """The workflow for planning and simulation."""
-        return Workflow.of(self.output(hollow=True))
+        return Workflow.of(self.outputs(hollow=True))
 
     @cached_property
     def of_task(self) -> Mapping[TaskId, ShapeTask]:
@@ -104,11 +110,11 @@ class Shape:
 
     @cached_property
     def expected(self) -> int:
-        """The count that the last task returns."""
+        """The sum of the counts that the sinks return."""
         counts: list[int] = []
         for task in self.tasks:
             counts.append((1 + sum(counts[i] for i in task.upstream)) % 2**31)
-        return counts[-1]
+        return sum(counts[sink] for sink in self.sinks)
 
 
 def work(seconds: float, nbytes: int, constants: int, *inputs: Any) -> Any:
@@ -138,12 +144,12 @@ def counted(value: Any) -> int:
 
 
 def in_workflow_order(shape: Shape) -> Shape:
-    """Put the tasks of a shape, of which one needs all others, in the order of a workflow."""
+    """Put the tasks of a shape in the order of a workflow."""
     made: list[Output[Any]] = []
     for task in shape.tasks:
         made.append(Task(work, name=task.name)(*[made[i] for i in task.upstream]))
     places = {id(output): number for number, output in enumerate(made)}
-    order = [places[id(output)] for output in needed(made[-1])]
+    order = [places[id(output)] for output in needed(*[made[sink] for sink in shape.sinks])]
     numbers = {old: new for new, old in enumerate(order)}
     tasks = [
         replace(shape.tasks[old], upstream=tuple(numbers[i] for i in shape.tasks[old].upstream))

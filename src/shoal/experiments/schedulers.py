@@ -15,7 +15,6 @@ from saga import TaskGraphEdge as Edge
 from saga import TaskGraphNode as Node
 from saga import schedulers as saga
 
-from quality.contest import NoPlanError
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.base import Conditions
 from shoal.types import TaskId, WorkerId
@@ -46,6 +45,11 @@ SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "WBA": saga.WBAScheduler,
     "Fastest": saga.FastestNodeScheduler,
 }
+
+
+class NoPlanError(Exception):
+    """A scheduler returned no plan; the message says why."""
+
 
 BRUTE_FORCE: Callable[[], Scheduler] = saga.BruteForceScheduler
 
@@ -116,7 +120,7 @@ def _name(named: str | Node | NetworkNode) -> str:
     return named if isinstance(named, str) else named.name
 
 
-class _Network(Network):
+class _Network(Network):  # type: ignore[misc]
     """saga's class, with fast look-ups."""
 
     @cached_property
@@ -135,7 +139,7 @@ class _Network(Network):
         return self._links[_name(source), _name(target)]
 
 
-class _Graph(TaskGraph):
+class _Graph(TaskGraph):  # type: ignore[misc]
     """saga's class, with fast look-ups."""
 
     @cached_property
