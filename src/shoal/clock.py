@@ -53,6 +53,11 @@ class VirtualClock:
         self._count += 1
         heapq.heappush(self._due, (max(when, self._now), self._count, callback))
 
+    @property
+    def pending(self) -> bool:
+        """Whether any callback is left."""
+        return bool(self._due)
+
     def run(self) -> None:
         """Jump from callback to callback until none is left."""
         while self._due:

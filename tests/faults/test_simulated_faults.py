@@ -8,6 +8,7 @@ that isn't lost executes each of its tasks at most once, whatever happens to the
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,7 @@ from hypothesis import strategies as st
 from examples_drawn import examples
 from shoal.execution.policies import Policies
 from shoal.execution.simulator import Simulation
-from shoal.types import Resources, WorkerId
+from shoal.types import Loss, LossReason, Resources, WorkerId
 
 
 def _turns(counts: tuple[int, ...]) -> Iterator[bool]:
@@ -43,25 +44,32 @@ def _turns(counts: tuple[int, ...]) -> Iterator[bool]:
 class DrawnFaults:
     """Loses workers and invocations at drawn intervals."""
 
-    crash_every: tuple[int, ...]
-    """The numbers of events, over all workers, between two losses; afterwards none is lost."""
+    losses: tuple[tuple[int, LossReason], ...]
+    """The numbers of events, over all workers, before each loss, and how the worker is lost."""
     invoked: tuple[int, ...]
     """How often each of the next invocations is executed; later ones once."""
     interrupted: tuple[int, ...] = ()
     """The numbers of operations between two restarts of the store; afterwards there are none."""
     lease: float = 3.0
+    waiting: float = 0.0
+    restarts: int = 100
+    memory_limit_mb: int = 2**20
     crashed: Counter[WorkerId] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._crashes = _turns(self.crash_every)
+        self._crashes = _turns(tuple(events for events, _ in self.losses))
+        self._reasons = iter([reason for _, reason in self.losses])
         self._interrupts = _turns(self.interrupted)
         self._invocations = iter(self.invoked)
 
-    def crashes(self, worker: WorkerId) -> bool:
-        """Return whether the next loss is due."""
-        crashes = next(self._crashes, False)
-        self.crashed[worker] += crashes
-        return crashes
+    def loss(self, worker: WorkerId, memory_mb: int) -> Loss | None:
+        """Return the next loss if it is due."""
+        if not next(self._crashes, False):
+            return None
+        self.crashed[worker] += 1
+        reason = next(self._reasons)
+        code = -signal.SIGKILL if reason is LossReason.DIED else None
+        return Loss(reason, memory_mb=memory_mb, code=code)
 
     def invocations(self, worker: WorkerId) -> int:
         """Return the next count."""
@@ -74,12 +82,16 @@ class DrawnFaults:
         return next(self._interrupts, False)
 
 
+REASONS = [LossReason.VANISHED, LossReason.DIED, LossReason.OUT_OF_MEMORY]
+"""Nobody sees that a worker vanishes; the gateway sees the others end."""
+
 faults = st.builds(
     DrawnFaults,
-    st.lists(st.integers(1, 12), max_size=12).map(tuple),
+    st.lists(st.tuples(st.integers(1, 12), st.sampled_from(REASONS)), max_size=12).map(tuple),
     st.lists(st.sampled_from([1, 0, 2, 1]), max_size=12).map(tuple),
     st.lists(st.integers(1, 8), max_size=8).map(tuple),
     st.sampled_from([0.5, 3.0]),
+    st.sampled_from([0.0, 2.0]),
 )
 
 

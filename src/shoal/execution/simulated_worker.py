@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from shoal.execution.events import Announced, Arrived
@@ -15,7 +15,7 @@ from shoal.execution.outbox import Outbox
 from shoal.execution.plan import Part
 from shoal.execution.simulated_store import Values
 from shoal.execution.store_model import Starts
-from shoal.types import TaskId, WorkerId
+from shoal.types import Loss, Resources, TaskId, WorkerId
 
 Message = tuple[Arrived | Announced, Values]
 """A message in a mailbox, and the outputs that travel with it."""
@@ -25,10 +25,21 @@ class Faults(Protocol):
     """Decides what goes wrong in a simulated run."""
 
     lease: float
-    """Seconds after which a lost worker is restarted."""
+    """Seconds that a worker may be silent."""
+    waiting: float
+    """Seconds that a start may wait for its platform, on top of its first lease."""
+    restarts: int
+    """How often a start may follow the same cause."""
+    memory_limit_mb: int
+    """The most memory that a worker can have."""
 
-    def crashes(self, worker: WorkerId) -> bool:
-        """Whether a worker crashes just before it handles an event."""
+    def loss(self, worker: WorkerId, memory_mb: int) -> Loss | None:
+        """How a worker is lost just before it handles an event; None: it isn't.
+
+        Args:
+            worker: The worker.
+            memory_mb: The memory that it has.
+        """
         ...
 
     def invocations(self, worker: WorkerId) -> int:
@@ -51,6 +62,8 @@ class SimulatedWorker(Starts):
     """What its part asks of it; None until its first start."""
     parking: bool = False
     """It has asked to park, and reads no mail until the store answers."""
+    alive: bool = False
+    """Its gateway knows that it runs, or waits for a sandbox."""
     sandbox: int = 0
     began: float = 0.0
     """When its latest start handled its first event."""
@@ -83,6 +96,10 @@ class SimulatedWorker(Starts):
         self.outbox = outbox
         self.away = self.attended = False
         self.waiting, self.running = None, 0
+
+    def grow(self, resources: Resources) -> None:
+        """Have these resources from the next start on."""
+        self.part = replace(self.part, resources=resources)
 
     def taken(self, outputs: Sequence[TaskId]) -> Values:
         """The values of outputs in its memory."""

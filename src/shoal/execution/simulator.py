@@ -8,9 +8,9 @@
    can compare them with a sequential evaluation.
 4. The store keeps to its model: it claims the start of a task's owner with the last mark, and that
    worker can't park from then on, even if it has yet to see the message.
-5. Given `faults`, workers and invocations are lost. A lost worker restarts a lease later, with what
-   the store has of it; until then the store still accepts what the lost start had sent. The store
-   may restart, too.
+5. Given `faults`, workers and invocations are lost. `simulated_supervisor.py` restarts a lost
+   worker, with what the store has of it; until then the store still accepts what the lost start had
+   sent. The store may restart, too.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ from shoal.execution.simulated_platform import (
     SimulatedStart,
 )
 from shoal.execution.simulated_store import SimulatedStore, Values
+from shoal.execution.simulated_supervisor import SimulatedSupervisor
 from shoal.execution.simulated_worker import Faults, Message, SimulatedWorker
 from shoal.execution.timeline import Timeline
 from shoal.gc_pause import gc_paused
-from shoal.types import Resources, TaskId, WorkerId
+from shoal.types import Loss, LossReason, Resources, TaskId, WorkerId
 
 Perform = Callable[[TaskId, Mapping[TaskId, Any]], Any]
 """Runs a task, given the outputs of its upstream tasks."""
@@ -127,6 +128,7 @@ class Simulation:
         self._makespan = 0.0
         self._unfinished = len(self._workers)
         self._missing_sinks = set(plan.workflow.sinks)
+        self._supervisor = SimulatedSupervisor(self._clock, self._workers, self._restart, faults)
 
     @property
     def results(self) -> Mapping[TaskId, Any]:
@@ -142,7 +144,7 @@ class Simulation:
         """Carry the plan out."""
         self._after(self._costs.launch(), self._launch)
         self._clock.run()
-        del self._couriers  # they refer to this simulation: a cycle for the garbage collector
+        del self._couriers, self._supervisor  # they refer to this simulation: a cycle
         if self._unfinished or self._missing_sinks:
             stuck = [
                 name for name, w in self._workers.items() if not w.machine or not w.machine.finished
@@ -161,6 +163,7 @@ class Simulation:
         for worker in self._workers.values():
             if worker.part.rooted:
                 worker.claim_for_task()
+                self._supervisor.launched(worker)
                 self._start(worker)
 
     def _after(self, seconds: float, callback: Callable[[], None]) -> None:
@@ -173,16 +176,14 @@ class Simulation:
         worker = SimulatedWorker(self._common.begun_with(task), given=given)
         self._workers[worker.part.worker] = worker
         self._unfinished += 1
-        worker.claim()
-        self._start(worker)
+        self._restart(worker)
 
     def _start(self, worker: SimulatedWorker) -> None:
         """Invoke the start of a worker that was claimed last."""
         count = 1
         if self._faults is not None:
             count = self._faults.invocations(worker.part.worker)
-            if not count:
-                self._restart_later(worker)
+        worker.alive = worker.alive or count > 0
         epoch = worker.epoch
 
         def began(start: SimulatedStart) -> None:
@@ -193,31 +194,26 @@ class Simulation:
         first = self._is_first(worker)
         self._platform.invoke(SimulatedInvocation(worker.part.resources, first, began), count)
 
-    def _lose(self, worker: SimulatedWorker) -> None:
+    def _lose(self, worker: SimulatedWorker, loss: Loss) -> None:
         """Lose the worker's process and everything in its memory."""
         worker.machine = None
+        worker.alive = False
         worker.parking = False
         worker.values = {}
         worker.begin(self._couriers.outbox(worker))
         self._platform.remove(worker.sandbox)
         self._spans.add("leave", worker, None, 0.0)
-        self._restart_later(worker)
+        if worker.done:
+            self._unfinished -= 1
+        elif loss.reason is not LossReason.VANISHED:
+            self._supervisor.ended(worker, loss)
         self._platform.serve()
 
-    def _restart_later(self, worker: SimulatedWorker) -> None:
-        assert self._faults is not None
-        epoch = worker.epoch
-
-        def restart() -> None:
-            if not worker.accepts(epoch):
-                return
-            if worker.done:
-                self._unfinished -= 1
-            else:
-                worker.claim()
-                self._start(worker)
-
-        self._after(self._faults.lease, restart)
+    def _restart(self, worker: SimulatedWorker) -> None:
+        """Claim the next start of a worker, and invoke it."""
+        worker.claim()
+        self._supervisor.claimed(worker)
+        self._start(worker)
 
     def _is_first(self, worker: SimulatedWorker) -> bool:
         """Whether the client starts the worker when it launches the run."""
@@ -228,6 +224,7 @@ class Simulation:
         if not worker.accepts(epoch) or not worker.enter(epoch):
             self._platform.release(sandbox)
             return
+        self._supervisor.heard_from(worker)
         worker.sandbox, worker.began = sandbox, self._clock.now()
         worker.begin(self._couriers.outbox(worker))
         recovered = None if worker.clean(epoch) else self._recovered(worker)
@@ -282,10 +279,12 @@ class Simulation:
         """
         if worker.machine is None or (epoch is not None and epoch != worker.epoch):
             return
-        faults = self._faults
-        if faults and not worker.machine.finished and faults.crashes(worker.part.worker):
-            self._lose(worker)
-            return
+        if self._faults is not None and not worker.machine.finished:
+            part = worker.part
+            loss = self._faults.loss(part.worker, part.resources.memory_mb)
+            if loss is not None:
+                self._lose(worker, loss)
+                return
         executions: list[TaskId] = []
         for effect in worker.machine.handle(event, self._clock.now()):
             if type(effect) is Execute:
@@ -375,8 +374,10 @@ class Simulation:
                     invoked.append((effect, given))
 
         stays = any([event.claimed or event.refused for event, _ in marked])
+        self._supervisor.heard_from(worker)
         if trip.leaving and not stays:
             worker.finish(epoch)
+            self._supervisor.left(worker)
         return TripAnswer(
             lambda: self._start_all(claimed, invoked),
             bool(claimed or invoked),
@@ -440,7 +441,10 @@ class Simulation:
             return ()
         owner = self._workers[mark.owner]
         self._deliver(owner, (Arrived(mark.task, tuple(found)), found), sent)
-        return (owner,) if owner.claim_for_task() else ()
+        if not owner.claim_for_task():
+            return ()
+        self._supervisor.claimed(owner)
+        return (owner,)
 
     def _mark_free(
         self, worker: SimulatedWorker, mark: Mark, values: Values
@@ -519,6 +523,7 @@ class Simulation:
     def finished(self, worker: SimulatedWorker) -> None:
         """A worker has sent everything, and its sandbox is idle."""
         self._unfinished -= 1
+        self._supervisor.left(worker)
         self._platform.release(worker.sandbox)
 
     def parked(self, worker: SimulatedWorker, park: Park, epoch: int) -> None:
@@ -530,6 +535,7 @@ class Simulation:
             self.tell(worker, MailCame())
             self._read_mail(worker)
             return
+        self._supervisor.left(worker)
         worker.executed = park.executed
         worker.machine = None
         sandbox = worker.sandbox
@@ -537,6 +543,7 @@ class Simulation:
         self._after(late, lambda: self._platform.release(sandbox))
         if park.again:
             worker.hand_over(epoch)
+            self._supervisor.claimed(worker)
             self._start(worker)
         else:
             worker.park(epoch)
