@@ -150,7 +150,7 @@ def decode(data: Buffer, key: bytes, name: str) -> Any:
 
 def blob_nbytes(blob: Blob) -> int:
     """Return the length of a blob."""
-    return sum(memoryview(buffer).nbytes for buffer in blob)
+    return sum([memoryview(buffer).nbytes for buffer in blob])
 
 
 def quick_nbytes(value: Any) -> int | None:

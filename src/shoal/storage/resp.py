@@ -315,7 +315,14 @@ class Connection:
         for command in commands:
             small.append(b"*%d\r\n" % len(command))
             for arg in command:
-                _encode(arg, small, pieces)
+                if isinstance(arg, str):
+                    arg = arg.encode()
+                elif isinstance(arg, (int, float)):
+                    arg = str(arg).encode()
+                if type(arg) is bytes and len(arg) < _GATHER:
+                    small.append(b"$%d\r\n%b\r\n" % (len(arg), arg))
+                else:
+                    _gather(arg if isinstance(arg, list) else [arg], small, pieces)
         if small:
             pieces.append(b"".join(small))
         try:
@@ -359,7 +366,7 @@ class Connection:
             raise self._broken(error) from error
         except ValueError as error:
             raise self._unexpected(str(error)) from error
-        if not not_ready(reply):
+        if not (isinstance(reply, StoreRefused) and not_ready(reply)):
             self._outage.ended()
         return reply
 
@@ -379,7 +386,10 @@ class Connection:
         )
 
     def _reply(self) -> Any:
-        line = self._line()
+        while (end := self._buffer.find(b"\r\n", self._start, self._end)) < 0:
+            self._fill()
+        line = bytes(self._view[self._start : end])
+        self._start = end + 2
         kind, rest = line[:1], line[1:]
         if kind == b"$":
             length = int(rest)
@@ -394,15 +404,6 @@ class Connection:
         if kind == b"-":
             return StoreRefused(rest.decode(errors="replace"))
         raise self._unexpected(repr(line[:60]))
-
-    def _line(self) -> bytes:
-        while True:
-            found = self._buffer.find(b"\r\n", self._start, self._end)
-            if found >= 0:
-                line = bytes(self._view[self._start : found])
-                self._start = found + 2
-                return line
-            self._fill()
 
     def _bulk(self, length: int) -> Buffer:
         have = self._end - self._start
@@ -490,25 +491,11 @@ def _trusting(address: Address) -> ssl.SSLContext:
         ) from error
 
 
-def _encode(arg: Arg, small: list[bytes], pieces: list[Buffer]) -> None:
-    """Append an argument; a large one goes into `pieces` uncopied, after what came before it."""
-    if isinstance(arg, str):
-        data: Buffer = arg.encode()
-    elif isinstance(arg, (int, float)):
-        data = str(arg).encode()
-    elif isinstance(arg, list):
-        small.append(b"$%d\r\n" % sum(memoryview(buffer).nbytes for buffer in arg))
-        for buffer in arg:
-            _append(buffer, small, pieces)
-        small.append(b"\r\n")
-        return
-    else:
-        data = arg
-    if type(data) is bytes and len(data) < _GATHER:
-        small.append(b"$%d\r\n%b\r\n" % (len(data), data))
-        return
-    small.append(b"$%d\r\n" % memoryview(data).nbytes)
-    _append(data, small, pieces)
+def _gather(arg: list[Buffer], small: list[bytes], pieces: list[Buffer]) -> None:
+    """Append a large argument; its large buffers go into `pieces` uncopied."""
+    small.append(b"$%d\r\n" % sum([memoryview(buffer).nbytes for buffer in arg]))
+    for buffer in arg:
+        _append(buffer, small, pieces)
     small.append(b"\r\n")
 
 

@@ -291,7 +291,7 @@ def _incarnation(connection: Connection) -> str:
 def ready(connection: Connection, replies: list[Any]) -> list[Any]:
     """Return the replies; raise `StoreInterrupted` if one says that the server isn't ready."""
     for reply in replies:
-        if not_ready(reply):
+        if isinstance(reply, StoreRefused) and not_ready(reply):
             raise connection.interruption(reply) from reply
     return replies
 
