@@ -61,7 +61,7 @@ def private_folder() -> Iterator[Path]:
             (folder / name).mkdir(mode=0o700)
             patch.setenv(variable, str(folder / name))
         # Preloading what other tests imported would slow down every first start.
-        patch.setattr("shoal.session._PRELOADABLE", ("numpy",))
+        patch.setattr("shoal.client.environment._PRELOADABLE", ("numpy",))
         if "PYTHON_COVERAGE_CONFIG" in os.environ:  # in `make coverage`
             patch.setattr("shoal.client.backends.WORKER_ENTRY", "covered_entry:handle")
         yield folder

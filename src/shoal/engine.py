@@ -7,13 +7,16 @@ gateway and warm sandboxes.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+from collections.abc import Mapping
 from typing import Any
 
+from shoal.client.request import Request
 from shoal.client.run import Run
 from shoal.planning.preview import Preview
 from shoal.session import Session
-from shoal.settings import LASTING, NAMES, connections, in_force, resolve
+from shoal.settings import LASTING, Settings, connections, of_call
 from shoal.workflow import Outputs
 
 
@@ -26,22 +29,22 @@ class _SharedSessions:
 
     def session(self, options: dict[str, Any]) -> Session:
         """The session for a call; takes `store` and `platform` out of its options."""
-        own = {name: options.pop(name) for name in ("store", "platform") if name in options}
-        settled = {name: options[name] for name in NAMES if name in options}
-        if not isinstance(settled.get("planner"), str):
-            settled.pop("planner", None)  # an object isn't a setting
-        for name, value in own.items():
-            if isinstance(value, str):
-                settled[name] = value
-        settings = resolve(settled)
-        objects = [(name, id(value)) for name, value in own.items() if not isinstance(value, str)]
-        key = (*connections(settings), *objects)
+        found = self._called(options)[0]
+        for name in ("store", "platform"):
+            options.pop(name, None)
+        return found
+
+    def _called(self, given: Mapping[str, Any]) -> tuple[Session, Settings, dict[str, Any]]:
+        """The session for a call, the settings in force, and the options that aren't settings."""
+        settings, settled, objects, others = of_call(given)
+        identities = [(name, id(value)) for name, value in objects.items()]
+        key = (os.getpid(), *connections(settings), *identities)
         with self._lock:
             session = self._sessions.get(key)
-            if session is None or not session.usable:
+            if session is None or session.closed:
                 lasting = {name: settled[name] for name in LASTING if name in settled}
-                session = self._sessions[key] = Session(**(lasting | own))
-            return session
+                session = self._sessions[key] = Session(**(lasting | objects))
+        return session, settings, others
 
     @property
     def opened(self) -> int:
@@ -50,18 +53,20 @@ class _SharedSessions:
 
     def compute(self, outputs: tuple[Outputs, ...], options: dict[str, Any]) -> list[Any]:
         """Run the workflow of these outputs and return their values."""
-        options = in_force(options)
-        return self.session(options).compute(*outputs, **options)
+        session, settings, others = self._called(options)
+        timeout = others.pop("timeout", None)
+        return session.values(Request.of(outputs, others, settings), timeout)
 
     def submit(self, outputs: tuple[Outputs, ...], options: dict[str, Any]) -> Run:
         """Start the workflow of these outputs and return a handle."""
-        options = in_force(options)
-        return self.session(options).submit(*outputs, **options)
+        session, settings, others = self._called(options)
+        how = {name: others.pop(name) for name in ("detach", "arrived") if name in others}
+        return session.begin(Request.of(outputs, others, settings), **how)
 
     def plan(self, outputs: tuple[Outputs, ...], options: dict[str, Any]) -> Preview:
         """Plan the workflow of these outputs, and predict its run."""
-        options = in_force(options)
-        return self.session(options).plan(*outputs, **options)
+        session, settings, others = self._called(options)
+        return session.preview(Request.to_plan(outputs, others, settings))
 
     def close(self) -> None:
         """Close all sessions."""

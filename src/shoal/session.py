@@ -7,31 +7,28 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from shoal.client.backends import Backends, cache_location
+from shoal.client.backends import Backends
 from shoal.client.detached import DetachedRun
 from shoal.client.ended_runs import EndedRuns
+from shoal.client.environment import Environment, run_settings
 from shoal.client.farm_backend import FarmBackend, new_run
-from shoal.client.planning import Planned, Request, SessionPlanning
-from shoal.client.run import Environment, Run
+from shoal.client.planning import SessionPlanning
+from shoal.client.request import Request
+from shoal.client.run import Run
 from shoal.client.watchers import Watchers
 from shoal.errors import UsageError
-from shoal.import_path import import_path
 from shoal.metadata.history import History
 from shoal.planning.preview import Preview
 from shoal.platform.base import Platform
-from shoal.platform.invocation import CacheAccess, RunContext, RunSettings, UserCode
-from shoal.settings import NAMES, RUNNING, Settings, resolve
+from shoal.platform.invocation import RunContext
+from shoal.settings import Settings, resolve
 from shoal.storage.base import Store
 from shoal.storage.shard_urls import url_for
 from shoal.workflow import Outputs, Workflow
-
-_PRELOADABLE = ("numpy", "scipy", "pandas", "PIL", "dask.array", "dask.bag", "dask.dataframe")
-"""Packages that take long to import and can be forked after that."""
 
 
 class Session:
@@ -54,16 +51,16 @@ class Session:
         urls = {"store": store, "platform": platform}
         given = {name: url for name, url in urls.items() if isinstance(url, str)}
         self.settings = resolve({**settings, **given})
-        self._closed = False
+        self.closed = False
         self._process = os.getpid()
         backends = self._backends = Backends(self.settings, store, platform)
-        self._id, self.store, self.platform = backends.session, backends.store, backends.platform
+        self.store, self.platform = backends.store, backends.platform
         self.room = backends.room
         """The platform's room for workers."""
-        self._python = backends.environment()
         try:
             self._planning = SessionPlanning(backends)
             self._ended_runs = EndedRuns(backends, self._planning)
+            self._environment = Environment(backends, self._ended_runs.folders)
         except BaseException:
             backends.close()
             raise
@@ -75,11 +72,6 @@ class Session:
         """The record of earlier runs."""
         return self._backends.history
 
-    @property
-    def usable(self) -> bool:
-        """Whether the session is open, and this process opened it."""
-        return not self._closed and self._process == os.getpid()
-
     def compute(self, *outputs: Outputs, timeout: float | None = None, **options: Any) -> list[Any]:
         """Run the workflow of some outputs and return their values.
 
@@ -90,7 +82,11 @@ class Session:
                 unfinished run, whose completed tasks don't run again), and any setting of a single
                 run, such as `workers` or `memory_mb`.
         """
-        run, begin = self._prepared(outputs, options)
+        return self.values(Request.of(outputs, options, self.settings), timeout)
+
+    def values(self, request: Request, timeout: float | None = None) -> list[Any]:
+        """Run what a call asks for and return the values of its outputs, as `compute` does."""
+        run, begin = self._prepared(request)
         if timeout is None:
             self._watchers.run(run, begin)
             return run.values(0)
@@ -118,10 +114,18 @@ class Session:
                 The run waits until the call returns, and fails if it raises.
             **options: As for `compute`.
         """
-        if detach:
-            run, begin = self._detached(outputs, options)
-        else:
-            run, begin = self._prepared(outputs, options)
+        request = Request.of(outputs, options, self.settings)
+        return self.begin(request, detach=detach, arrived=arrived)
+
+    def begin(
+        self,
+        request: Request,
+        *,
+        detach: bool = False,
+        arrived: Callable[[int, Any], None] | None = None,
+    ) -> Run:
+        """Start what a call asks for; the arguments are those of `submit`."""
+        run, begin = self._detached(request) if detach else self._prepared(request)
         run.notify(arrived)
         if detach:
             begin()
@@ -146,7 +150,7 @@ class Session:
             arrived: As for `submit`.
             **options: As for `compute`.
         """
-        run, begin = self._prepared(outputs, options)
+        run, begin = self._prepared(Request.of(outputs, options, self.settings))
         run.notify(arrived)
         prepared(run)
         self._watchers.run(run, begin)
@@ -173,7 +177,7 @@ class Session:
         self._check_open()
         unfinished = self._ended_runs.detached(run)
         planned = self._planning.adopted(unfinished.plan, self.settings)
-        attached = DetachedRun(planned, self._environment(planned), self._watchers, unfinished)
+        attached = DetachedRun(planned, self._environment, self._watchers, unfinished)
         self._watchers.begin(attached, partial(self._ended_runs.begin, attached, attached.attach))
         return attached
 
@@ -184,33 +188,27 @@ class Session:
             *outputs: The outputs that would be computed, or one list of them.
             **options: As for `compute`; `timeout` and `resume` are ignored.
         """
+        return self.preview(Request.to_plan(outputs, options, self.settings))
+
+    def preview(self, request: Request) -> Preview:
+        """Plan what a call asks for, and predict its run; nothing runs."""
         self._check_open()
-        options = {name: options[name] for name in options if name not in RUNNING}
-        request = Request.of(outputs, options, self.settings)
         self.settle()  # so that the latest runs count
         return self._planning.preview(request)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise UsageError("This session has been closed.")
 
-    def _prepared(
-        self, outputs: tuple[Outputs, ...], options: dict[str, Any]
-    ) -> tuple[Run, Callable[[], None]]:
+    def _prepared(self, request: Request) -> tuple[Run, Callable[[], None]]:
         """A run, and what begins it."""
         self._check_open()
-        resume = options.pop("resume", None)
-        if resume is not None:
-            changed = {name: value for name, value in options.items() if name in NAMES}
-            settings = self.settings.changed(changed)
-            return self._resumed(resume, settings, Workflow.of(*outputs))
-        planned = self._planning.planned(Request.of(outputs, options, self.settings))
-        run = Run(planned, self._environment(planned))
+        if request.resume is not None:
+            return self._resumed(request.resume, request.settings, request.workflow)
+        run = Run(self._planning.planned(request), self._environment)
         return run, partial(self._ended_runs.start, run)
 
-    def _detached(
-        self, outputs: tuple[Outputs, ...], options: dict[str, Any]
-    ) -> tuple[Run, Callable[[], None]]:
+    def _detached(self, request: Request) -> tuple[Run, Callable[[], None]]:
         """A run that outlives this process, and what begins it."""
         self._check_open()
         if self.settings.store is None or self.settings.platform is None:
@@ -218,8 +216,7 @@ class Session:
                 "detach=True: a run outlives this process only if its store and its gateway do. "
                 "Set store= and platform= (see `shoal gateway`)."
             )
-        planned = self._planning.planned(Request.of(outputs, options, self.settings))
-        run = DetachedRun(planned, self._environment(planned), self._watchers)
+        run = DetachedRun(self._planning.planned(request), self._environment, self._watchers)
         return run, partial(self._ended_runs.begin, run, run.start)
 
     def _resumed(
@@ -231,48 +228,27 @@ class Session:
         if workflow is not None:
             unfinished = unfinished.of(workflow)
         planned = self._planning.adopted(unfinished.plan, settings)
-        resumed = Run(planned, self._environment(planned), unfinished)
+        resumed = Run(planned, self._environment, unfinished)
         return resumed, partial(self._ended_runs.resume, resumed)
-
-    def _environment(self, planned: Planned) -> Environment:
-        workflow, settings = planned.preview.plan.workflow, planned.request.settings
-        return Environment(
-            store=self.store,
-            platform=self.platform,
-            code=self._code(),
-            python=self._python,
-            remote_code=self._backends.remote_code(self._ended_runs.folders),
-            settings=_run_settings(settings, workers=self.room.workers(settings.workers)),
-            cache=CacheAccess.of(cache_location(workflow, settings, self.store)),
-            folders=self._ended_runs.folders,
-        )
 
     def farm_backend(self, workers: int = 0) -> FarmBackend:
         """The platform for a farm, with room for up to this many workers."""
         self._check_open()
         self._ended_runs.check_store()
         self.room.make(workers)
-        settings, (run, key) = self.settings, new_run()
+        settings, environment, (run, key) = self.settings, self._environment, new_run()
         context = RunContext(
             run=run,
             key=key,
             store=url_for(self.store.url, run),
-            code=self._code(),
-            environment=self._python,
-            settings=_run_settings(settings, workers=0),  # its autoscaler limits them
+            code=environment.code(),
+            environment=environment.python,
+            settings=run_settings(settings, workers=0),  # its autoscaler limits them
             farm=True,
         )
         limit = self._backends.limit(settings)
-        remote_code = self._backends.remote_code(self._ended_runs.folders)
-        return FarmBackend(self.platform, context, settings.restarts, limit, remote_code)
-
-    def _code(self) -> UserCode:
-        """Where workers find the user's code."""
-        return UserCode(
-            session=self._id,
-            path=import_path(),
-            folder=os.getcwd(),
-            preload=tuple(package for package in _PRELOADABLE if package in sys.modules),
+        return FarmBackend(
+            self.platform, context, settings.restarts, limit, environment.remote_code
         )
 
     def settle(self) -> None:
@@ -281,9 +257,9 @@ class Session:
 
     def close(self) -> None:
         """Cancel runs, except detached ones, and close or stop what this session opened."""
-        if not self.usable:
+        if self.closed or self._process != os.getpid():
             return
-        self._closed = True
+        self.closed = True
         atexit.unregister(self.close)
         self._watchers.close()
         self._ended_runs.close()
@@ -294,12 +270,3 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _run_settings(settings: Settings, *, workers: int) -> RunSettings:
-    return RunSettings(
-        lease=settings.lease,
-        latency=settings.latency,
-        check_inputs=settings.check_inputs,
-        workers=workers,
-    )

@@ -132,7 +132,7 @@ class Settings:
 
     def changed(self, options: Mapping[str, Any]) -> Settings:
         """The same settings, except for those that a call sets."""
-        return _updated(self, options, "the call")
+        return _updated(self, options, "the call") if options else self
 
 
 LASTING = ("store", "durable", "store_memory_mb", "reconnect_seconds", "platform", "token",
@@ -179,11 +179,33 @@ def in_force(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**_options.get(), **given}
 
 
+_DEFAULTS = Settings()
+
+
+def of_call(
+    given: Mapping[str, Any],
+) -> tuple[Settings, dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The settings in force for a call with these options and the `options` blocks around it.
+
+    Returns also which settings the call gives, its store and platform if they are objects, and its
+    other options.
+    """
+    others = {**_options.get(), **given}
+    settled: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
+    for name in [name for name in others if name in NAMES and name != "planner"]:
+        value = others.pop(name)
+        is_object = name in ("store", "platform") and not isinstance(value, str)
+        (objects if is_object else settled)[name] = value
+    return resolve(settled), settled, objects, others
+
+
 def resolve(arguments: Mapping[str, Any]) -> Settings:
     """The settings in force, given some as arguments."""
-    settings = Settings()
+    settings = _DEFAULTS
     for where, found in _sources(arguments).items():
-        settings = _updated(settings, found, where)
+        if found:
+            settings = _updated(settings, found, where)
     return settings
 
 
@@ -203,8 +225,10 @@ _NO_SETTINGS = frozenset((PORTABLE, "SHOAL_ENVIRONMENT", "SHOAL_FUNCTION"))
 
 def _sources(arguments: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """What is set where; each source beats those before it."""
-    file, variables = read_settings(Path.cwd() / FILE, NAMES), _from_environment()
-    _keep_tokens_apart(file, variables, arguments)
+    file = read_settings(Path.cwd() / FILE, NAMES) if os.path.exists(FILE) else {}
+    variables = _from_environment()
+    if file or variables:
+        _keep_tokens_apart(file, variables, arguments)
     return {FILE: file, _ENVIRONMENT: variables, "the call": arguments}
 
 
@@ -227,8 +251,6 @@ def _keep_tokens_apart(
 
 
 def _updated(settings: Settings, found: Mapping[str, Any], where: str) -> Settings:
-    if not found:
-        return settings
     for name, value in found.items():
         _check(name, value, where)
     return replace(settings, **found)
@@ -273,10 +295,10 @@ def _named(wanted: Any) -> str:
 
 def _from_environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for variable, text in os.environ.items():
+    for variable in os.environ:
         if variable.startswith("SHOAL_") and variable not in _NO_SETTINGS:
             name = variable[len("SHOAL_") :].lower()
-            found[name] = _parsed(name, text)
+            found[name] = _parsed(name, os.environ[variable])
     return found
 
 

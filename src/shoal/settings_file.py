@@ -18,9 +18,7 @@ FILE = "shoal.toml"
 
 
 def read_settings(path: Path, names: Collection[str]) -> dict[str, Any]:
-    """What a file sets, at its top level or in a table `[shoal]`; nothing if there is no file."""
-    if not path.exists():
-        return {}
+    """What a file sets, at its top level or in a table `[shoal]`."""
     import tomllib
 
     try:

@@ -7,7 +7,7 @@ import secrets
 import pytest
 
 from shoal import Resources, Task, Workflow
-from shoal.client.launch import first_starts
+from shoal.client.launch import first_parts, first_starts
 from shoal.execution.plan import Placement, Plan
 from shoal.platform.invocation import INLINE_PART
 from shoal.types import WorkerId
@@ -37,5 +37,6 @@ def packed(nbytes: int) -> Packed:
 def test_a_part_travels_with_its_start_if_it_is_small_and_the_platform_takes_it(
     nbytes: int, inline_nbytes: int | None, carried: bool
 ) -> None:
-    (start,) = first_starts(packed(nbytes), 1.0, inline_nbytes)
+    plan = packed(nbytes)
+    (start,) = first_starts(plan, first_parts(plan), 1.0, inline_nbytes)
     assert (start.part is not None) == carried

@@ -56,8 +56,9 @@ def test_a_worker_that_lacks_a_package_says_so_and_is_not_restarted(
 
     with gateway_with(tmp_path) as settings, Session(**settings) as session:
         assert session.compute(Task(abs)(-3)) == [3]
-        assert session._python is not None
-        monkeypatch.setattr(session, "_python", replace(session._python, packages=MISSING))
+        assert session._environment.python is not None
+        python = replace(session._environment.python, packages=MISSING)
+        monkeypatch.setattr(session._environment, "python", python)
         with pytest.raises(EnvironmentMismatch, match="no no-such-package instead of") as refused:
             session.compute(Task(running)(1))
         text = str(refused.value)
@@ -76,7 +77,7 @@ def test_nothing_is_compared_with_workers_of_this_process(
         raise AssertionError
 
     monkeypatch.setattr(environment, "this_environment", counted)
-    assert session._python is None
+    assert session._environment.python is None
     assert session.compute(Task(abs)(-3)) == [3]
 
 

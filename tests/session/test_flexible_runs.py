@@ -438,12 +438,13 @@ def test_the_client_waits_for_the_timeline_of_every_invoked_worker(
     """`a` has invoked `b`, which has invoked `c`; their last messages arrive in any order."""
     run = session.submit(add(1), planner=WUKONG)
     run.result(TIMEOUT)
-    run._unfinished = {WorkerId("a")}
+    reports = run._reports
+    reports._unfinished = {WorkerId("a")}
     invoked = {"a": (WorkerId("b"),), "b": (WorkerId("c"),), "c": ()}
     for worker in order:
-        assert run._unfinished
-        run._take(Received("", WorkerFinished(WorkerId(worker), b"", invoked[worker])), set())
-    assert not run._unfinished
+        assert reports._unfinished
+        reports._take(Received("", WorkerFinished(WorkerId(worker), b"", invoked[worker])), set())
+    assert not reports._unfinished
 
 
 def test_the_next_plan_learns_from_the_run(session: Session) -> None:

@@ -231,7 +231,7 @@ def test_a_result_that_has_arrived_survives_the_loss_of_the_store(
 
     def lose_data(run: Run) -> None:
         await_outputs(run)
-        run._unfinished.add(WorkerId("never"))
+        run._reports._unfinished.add(WorkerId("never"))
         store_of(session)._call([["FLUSHDB"]])
 
     monkeypatch.setattr(Run, "_await_outputs", lose_data)

@@ -39,7 +39,6 @@ from shoal.storage.redis import RedisStore
 from shoal.storage.resp import names_servers, with_certificates, with_reconnect_seconds
 from shoal.storage.shard_urls import url_for
 from shoal.storage.sharded import is_durable, open_store
-from shoal.workflow import Workflow
 
 if TYPE_CHECKING:
     from shoal.client.remote_code import RemoteCode
@@ -254,13 +253,13 @@ def _cache_folder(settings: Settings) -> Path:
     return settings.data_folder().absolute() / "cache"
 
 
-def cache_location(workflow: Workflow, settings: Settings, store: Store) -> CacheLocation | None:
-    """Where outputs of a workflow are cached; None if no task asks for that, or it can't be.
+def cache_location(settings: Settings, store: Store) -> CacheLocation | None:
+    """Where outputs are cached; None if they aren't, or can't be.
 
     Remote workers can't use a folder of this machine. They need a `store` that they reach, and
     its server holds the cache.
     """
-    if not settings.cache_mb or not any(call.task.cache for call in workflow.calls.values()):
+    if not settings.cache_mb:
         return None
     try:
         key = cache_key(settings.data_folder())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 
+from shoal.client.environment import Environment
 from shoal.client.planning import Planned
 from shoal.client.resume import UnfinishedRun
-from shoal.client.run import Environment, Run
+from shoal.client.run import Run
 from shoal.client.watchers import Watchers
 from shoal.errors import RunGoesOn, StoreError
 from shoal.storage.keys import CLIENT
@@ -33,12 +34,13 @@ class DetachedRun(Run):
         """Write the file that others attach by, and start the first workers."""
         self.started = self.clock.now()
         self.unfinished.write(self.settings.data_folder())
-        self._begin(self._opened)
+        launch = self._launch()
+        self._begin(launch, launch.open(self.clock))
 
     def attach(self) -> None:
         """Prepare to watch a run that another process started."""
         self.started = self.started or self.clock.now()
-        self._begin(lambda packed, first: ())
+        self._begin(self._launch(), ())
 
     def watch(self) -> None:
         """Wait until the run has ended, or the session is closed."""

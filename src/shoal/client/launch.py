@@ -1,27 +1,103 @@
-"""What a run begins with: its opening in the store, and the first starts of workers."""
+"""`Launch`: how a run begins, or another try of it.
+
+Its plan is packed, the store learns of its workers, parts and constants, and the workers start that
+have something to do before any other has done anything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+from shoal.client.environment import Environment
+from shoal.client.planning import Planned
+from shoal.client.resume import UnfinishedRun
+from shoal.client.supervisor import RunSupervisor
+from shoal.client.transfers import Transfers
+from shoal.clock import Clock
 from shoal.execution.plan import FlexiblePart, Part, PlannedPart
 from shoal.platform.invocation import INLINE_PART, NO_INPUTS, Start, kind_of
+from shoal.settings import Settings
 from shoal.storage.base import Opening
 from shoal.storage.codec import Blob, blob_nbytes
-from shoal.worker.package import Packed
+from shoal.storage.keys import shared_part
+from shoal.storage.shared_memory import SharedFolder
+from shoal.worker.package import Packed, pack
+
+
+class Launch:
+    """One try of a run: what its workers are sent, and who looks after them."""
+
+    def __init__(
+        self,
+        run: UnfinishedRun,
+        planned: Planned,
+        environment: Environment,
+        shared: SharedFolder | None,
+        *,
+        detached: bool,
+    ) -> None:
+        """Pack the plan; nothing has begun yet."""
+        self._run = run
+        self._settings: Settings = planned.request.settings
+        self._environment = environment
+        store, platform = environment.store, environment.platform
+        self._packed = packed = pack(run.plan, run.key, planned.constants)
+        common = () if packed.common is None else (shared_part(packed.name),)
+        self.remade = frozenset((*packed.constants, *common))
+        """What is made again when the run is resumed: large constants, the part of all workers."""
+        self._context = environment.context(run, planned, packed, shared, detached=detached)
+        self.transfers = Transfers(store, run.id, run.key, shared)
+        self.supervisor = RunSupervisor(run.plan, planned.preview, store, platform, self._context)
+
+    def open(self, clock: Clock) -> Sequence[Start]:
+        """Tell the store about a new run; returns the starts of its first workers."""
+        first = first_parts(self._packed)
+        inline_nbytes = self._environment.platform.inline_nbytes
+        starts = first_starts(self._packed, first, clock.now(), inline_nbytes)
+        self._environment.store.open(self._run.id, self._opening(first))
+        return starts
+
+    def reopen(self, *, forgotten: bool) -> tuple[Sequence[Start], str]:
+        """Tell the store about another try; returns its starts, and the last letter before it.
+
+        Args:
+            forgotten: Whether large outputs of an earlier try ended with its client.
+        """
+        opening = self._opening(first_parts(self._packed))
+        claims, stale = self._environment.store.resume(self._run.id, opening, forgotten=forgotten)
+        return self.supervisor.starts(claims), stale
+
+    def _opening(self, first: Sequence[Part]) -> Opening:
+        constants = self.transfers.share(self._packed)
+        waiting = self._environment.platform.queue_seconds
+        return opening_of(self._packed, first, constants, self._settings, waiting)
+
+    def invoke(self, starts: Sequence[Start]) -> None:
+        """Have the platform carry out these starts, and supervise the run's workers."""
+        if starts:
+            self._environment.platform.invoke(self._context, starts)
+        else:
+            self._environment.platform.supervise(self._context)
 
 
 def opening_of(
-    packed: Packed, constants: Mapping[str, Blob], lease: float, waiting: float, restarts: int
+    packed: Packed,
+    first: Sequence[Part],
+    constants: Mapping[str, Blob],
+    settings: Settings,
+    waiting: float,
 ) -> Opening:
-    """Describe a run to the store, which gets those large constants that `constants` has.
-
-    `first_starts` has the starts of the workers that begin with the run.
-    """
-    first = [part.worker for part in _first(packed)]
-    opening = Opening(first, outputs=constants, lease=lease, waiting=waiting, restarts=restarts)
+    """Describe a run to the store, which gets those large constants that `constants` has."""
+    started = [part.worker for part in first]
+    opening = Opening(
+        started,
+        outputs=constants,
+        lease=settings.lease,
+        waiting=waiting,
+        restarts=settings.restarts,
+    )
     if packed.common is not None:
         kind = kind_of(packed.parts[0].resources)
         return replace(opening, common=packed.common, kind=kind)
@@ -29,11 +105,14 @@ def opening_of(
     return replace(opening, parts=packed.packages, kinds=kinds)
 
 
-def first_starts(packed: Packed, sent: float, inline_nbytes: int | None) -> list[Start]:
-    """The starts of the workers that have something to do before any other has done anything.
+def first_starts(
+    packed: Packed, first: Sequence[Part], sent: float, inline_nbytes: int | None
+) -> list[Start]:
+    """The starts of the workers that begin with the run.
 
     Args:
         packed: The plan.
+        first: Their parts.
         sent: When they are sent.
         inline_nbytes: The most bytes that a start carries on this platform; None: no limit.
     """
@@ -46,7 +125,7 @@ def first_starts(packed: Packed, sent: float, inline_nbytes: int | None) -> list
             part=_inline(part, packed, most),
             inputs=NO_INPUTS if isinstance(part, FlexiblePart) else None,
         )
-        for part in _first(packed)
+        for part in first
     ]
 
 
@@ -58,8 +137,8 @@ def _inline(part: Part, packed: Packed, most: int) -> bytes | None:
     return b"".join(blob) if blob_nbytes(blob) <= most else None
 
 
-def _first(packed: Packed) -> list[Part]:
-    """The parts of the workers that have something to do at once."""
+def first_parts(packed: Packed) -> list[Part]:
+    """The parts of the workers that have something to do before any other has done anything."""
     first: list[Part] = []
     for part in packed.parts:
         match part:

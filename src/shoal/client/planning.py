@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
 
 from shoal.client.backends import Backends
 from shoal.client.notices import of_plan
+from shoal.client.request import Request
 from shoal.client.warm_starts import SeenSandboxes
 from shoal.clock import RealClock
 from shoal.errors import HistoryError
@@ -26,34 +26,13 @@ from shoal.metadata.history import text_of
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.samples import Samples, measured_on
 from shoal.planning.base import DEFAULT_PRICES, Conditions
-from shoal.planning.choice import Wanted, planned, pop_name
+from shoal.planning.choice import planned
 from shoal.planning.plan_cache import PlanCache, key_of
 from shoal.planning.preview import Preview
 from shoal.settings import Settings
 from shoal.types import Resources, WorkerId
 from shoal.worker.package import constant_sizes
-from shoal.workflow import Outputs, Workflow
-
-_NOTHING_SPECIAL = Wanted()
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a call asks to run, and how."""
-
-    workflow: Workflow
-    settings: Settings
-    wanted: Wanted = _NOTHING_SPECIAL
-
-    @staticmethod
-    def of(outputs: tuple[Outputs, ...], options: dict[str, Any], settings: Settings) -> Request:
-        """What a call asks for, given its outputs, its options and the session's settings."""
-        workflow = Workflow.of(*outputs)
-        if not options:
-            return Request(workflow, settings)
-        workflow = workflow.named(pop_name(options))
-        wanted = Wanted.pop_from(options)
-        return Request(workflow, settings.changed(options), wanted)
+from shoal.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +41,10 @@ class Planned:
 
     preview: Preview
     request: Request
+    workers: int
+    """How many workers may work at once."""
+    constants: bool = True
+    """Whether the workflow may have large constants."""
     key: Hashable | None = None
     """What the plan is cached under; None if it isn't."""
 
@@ -78,21 +61,18 @@ class SessionPlanning:
     def planned(self, request: Request) -> Planned:
         """A plan to run, from the cache if the call asks for nothing special."""
         workflow, settings = request.workflow, request.settings
-        if request.wanted.explicit(settings.planner):
-            return Planned(self._new_plan(request), request)
+        workers = self._backends.room.workers(settings.workers)
+        if request.special:
+            return Planned(self._new_plan(request), request, workers)
         constants = constant_sizes(workflow)
-        key = key_of(workflow, constants, self._workers(settings), settings.memory_mb,
+        key = key_of(workflow, constants, workers, settings.memory_mb,
                      settings.cpus, settings.planning_seconds, settings.latency, settings.prices,
                      settings.function_seconds)  # fmt: skip
-        preview = self._cache.find(key)
+        preview = self._cache.again(key, workflow, constants, self._pool(workers))
         if preview is None:
             preview = self._new_plan(request)
             self._cache.keep(key, preview)
-        else:
-            needs = preview.plan.workflow.needs
-            workflow = workflow.needing(needs) if needs else workflow
-            preview = preview.again(workflow, constants, self._pool(request.settings))
-        return Planned(preview, request, key)
+        return Planned(preview, request, workers, bool(constants), key)
 
     def _new_plan(self, request: Request) -> Preview:
         """A new plan to run; warns once of what it can't have."""
@@ -112,7 +92,8 @@ class SessionPlanning:
     def adopted(self, plan: Plan, settings: Settings) -> Planned:
         """The plan of a run that was begun before."""
         preview = Preview(plan, self._conditions(plan.workflow, settings))
-        return Planned(preview, Request(plan.workflow, settings))
+        workers = self._backends.room.workers(settings.workers)
+        return Planned(preview, Request(plan.workflow, settings), workers)
 
     @property
     def pool_unknown(self) -> bool:
@@ -148,7 +129,7 @@ class SessionPlanning:
     def _conditions(self, workflow: Workflow, settings: Settings) -> Conditions:
         """What is known and allowed now."""
         platform = self._backends.platform
-        workers = self._workers(settings)
+        workers = self._backends.room.workers(settings.workers)
         self._backends.room.make(workers, wanted=settings.workers is not None)
         defaults = DefaultCosts(constant_sizes(workflow), settings.latency)
         predictions: Predictions = defaults
@@ -160,7 +141,7 @@ class SessionPlanning:
             predictions=predictions,
             workers=workers,
             resources=Resources(settings.memory_mb, settings.cpus),
-            pool=self._pool(settings, [run for run in samples if run.platform == here]),
+            pool=self._pool(workers, [run for run in samples if run.platform == here]),
             seconds=settings.planning_seconds,
             memory_mb=platform.memory_mb,
             limit=self._backends.limit(settings),
@@ -168,9 +149,6 @@ class SessionPlanning:
             prices=settings.prices or platform.prices or DEFAULT_PRICES,
             memory_steps=platform.memory_steps,
         )
-
-    def _workers(self, settings: Settings) -> int:
-        return self._backends.room.workers(settings.workers)
 
     def _samples(self, workflow: Workflow) -> list[Samples]:
         """What history has of earlier runs; nothing if it can't be read."""
@@ -181,12 +159,12 @@ class SessionPlanning:
             return []
 
     def _pool(
-        self, settings: Settings, samples: Sequence[Samples] = ()
+        self, workers: int, samples: Sequence[Samples] = ()
     ) -> Callable[[], WarmPool[Resources]]:
         """Makes pools like the platform's now, or like what runs have seen of it."""
         known = self._backends.platform.pool(self._backends.session)
         if known is not None:
             return lambda: known.copied(0.0, lambda kind: kind)
         # Not before it is asked for: the run before may still have to be noted.
-        seen = cache(partial(self._seen.pool, samples, self._workers(settings), self._clock.now()))
+        seen = cache(partial(self._seen.pool, samples, workers, self._clock.now()))
         return lambda: seen().copied(0.0, lambda kind: kind)

@@ -64,7 +64,7 @@ class UnfinishedRun:
                 f"This workflow isn't the one of run {self.id}: its tasks, or their connections, "
                 "differ. Run it without resume=."
             )
-        return replace(self, plan=self.plan.of(workflow.named(was.title)))
+        return replace(self, plan=replace(self.plan, workflow=workflow.named(was.title)))
 
     def write(self, data_folder: Path) -> None:
         """Write it to its file."""

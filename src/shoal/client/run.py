@@ -11,20 +11,16 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any
 
+from shoal.client.environment import Environment
 from shoal.client.interrupts import interruptible
-from shoal.client.launch import first_starts, opening_of
-from shoal.client.mailbox import ClientMailbox
+from shoal.client.launch import Launch
 from shoal.client.planning import Planned
 from shoal.client.progress import RunState, Status, display_of
+from shoal.client.reports import WorkerReports
 from shoal.client.resume import UnfinishedRun, leaves_outputs
-from shoal.client.shared_folders import SharedFolders
 from shoal.client.stalls import StallDetector
-from shoal.client.supervisor import RunSupervisor
-from shoal.client.transfers import Transfers
-from shoal.client.worker_errors import loss_error
 from shoal.errors import (
     PlatformError,
     RunCancelled,
@@ -38,58 +34,13 @@ from shoal.errors import (
     UsageError,
 )
 from shoal.execution.timeline import Timeline, decode_records
-from shoal.platform.base import LogLine, Platform
-from shoal.platform.invocation import (
-    CacheAccess,
-    PythonEnvironment,
-    RunContext,
-    RunSettings,
-    Start,
-    UserCode,
-)
-from shoal.storage.base import Opening, Store
-from shoal.storage.keys import CLIENT, shared_part
+from shoal.platform.base import LogLine
+from shoal.platform.invocation import Start
+from shoal.storage.keys import CLIENT
 from shoal.storage.letters import (
-    ClientLetter,
-    MemoryGrown,
     NoProgress,
-    OutputReady,
-    Received,
-    TaskFailed,
-    WorkerFinished,
-    WorkerLost,
-    WorkerParked,
-    misaddressed,
 )
 from shoal.storage.shared_memory import SharedFolder
-from shoal.types import TaskId, WorkerId
-from shoal.worker.failure import failure_error
-from shoal.worker.package import Packed, pack
-
-if TYPE_CHECKING:
-    from shoal.client.remote_code import RemoteCode
-
-_LAST_WORDS = 2.0
-"""Seconds to wait for the workers' timelines once the result is there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """What a run needs of the session it belongs to."""
-
-    store: Store
-    platform: Platform
-    code: UserCode
-    """Where workers find the user's code."""
-    python: PythonEnvironment | None
-    """What workers must match; None: they are forked from this process's own environment."""
-    remote_code: RemoteCode | None
-    """Ships the user's code to workers that don't see this machine's files; None: they do."""
-    settings: RunSettings
-    """The settings that workers and platform obey."""
-    cache: CacheAccess | None
-    """The cache that keeps outputs across runs, if any task uses it."""
-    folders: SharedFolders
 
 
 class Run:
@@ -113,17 +64,18 @@ class Run:
         """Seconds since the epoch, by the store's clock."""
         self.settings = planned.request.settings
         self.workflow = self.plan.workflow
-        self.name = self.workflow.name
         self.makespan = 0.0
         self.outcome = ""
         """How the run ended: `done`, or why it has no result; empty if it continues."""
-        self.records: list[bytes] = []
-        """The workers' timelines, encoded."""
         self._environment = environment
         self._display = display_of(self.settings, self.workflow)
         self.clock = environment.store.clock(self.id)
         """Tells the store's time."""
-        self._mailbox = ClientMailbox(environment.store, self.id)
+        self._reports = WorkerReports(environment.store, self.id, self._key, self.plan)
+        self.records = self._reports.records
+        """The workers' timelines, encoded."""
+        self.needs = self._reports.needs
+        """The memory that tasks turned out to need, in MB, by task key."""
         self.shared: SharedFolder | None = None
         """The folder of its large outputs, if its workers are on this machine."""
         self._begun = unfinished is not None
@@ -131,19 +83,16 @@ class Run:
         self._forgotten = False
         """Whether large outputs of an earlier try ended with its client."""
         self._state: RunState = "running"
-        self._outputs: dict[TaskId, Any] = {}
-        self._unfinished: set[WorkerId] = set(self.plan.workers)
-        """Known workers whose timelines are missing."""
-        self._finished: set[WorkerId] = set()
         self._error: BaseException | None = None
-        self.needs: dict[str, int] = {}
-        """The memory that tasks turned out to need, in MB, by task key."""
-        self._arrived: Callable[[TaskId, Any], None] | None = None
-        """Called with each sink's output as soon as it arrives."""
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self.remade: frozenset[str] = frozenset()
         """What is made again when the run is resumed: large constants, the part of all workers."""
+
+    @property
+    def name(self) -> str:
+        """The workflow's name."""
+        return self.workflow.name
 
     @property
     def unfinished(self) -> UnfinishedRun:
@@ -153,83 +102,48 @@ class Run:
     def start(self) -> None:
         """Start the first workers."""
         self.started = self.clock.now()
-        self._begin(self._opened)
+        launch = self._launch()
+        self._begin(launch, launch.open(self.clock))
 
     def resume(self) -> None:
         """Continue a run that failed, was cancelled or lost its client."""
         self.started = self.clock.now()
         self.tries += 1
-        self._begin(self._resumed)
-
-    def _begin(self, begin: Callable[[Packed, list[Start]], Sequence[Start]]) -> None:
-        """Start the first workers; `begin` tells the store, and returns the starts to invoke."""
-        packed = pack(self.plan, self._key)
-        self.remade = frozenset((*packed.constants, shared_part(packed.name)))
-        environment = self._environment
-        if not self._detached and self.shared is None and environment.folders.usable:
-            self._forgotten = self.tries > 1
-            self.shared = environment.folders.create(self.id)
-        self._transfers = Transfers(environment.store, self.id, self._key, self.shared)
-        context = self._context(packed)
-        self._supervisor = RunSupervisor(
-            self.plan, self.preview, environment.store, environment.platform, context
-        )
-        inline_nbytes = environment.platform.inline_nbytes
-        starts = begin(packed, first_starts(packed, self.clock.now(), inline_nbytes))
-        self._unfinished.update([start.worker for start in starts])
-        if starts:
-            environment.platform.invoke(context, starts)
-        else:
-            environment.platform.supervise(context)
-        self._begun = True
-
-    def _context(self, packed: Packed) -> RunContext:
-        """What all workers of the run have in common."""
-        environment = self._environment
-        code, python = environment.code, environment.python
-        if environment.remote_code is not None:
-            code, python = environment.remote_code.of_run(code, packed, self.workflow)
-        return RunContext(
-            run=self.id,
-            key=self._key,
-            store=environment.store.url,
-            code=code,
-            environment=python,
-            settings=environment.settings,
-            cache=environment.cache,
-            shared=self.shared.path if self.shared else None,
-            common=packed.name,
-            detached=self._detached,
-            started=self.started,
-        )
-
-    def _opened(self, packed: Packed, first: list[Start]) -> Sequence[Start]:
-        self._environment.store.open(self.id, self._opening(packed))
-        return first
-
-    def _resumed(self, packed: Packed, first: list[Start]) -> Sequence[Start]:
+        launch = self._launch()
         try:
-            opening = self._opening(packed)
-            store, forgotten = self._environment.store, self._forgotten
-            claims, self._mailbox.stale = store.resume(self.id, opening, forgotten=forgotten)
+            starts, self._reports.mailbox.stale = launch.reopen(forgotten=self._forgotten)
         except RunOver as error:
             self._begun = False  # so there is nothing to keep
             raise UsageError(
                 f"Run {self.id} can't be resumed: the store no longer has it. Run the workflow "
                 "again, without resume=."
             ) from error
-        return self._supervisor.starts(claims)
+        self._begin(launch, starts)
 
-    def _opening(self, packed: Packed) -> Opening:
-        constants = self._transfers.share(packed)
-        waiting = self._environment.platform.queue_seconds
-        return opening_of(packed, constants, self.settings.lease, waiting, self.settings.restarts)
+    def _launch(self) -> Launch:
+        """Prepare a try of the run."""
+        folders = self._environment.folders
+        if not self._detached and self.shared is None and folders.usable:
+            self._forgotten = self.tries > 1
+            self.shared = folders.create(self.id)
+        launch = Launch(
+            self.unfinished, self.planned, self._environment, self.shared, detached=self._detached
+        )
+        self.remade = launch.remade
+        self._transfers, self._supervisor = launch.transfers, launch.supervisor
+        return launch
+
+    def _begin(self, launch: Launch, starts: Sequence[Start]) -> None:
+        """Start workers."""
+        self._reports.expect(starts, launch.transfers, launch.supervisor)
+        launch.invoke(starts)
+        self._begun = True
 
     def notify(self, arrived: Callable[[int, Any], None] | None) -> None:
         """Call a function with the position and the value of each output as soon as it arrives."""
         if arrived is not None:
             positions = {task: position for position, task in enumerate(self.workflow.sinks)}
-            self._arrived = lambda task, value: arrived(positions[task], value)
+            self._reports.arrived = lambda task, value: arrived(positions[task], value)
 
     def watch(self) -> None:
         """Wait until the run has ended, and stop its workers."""
@@ -237,7 +151,7 @@ class Run:
         try:
             self._await_outputs()
             with contextlib.suppress(StoreError):  # the result is there
-                self._await_timelines()
+                self._reports.await_timelines()
             self.makespan = self.makespan or self.clock.now() - self.started
             self._state, self.outcome = "done", "done"
             if self._supervisor.twins:
@@ -270,8 +184,7 @@ class Run:
         checked = time.monotonic()
         while missing:
             self._check_awaited()
-            received = self._mailbox.receive()
-            self._take_all(received, missing)
+            heard = self._reports.receive(missing)
             if self._display is not None and missing:
                 self._display.show(self._environment.store.progress(self.id))
             if time.monotonic() - checked > lease / 3:
@@ -280,7 +193,7 @@ class Run:
             now = time.monotonic()
             if straggling is not None and self.preview.learnt:
                 self._supervisor.start_twins(straggling, now)
-            stalled = stalls.stalled(now, heard=bool(received))
+            stalled = stalls.stalled(now, heard=heard)
             if stalled:
                 self._environment.store.post(self.id, NoProgress())  # unless it can't
                 raise RunStuck(self.id, stalled, self._supervisor.awaited(missing))
@@ -291,68 +204,12 @@ class Run:
         if self._cancelled.is_set():
             raise RunCancelled(self.id)
 
-    def _take_all(self, received: Sequence[Received], missing: set[TaskId]) -> None:
-        """Take letters in order; one that raises stays unread, and so do those after it."""
-        for each in received:
-            self._take(each, missing)
-            self._mailbox.mark_read(each.id)
-
-    def _take(self, received: Received, missing: set[TaskId]) -> None:
-        letter, stale = received.letter, self._mailbox.outdated(received.id)
-        if not isinstance(letter, ClientLetter):
-            raise misaddressed(letter)
-        if stale and not isinstance(letter, OutputReady):
-            return  # of an earlier try
-        match letter:
-            case OutputReady(task):
-                if task in missing and not (stale and self._transfers.data(letter) is None):
-                    missing.discard(task)
-                    self._arrive(task, self._transfers.output(letter))
-            case TaskFailed(task, failure):
-                not_run = self.workflow.after(task)
-                raise failure_error(task, failure, not_run, self._key, run=self.id)
-            case WorkerLost(worker, loss):
-                if not self._supervisor.restarted(worker, loss):
-                    raise loss_error(worker, loss, self.workflow, self.id)
-            case MemoryGrown():
-                self._grow(letter)
-            case WorkerParked(_, record):
-                self.records.append(bytes(record))
-            case WorkerFinished(worker, record, invoked):
-                self.records.append(bytes(record))
-                self._finished.add(worker)
-                self._unfinished.update(invoked or ())
-                self._unfinished -= self._finished
-            case NoProgress():
-                pass
-            case _:
-                assert_never(letter)
-
-    def _arrive(self, task: TaskId, value: Any) -> None:
-        self._outputs[task] = value
-        if self._arrived is not None:
-            self._arrived(task, value)
-
-    def _grow(self, grown: MemoryGrown) -> None:
-        """Note the memory that the tasks of a worker got after it ran out of memory."""
-        calls = self.workflow.calls
-        for key in {calls[task].task.key for task in self.workflow.numbered(grown.running)}:
-            self.needs[key] = max(grown.memory_mb, self.needs.get(key, 0))
-
-    def _await_timelines(self) -> None:
-        deadline = time.monotonic() + _LAST_WORDS
-        while self._unfinished and time.monotonic() < deadline:
-            received = self._mailbox.receive()
-            self._take_all([e for e in received if not isinstance(e.letter, WorkerLost)], set())
-            if received:
-                self._mailbox.mark_read(received[-1].id)
-
     def _let_workers_save(self) -> None:
         """If the run can be resumed, have workers save the outputs that only they hold."""
         if self.resumable:
             with contextlib.suppress(StoreError):  # the next step reports it
                 stopped = set(self._environment.store.stop(self.id))
-                self.records.extend(self._mailbox.last_timelines(stopped))
+                self.records.extend(self._reports.mailbox.last_timelines(stopped))
 
     def tell(self, note: str) -> None:
         """Add a note to the error that the run ended with."""
@@ -394,7 +251,7 @@ class Run:
             raise RunTimeout(self.id, timeout, str(self.status()))
         if self._error is not None:
             raise self._error
-        return [self._outputs[sink] for sink in self.workflow.sinks]
+        return [self._reports.outputs[sink] for sink in self.workflow.sinks]
 
     def status(self) -> Status:
         """The run's state, and how many tasks have been executed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -19,7 +20,7 @@ from shoal.execution.restart_policy import GiveUp, RunningTask, StartTwin
 from shoal.planning.preview import Preview
 from shoal.platform.base import Platform
 from shoal.platform.invocation import RunContext, Start
-from shoal.platform.restarter import Restarter
+from shoal.platform.restarter import GracePeriod, Restarter
 from shoal.storage.base import Claim, Store
 from shoal.types import Loss, TaskId, WorkerId
 
@@ -40,8 +41,6 @@ class RunSupervisor:
         self._lease = context.settings.lease
         self._context = context
         self._run = context.run
-        self._restarter = Restarter(store, platform, context)
-        self._grace_period = self._restarter.grace_period
         self.twins: set[WorkerId] = set()
         """Workers that were started a second time."""
         self._running_since: dict[TaskId, float] = {}
@@ -51,6 +50,14 @@ class RunSupervisor:
         """How often each task was repeated because its worker was lost."""
         self._progress = (0, 0)
         """Tasks executed and bytes moved, at the latest look."""
+
+    @cached_property
+    def _restarter(self) -> Restarter:
+        return Restarter(self._store, self._platform, self._context)
+
+    @property
+    def _grace_period(self) -> GracePeriod:
+        return self._restarter.grace_period
 
     def starts(self, claims: Sequence[Claim]) -> list[Start]:
         """The starts that carry out these claims."""

@@ -8,10 +8,9 @@ workers get the same `FlexiblePart`, which has every task.
 from __future__ import annotations
 
 from collections.abc import Iterable, KeysView, Mapping
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 from shoal.errors import PlanError
 from shoal.execution.policies import Policies
@@ -256,11 +255,20 @@ class Plan:
         """The resources of each worker, in the order of their first tasks; empty if flexible."""
         return {}
 
+    @cached_property
+    def _cut(self) -> dict[str, list[PlannedPart]]:
+        """The parts, once they are known, if no task takes a large constant."""
+        return {}
+
     def of(self, workflow: Workflow) -> Plan:
-        """The same plan for a workflow of the same shape."""
-        plan = copy(self)
-        object.__setattr__(plan, "workflow", workflow)
+        """The same plan, and the same parts, for the same tasks with other arguments."""
+        _ = self._cut  # so that both share it
+        plan = object.__new__(Plan)
+        plan.__dict__.update(self.__dict__, workflow=workflow)
         return plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_cut"}
 
     @property
     def flexible(self) -> bool:
@@ -288,7 +296,13 @@ class Plan:
         self, constants: Mapping[TaskId, tuple[TaskId, ...]] | None = None
     ) -> list[PlannedPart]:
         """What each worker needs, in the order of `workers`; none if the plan is flexible."""
-        return [] if self.flexible else _Cut(self, constants or {}).parts()
+        if self.flexible:
+            return []
+        if constants:
+            return _Cut(self, constants).parts()
+        if "parts" not in self._cut:
+            self._cut["parts"] = _Cut(self, {}).parts()
+        return self._cut["parts"]
 
     def common_part(
         self, constants: Mapping[TaskId, tuple[TaskId, ...]] | None = None

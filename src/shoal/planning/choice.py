@@ -63,10 +63,6 @@ class Wanted:
             )
         return Wanted(given, **goals)
 
-    def explicit(self, name: str | None) -> bool:
-        """Return whether this call needs a plan of its own, given the settings' planner."""
-        return self != Wanted() or name not in (None, "auto")
-
     def planner(self, name: str | None) -> Planner:
         """Return the planner, given that of the settings."""
         named = "auto" if name is None else name

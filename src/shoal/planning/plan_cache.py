@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
+from shoal.execution.pool import WarmPool
 from shoal.planning.preview import Preview
-from shoal.types import TaskId
+from shoal.types import Resources, TaskId
 from shoal.workflow import Workflow
 
 _MOST = 100
@@ -49,6 +50,17 @@ class PlanCache:
         with self._lock:
             entry = self._entries.get(key)
             return None if entry is None else entry.preview
+
+    def again(
+        self,
+        key: Hashable,
+        workflow: Workflow,
+        constants: Mapping[TaskId, Mapping[TaskId, int]],
+        pool: Callable[[], WarmPool[Resources]],
+    ) -> Preview | None:
+        """Return the cached plan for a key, if there is one, for a later run of its workflow."""
+        found = self.find(key)
+        return None if found is None else found.again(workflow, constants, pool)
 
     def keep(self, key: Hashable, preview: Preview) -> None:
         """Add a plan, or replace the one with the same key."""
@@ -102,9 +114,12 @@ def key_of(
 ) -> Hashable:
     """Return the cache key of a workflow's plan."""
     sizes = {name: n for sizes in constants.values() for name, n in sizes.items()}
-    tasks = {call.task for call in workflow.calls.values()}
-    options = frozenset(
-        (task.key, task.resources, *map(_Same, task.forced_optimizations)) for task in tasks
+    tasks = dict.fromkeys([call.task for call in workflow.calls.values()])
+    options = dict.fromkeys(
+        [
+            (task.key, task.resources, task.retries, *map(_Same, task.forced_optimizations))
+            for task in tasks
+        ]
     )
     shape = (tuple(workflow.calls), tuple(workflow.upstream.values()), workflow.sinks)
-    return workflow.key, shape, sum(sizes.values()).bit_length(), options, what
+    return workflow.title, shape, sum(sizes.values()).bit_length(), tuple(options), what

@@ -61,7 +61,8 @@ class Preview:
         pool: Callable[[], WarmPool[Resources]],
     ) -> Preview:
         """Return the same plan for a later run of a workflow of the same shape."""
-        plan = self.plan.of(workflow)
+        needs = self.plan.workflow.needs
+        plan = self.plan.of(workflow.needing(needs) if needs else workflow)
         conditions = replace(self.conditions, pool=pool)
         preview = Preview(plan, conditions, self.sla)
         preview.constants = constants

@@ -237,9 +237,9 @@ class LocalGateway:
     def pool(self, session: str) -> WarmPool[Resources]:
         """The sandboxes that a session's workers would find now."""
         with self._lock:
-            return self._pool.copied(
-                self._clock.now(), lambda key: key[0] if key[1] == session else None
-            )
+            keys = [sandbox.pool_key for sandbox in self._sandboxes.values()]
+            own = {key: key[0] for key in keys if key[1] == session}
+            return self._pool.copied(self._clock.now(), own.get)
 
     def cool(self) -> None:
         """Remove the sandboxes that are idle now, so that the next starts are cold."""

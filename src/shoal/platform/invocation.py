@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterable
 from functools import lru_cache
+from operator import attrgetter
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -282,7 +283,7 @@ class Start(_Wire, frozen=True, kw_only=True):
         inputs: bytes | None = None,
     ) -> Start:
         """The first start of a worker."""
-        memory_mb, cpus = resources.memory_mb, resources.cpu_share
+        memory_mb, cpus = _size_of(resources)
         return cls(
             worker=worker, epoch=1, memory_mb=memory_mb, cpus=cpus, part=part, inputs=inputs,
             sent=sent,
@@ -388,6 +389,11 @@ def _resources(memory_mb: int, cpus: float) -> Resources:
     return Resources(memory_mb, None if follows else cpus)
 
 
+_size_of = lru_cache(maxsize=1024)(attrgetter("memory_mb", "cpu_share"))
+"""The memory and the CPUs that resources come to."""
+
+
+@lru_cache(maxsize=1024)
 def kind_of(resources: Resources) -> str:
     """A worker's resources, as the store keeps them."""
     return f"{resources.memory_mb} {resources.cpu_share!r}"

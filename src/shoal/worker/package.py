@@ -114,14 +114,20 @@ class Packed:
         return (blob[0] for blob in blobs if blob)
 
 
-def pack(plan: Plan, key: bytes) -> Packed:
-    """Prepare a plan for sending."""
-    constants = _Constants(plan.workflow, key)
-    named = constants.of_task
-    parts: Sequence[Part] = [plan.common_part(named)] if plan.flexible else plan.parts(named)
-    packed = Packed(parts, constants=constants.blobs)
+def pack(plan: Plan, key: bytes, constants: bool = True) -> Packed:
+    """Prepare a plan for sending.
+
+    Args:
+        plan: The plan.
+        key: Signs what is sent.
+        constants: Whether its workflow may have large constants.
+    """
+    large = _Constants(plan.workflow if constants else None, key)
+    named = large.of_task
+    parts: Sequence[Part] = plan.parts(named) or [plan.common_part(named)]
+    packed = Packed(parts, constants=large.blobs)
     for part in parts:
-        package = _package(part, plan.workflow, constants, packed.functions)
+        package = _package(part, plan.workflow, large, packed.functions)
         try:
             blob = encode(package, key, SIGNED_PART, what="a plan")
         except NotPicklable:
@@ -145,7 +151,8 @@ def _package(
     calls = CallTable()
     cached: dict[int, tuple[str, str]] = {}
     kinds: dict[int, bytes] = {}
-    for task in part.numbered():
+    copies = part.copies if isinstance(part, PlannedPart) else ()
+    for task in (*part.upstream, *copies):
         call = workflow.calls[task]
         number = numbers.get(id(call.task))
         if number is None:
@@ -184,14 +191,15 @@ def _by_value(what: Any, called: str) -> bytes:
 class _Constants:
     """The large constants of a workflow; each is pickled once."""
 
-    def __init__(self, workflow: Workflow, key: bytes) -> None:
+    def __init__(self, workflow: Workflow | None, key: bytes) -> None:
+        """Find the large constants of a workflow; None: it has none."""
         self.blobs: dict[str, Blob] = {}
         self.of_task: dict[TaskId, tuple[TaskId, ...]] = {}
         self._places: dict[TaskId, dict[Where, TaskId]] = {}
         self._key = key
         self._names: dict[int, TaskId] = {}
         self._small: set[int] = set()
-        for task, call in workflow.calls.items():
+        for task, call in workflow.calls.items() if workflow else ():
             self._look_at(task, call)
 
     def _look_at(self, task: TaskId, call: Call) -> None:
@@ -236,7 +244,7 @@ def constant_sizes(workflow: Workflow) -> dict[TaskId, dict[TaskId, int]]:
     sizes: dict[int, int] = {}
     found: dict[TaskId, dict[TaskId, int]] = {}
     for task, call in workflow.calls.items():
-        for where, value in _arguments(call):
+        for where, value in (*enumerate(call.args), *call.kwargs.items()):
             if type(value) in _SMALL or where in call.nested:
                 continue
             size = sizes.get(id(value))
