@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +35,8 @@ from observing import eventually
 from store_servers import free_port
 
 EVENT_NBYTES, REQUEST_NBYTES = 2**20, 6 * 2**20
+_UP_SECONDS = 100.0
+"""How long an environment may take to come up: several start at once on a busy machine."""
 HANDLER = "shoal.engines.aws_lambda.handler"
 
 
@@ -172,12 +175,27 @@ class Emulator:
                 evicted = next(other for other in self._functions.values() if other.idle).idle.pop()
                 self._all.remove(evicted)
                 evicted.end()
-            made = self._starting.submit(self._environment, function).result()
-            self._all.append(made)
-            self.cold += 1
-        up = eventually(lambda: _listens(made.port))
-        assert up, "the runtime emulator doesn't come up"
+            made = self._start(function)
+        return self._up(function, made)
+
+    def _start(self, function: Function) -> FunctionProcess:
+        """Start an environment; the caller holds the lock."""
+        made = self._starting.submit(self._environment, function).result()
+        self._all.append(made)
+        self.cold += 1
         return made
+
+    def _up(self, function: Function, made: FunctionProcess) -> FunctionProcess:
+        """Wait until an environment is up; replace one whose port somebody else has taken."""
+        while True:
+            process, port = made.process, made.port
+            up = eventually(partial(_up_or_ended, process, port), _UP_SECONDS)
+            assert up, "the runtime emulator doesn't come up"
+            with self._lock:
+                if process.poll() is None or made.ended or self._closed:
+                    return made
+                self._all.remove(made)
+                made = self._start(function)
 
     def _environment(self, function: Function) -> FunctionProcess:
         port, number = free_port(), self.cold
@@ -245,6 +263,10 @@ def _jail(folder: Path) -> list[str]:
         "--bind", str(folder), str(folder), "--bind", shared, shared, "--unshare-pid",
         "--unshare-ipc", "--die-with-parent",
     ]  # fmt: skip
+
+
+def _up_or_ended(process: subprocess.Popen[bytes], port: int) -> bool:
+    return _listens(port) or process.poll() is not None
 
 
 def _listens(port: int) -> bool:
