@@ -124,6 +124,23 @@ def test_no_secret_is_in_the_script_or_on_the_command_line(
     assert "SHOAL_DEPLOYMENT_FILE" in (programs / "script").read_text()
 
 
+def test_a_job_that_slurm_takes_long_to_end_has_ended(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reason comes late, but its worker can be replaced."""
+    squeue = programs / "bin" / "squeue"
+    squeue.write_text("#!/bin/sh\necho 42 0 COMPLETING 0 0 None; echo 42 1 RUNNING 0 0 None\n")
+    squeue.chmod(0o755)
+    ending, now = engine("slurm:///main", programs), 100.0
+    monkeypatch.setattr("shoal.engines.slurm.time.monotonic", lambda: now)
+    handles = ["42_0", "42_1"]
+    assert ending.states(handles) == {"42_0": "running", "42_1": "running"}
+    now += 0.2
+    found = ending.states(handles)
+    assert found["42_0"] == Ended(detail="Slurm is ending the job")
+    assert found["42_1"] == "running"
+
+
 def test_an_unknown_partition_is_refused_with_those_there_are(programs: Path) -> None:
     with pytest.raises(SettingsError, match=r"no such partition\. It has gpu, main\."):
         engine("slurm:///other", programs)

@@ -17,7 +17,7 @@ from shoal.platform.invocation import Invocation, RunContext, Start, UserCode
 from shoal.platform.job import BoardLogs, Job, JobGateway, board_of, log_lines, pushed
 from shoal.storage.base import Opening
 from shoal.storage.embedded import EmbeddedServer
-from shoal.storage.job_board import JobBoard
+from shoal.storage.job_board import JobBoard, JobRecord
 from shoal.storage.redis import RedisStore
 from shoal.types import Resources, RunId, WorkerId
 
@@ -132,10 +132,11 @@ def staying(url: str) -> Iterator[Scene]:
     scene.board.disconnect()
 
 
-def offer(idle_seconds: float, seconds: float | None = None) -> Offer:
+def offer(idle_seconds: float, seconds: float | None = None, spares: int = 0) -> Offer:
     return Offer(
-        job="j", entry=ENTRY, memory_mb=256, cpus=1.0, idle_seconds=idle_seconds, seconds=seconds
-    )
+        job="j", entry=ENTRY, memory_mb=256, cpus=1.0, idle_seconds=idle_seconds, seconds=seconds,
+        spares=spares,
+    )  # fmt: skip
 
 
 def test_a_job_takes_no_work_when_its_time_is_running_out(staying: Scene, tmp_path: Path) -> None:
@@ -179,6 +180,31 @@ def test_a_start_that_was_meant_for_a_job_that_ends_is_taken(
     monkeypatch.setattr(staying.job._board, "remove", pushed_first)
     staying.job.serve(offer(idle_seconds=0.1))
     assert not staying.board.waiting()
+
+
+def test_a_spare_job_stands_by_as_long_as_others_are_at_work(
+    staying: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one is at work when it looks for the first and the second time."""
+    looks: list[int] = []
+    busy = JobRecord(kind="256 1.0", at=0.0, run=RUN)
+    jobs = staying.job._board.jobs
+
+    def seen() -> dict[str, JobRecord]:
+        looks.append(len(looks))
+        return jobs() | ({"other": busy} if len(looks) < 3 else {})
+
+    monkeypatch.setattr(staying.job._board, "jobs", seen)
+    staying.job.serve(offer(idle_seconds=0.05, spares=1))
+    assert len(looks) == 3
+
+
+def test_more_idle_jobs_than_spares_end(staying: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy, idle = (JobRecord(kind="256 1.0", at=0.0, run=run) for run in (RUN, ""))
+    jobs = staying.job._board.jobs
+    monkeypatch.setattr(staying.job._board, "jobs", lambda: jobs() | {"busy": busy, "idle": idle})
+    staying.job.serve(offer(idle_seconds=0.05, spares=1))
+    assert not jobs()
 
 
 def test_a_resumed_run_is_worked_for(scene: Scene, tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ KIND = kind_of(SIZE)
 class FakeEngine:
     """Starts nothing; a test says how its jobs are."""
 
-    def __init__(self, *, watches: bool = True, capacity: int = 100) -> None:
-        self.facts = EngineFacts(stays=True, watches=watches, capacity=capacity)
+    def __init__(self, *, watches: bool = True, capacity: int = 100, spares: int = 0) -> None:
+        self.facts = EngineFacts(stays=True, watches=watches, capacity=capacity, spares=spares)
         self.offers: list[bytes] = []
         self.ended: dict[str, Ended] = {}
         self.killed: list[str] = []
@@ -180,6 +180,27 @@ def test_a_run_has_no_more_jobs_than_workers(scene: Scene) -> None:
     scene.board.report("busy", scene.record(RUN, "w9", 1))
     scene.push(5, most=3)
     assert scene.settled(2)
+
+
+@pytest.mark.parametrize("engine", [FakeEngine(spares=2)])
+def test_spare_jobs_stand_by_while_others_are_at_work(scene: Scene) -> None:
+    scene.board.report("elsewhere", scene.record(kind="1024 1.0"))
+    scene.push(1, most=1)
+    assert scene.settled(1)
+    assert scene.board.take(KIND, 1) is not None
+    scene.board.report(scene.names()[0], scene.record(RUN, "w0", 1))
+    assert scene.settled(3)
+    scene.starter.end_surplus()
+    assert not scene.engine.killed
+    scene.board.report(scene.names()[0], scene.record())
+    scene.starter.end_surplus()
+    assert scene.engine.killed == ["1", "2"]
+
+
+@pytest.mark.parametrize("engine", [FakeEngine(spares=2)])
+def test_no_spare_job_stands_by_for_another_client_s_run(scene: Scene) -> None:
+    scene.board.report("busy", scene.record(FOREIGN, "w9", 1))
+    assert scene.settled(0)
 
 
 @pytest.mark.parametrize("engine", [FakeEngine(capacity=2)])

@@ -23,7 +23,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -55,6 +55,7 @@ class _RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str = "shoal"
     """The Ray namespace of the actors."""
     idle_seconds: float = 30.0
+    spares: Annotated[int, msgspec.Meta(ge=0)] = 0
     capacity: int | None = None
 
 
@@ -89,6 +90,7 @@ class RayEngine:
             cpus=max(cpus, default=0) or None,
             capacity=options.capacity or max(1, int(_JOBS_PER_CPU * sum(cpus))),
             idle_seconds=options.idle_seconds,
+            spares=options.spares,
         )
 
     def start(self, event: bytes, resources: Resources) -> str:

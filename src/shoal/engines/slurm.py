@@ -40,6 +40,7 @@ _OPTIONS = (
     "constraint",
     "reservation",
     "idle_seconds",
+    "spares",
     "capacity",
     "python",
 )
@@ -48,8 +49,10 @@ _PASSED = ("account", "qos", "constraint", "reservation")
 _CURE = "Run the client on a node of the cluster that has Slurm's programs."
 _LARGEST_ARRAY = 1000
 """Jobs in an array, as Slurm is usually configured."""
-_ASK_SECONDS = 0.4
+_ASK_SECONDS = 0.3
 """Seconds between two calls of `squeue`."""
+_COMPLETING_SECONDS = 0.15
+"""How long a job may be ending until it counts as ended, whatever the reason."""
 _KEPT_SECONDS = 24 * 3600.0
 """How long what a job printed is kept if no client saw the job's end."""
 _LEFT_OUT = ("XDG_RUNTIME_DIR", "TMPDIR")
@@ -82,6 +85,7 @@ class SlurmEngine:
             capacity=int(options.number("capacity", min(all_cpus, _LARGEST_ARRAY), 1)),
             seconds=60 * minutes if minutes else seconds,
             idle_seconds=options.number("idle_seconds", 60),
+            spares=int(options.number("spares", 0)),
         )
         self._logs = private_folder(folder / "slurm")
         self._fixed = _fixed_arguments(options, self._logs)
@@ -91,6 +95,8 @@ class SlurmEngine:
         self._ended: dict[str, Ended] = {}
         self._known: dict[str, JobState] = {}
         self._asked = float("-inf")
+        self._completing: dict[str, float] = {}
+        """Since when jobs have been ending, which may take Slurm long."""
         _sweep(self._logs)
 
     def start(self, event: bytes, resources: Resources) -> str:
@@ -116,7 +122,8 @@ class SlurmEngine:
         with self._lock:
             wanted = [handle for handle in handles if handle not in self._ended]
             news = any(handle not in self._known for handle in wanted)
-            if wanted and (news or time.monotonic() - self._asked > _ASK_SECONDS):
+            pause = _COMPLETING_SECONDS if self._completing else _ASK_SECONDS
+            if wanted and (news or time.monotonic() - self._asked > pause):
                 self._ask(wanted)
             found: dict[str, JobState] = {**self._known, **self._ended}
         return {handle: found[handle] for handle in handles if handle in found}
@@ -131,10 +138,18 @@ class SlurmEngine:
             whole = f"{handle.partition('_')[0]}_N/A"  # an array that was cancelled in the queue
             columns = listed.get(handle) or listed.get(whole)
             state = state_of(*columns) if columns else _GONE
+            if columns and columns[0] == "COMPLETING" and self._stays_completing(handle):
+                state = _COMPLETING
             if isinstance(state, Ended):
                 self._ended[handle] = self._explained(handle, state)
+                self._completing.pop(handle, None)
             else:
                 self._known[handle] = state
+
+    def _stays_completing(self, handle: str) -> bool:
+        """Whether a job that is ending has been so for a moment: the reason may follow too late."""
+        since = self._completing.setdefault(handle, self._asked)
+        return self._asked - since >= _COMPLETING_SECONDS
 
     def _explained(self, handle: str, ended: Ended) -> Ended:
         """How a job ended, with what it printed last."""
@@ -179,6 +194,7 @@ except ImportError:
     pass
 """
 _COLUMNS = "ArrayJobID:20,ArrayTaskID:12,State:20,exit_code:12,RestartCnt:8,Reason:60"
+_COMPLETING = Ended(detail="Slurm is ending the job")
 _GONE = Ended(detail="Slurm has forgotten the job")
 
 

@@ -46,6 +46,8 @@ class EngineFacts:
     """How long a job may run; None: no limit."""
     idle_seconds: float = 30.0
     """How long a job that stays waits for more work."""
+    spares: int = 0
+    """How many idle jobs of a size stand by while others are at work, to replace a lost one."""
     queue_seconds: float = 0.0
     """How long an event may wait in the engine, unseen, before its function is called."""
     prices: str = ""

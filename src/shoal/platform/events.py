@@ -110,6 +110,8 @@ class Offer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     idle_seconds: float
     seconds: float | None = None
     """How long it may run; None: no limit."""
+    spares: int = 0
+    """How many idle jobs of its size stand by while others are at work."""
 
     @property
     def taking_seconds(self) -> float | None:

@@ -283,26 +283,36 @@ class Job:
         ends = float("inf") if offer.seconds is None else time.monotonic() + offer.seconds
         late = ends if offer.taking_seconds is None else time.monotonic() + offer.taking_seconds
         self._report()
-        while (event := self._next(offer.idle_seconds, late)) is not None:
+        while (event := self._next(offer, late)) is not None:
             asked = opened(event, self._deployment)
             if isinstance(asked, Work):
                 left = None if offer.seconds is None else ends - time.monotonic()
                 self.perform(asked, left)
 
-    def _next(self, idle_seconds: float, late: float) -> bytes | None:
+    def _next(self, offer: Offer, late: float) -> bytes | None:
         """The next start for this job; None if none comes in time."""
-        until = min(time.monotonic() + idle_seconds, late)
+        until = min(time.monotonic() + offer.idle_seconds, late)
         while not self._closed.is_set() and (seconds := until - time.monotonic()) > 0:
             event = self._taking.take(self._kind, min(seconds, _TAKE_SECONDS))
             if event is not None:
                 return event
             self._gateway.up = True
+            if time.monotonic() >= until and self._stands_by(offer.spares):
+                until = min(time.monotonic() + offer.idle_seconds, late)
         if self._closed.is_set():
             return None
         with self._reporting:  # from now on, who starts jobs doesn't count on this one
             self._board.remove(self._name, max(1, self._reported))
             self._reported = 0
         return None if time.monotonic() >= late else self._taking.take(self._kind, _LAST_SECONDS)
+
+    def _stands_by(self, spares: int) -> bool:
+        """Whether this idle job is to replace others that are at work."""
+        if not spares:
+            return False
+        alike = [each for each in self._board.jobs().values() if each.kind == self._kind]
+        idle = sum(not each.run for each in alike)
+        return idle <= spares and idle < len(alike)
 
     def perform(
         self, work: Work, seconds: float | None = None, memory_mb: int | None = None

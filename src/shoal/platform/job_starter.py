@@ -2,7 +2,8 @@
 
 1. A start that waits needs a job, unless an idle one will take it. Jobs that were started and
    haven't come up yet count as idle.
-2. A run has no more jobs than it may have workers at work.
+2. A run has no more jobs than it may have workers at work, and the spare jobs that the engine is
+   to have: these stand by while others are at work.
 3. The engine is asked every moment how the jobs are. A worker whose job has ended is lost. If the
    engine can't tell, or another client started the job, a job that stays silent for long is lost.
 4. If jobs end before they come up, again and again, starting more is of no use: the waiting workers
@@ -33,7 +34,7 @@ from shoal.types import Loss, LossReason, Resources, RunId, WorkerId
 
 log = logging.getLogger(__name__)
 
-_BUSY_SECONDS = 0.2
+_BUSY_SECONDS = 0.1
 """Seconds between two looks at the jobs while one of them is at work."""
 _IDLE_SECONDS = 5.0
 _RECENT_SECONDS = 2.0
@@ -153,7 +154,7 @@ class JobStarter:
             everywhere = self._hear()
             with self._lock:
                 for kind in {kind_of(job.resources) for job in self._jobs.values() if job.coming}:
-                    needed = _missing(kind, waiting.get(kind, []), everywhere)
+                    needed = self._missing(kind, waiting.get(kind, []), everywhere)
                     surplus += self._coming(kind)[max(0, needed) :]
                 for job in surplus:
                     job.unwanted = True
@@ -277,23 +278,42 @@ class JobStarter:
     def _start_missing(self) -> None:
         """Start the jobs that waiting starts need."""
         waiting = self._waiting()
-        if not waiting:
+        if not (waiting or self._engine.facts.spares):
             return
+        everywhere = self._board.jobs()
+        kinds = set(waiting) | self._guarded(everywhere)
         if self._stillborn >= _STILLBORN:
             self._give_up(waiting)
             return
         if time.monotonic() < self._despaired + _DESPAIR_SECONDS:
             waiting = {kind: self._of_own(works) for kind, works in waiting.items()}
-        everywhere = self._board.jobs()
+            kinds = set(waiting)
         room = self._engine.facts.capacity - max(len(everywhere), len(self._jobs))
-        for kind, works in waiting.items():
+        for kind in kinds:
+            works = waiting.get(kind, [])
             self._remember(works)
             with self._lock:
                 coming = len(self._coming(kind))
-            missing = min(_missing(kind, works, everywhere) - coming, room)
+            missing = min(self._missing(kind, works, everywhere) - coming, room)
             if missing > 0:
                 self._start(resources_of(kind), missing)
                 room -= missing
+
+    def _guarded(self, everywhere: Mapping[str, JobRecord]) -> frozenset[str]:
+        """The kinds of jobs that spare ones stand by for: those at work for this client's runs."""
+        if not self._engine.facts.spares:
+            return frozenset()
+        at_work = [record for record in everywhere.values() if record.run]
+        return frozenset(r.kind for r in at_work if self._own(RunId(r.run)) is not None)
+
+    def _missing(
+        self, kind: str, works: list[tuple[bytes, Work]], everywhere: Mapping[str, JobRecord]
+    ) -> int:
+        """How many jobs of a kind these starts and the spares need, beside the idle ones."""
+        at_work = Counter(record.run for record in everywhere.values() if record.run)
+        idle = sum(record.kind == kind and not record.run for record in everywhere.values())
+        spares = self._engine.facts.spares if kind in self._guarded(everywhere) else 0
+        return _admitted([work for _, work in works], at_work) + spares - idle
 
     def _coming(self, kind: str) -> list[_RequestedJob]:
         """The jobs of a kind that haven't come up yet, the oldest first."""
@@ -321,6 +341,7 @@ class JobStarter:
                 cpus=resources.cpu_share,
                 idle_seconds=self._engine.facts.idle_seconds,
                 seconds=self._engine.facts.seconds,
+                spares=self._engine.facts.spares,
             )
             jobs = {
                 offer.name(i if indexed else None): _RequestedJob(resources) for i in range(size)
@@ -379,15 +400,6 @@ def loss_of(context: RunContext, record: JobRecord, how: Ended) -> tuple[Invocat
     memory_mb, code = resources.memory_mb, how.code
     loss = Loss(how.reason, record.running, memory_mb, record.epoch, code, how.detail)
     return Invocation(context=context, start=start), loss
-
-
-def _missing(
-    kind: str, works: list[tuple[bytes, Work]], everywhere: Mapping[str, JobRecord]
-) -> int:
-    """How many jobs of a kind these starts need, beside the idle ones."""
-    at_work = Counter(record.run for record in everywhere.values() if record.run)
-    idle = sum(record.kind == kind and not record.run for record in everywhere.values())
-    return _admitted([work for _, work in works], at_work) - idle
 
 
 def _admitted(works: list[Work], at_work: Counter[str]) -> int:
