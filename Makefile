@@ -15,7 +15,7 @@ apt = for program in $(1); do \
 	    exec apt-get install --yes --quiet --no-install-recommends $(2); \
 	done
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests portable quick search bench engine-bench lithops planning predictions load chaos quality factors farm fuzz executors engines replacement engines-bwrap engines-slurm engines-docker engines-packages conformance-joblib conformance-dask coverage docs release clean
+.PHONY: help demo test lint types layers tests portable quick search bench engine-bench lithops planning predictions load chaos quality factors farm fuzz executors engines replacement engines-bwrap engines-slurm engines-docker engines-registry engines-packages conformance-joblib conformance-dask coverage docs release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
@@ -123,7 +123,7 @@ fuzz: $(VENV)/.fuzz  ## send arbitrary input to the gateway and to every parser
 executors: $(VENV)/.bench  ## compare ShoalExecutor with other executors
 	$(BIN)/python benchmarks/executor.py $(ARGS)
 
-engines: $(VENV)/.dev engines-bwrap engines-slurm engines-docker engines-packages  ## run workers on other machines and on every engine that can be started here
+engines: $(VENV)/.dev engines-bwrap engines-slurm engines-docker engines-registry engines-packages  ## run workers on other machines and on every engine that can be started here
 	$(BIN)/pytest -m "" -rs $(ENGINES) $(ARGS)
 
 replacement: $(VENV)/.dev engines-slurm engines-docker engines-packages  ## measure how soon a killed worker is replaced on each engine
@@ -138,6 +138,9 @@ engines-slurm:
 
 engines-docker:
 	-@$(call apt,docker dockerd podman runc,docker.io podman runc)
+
+engines-registry:
+	-@$(call apt,docker-registry,docker-registry)
 
 engines-packages: $(VENV)/.dev
 	-$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[lambda,ray]' \

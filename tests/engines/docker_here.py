@@ -24,7 +24,7 @@ _ALONE = "--bridge=none --iptables=false --ip6tables=false --ip-forward=false --
 @contextmanager
 def docker(_folder: Path) -> Iterator[tuple[str, str]]:
     """Jobs are containers of Docker."""
-    with _daemon():
+    with docker_daemon():
         image = build_from_here("docker", packages=["shoal", "pytest", "numpy"])
         with tcp_server() as port:
             yield f"docker:///{image}?idle_seconds=3&volume={TESTS}:{TESTS}:ro", url_of(port)
@@ -48,7 +48,7 @@ def containers(tool: str = "docker") -> list[str]:
 
 
 @contextmanager
-def _daemon() -> Iterator[None]:
+def docker_daemon() -> Iterator[None]:
     """A daemon that ends with the block."""
     if os.getuid() or not shutil.which("docker") or not shutil.which("dockerd"):
         pytest.skip("Docker: needs root and the Debian package docker.io (`make engines`)")

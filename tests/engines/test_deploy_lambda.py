@@ -18,7 +18,7 @@ from lambda_here import emulated_lambda
 
 from shoal import Session, Task
 from shoal.cli.main import main
-from shoal.engines import deploy_lambda, function_package
+from shoal.engines import deploy_lambda, function_package, lambda_image
 from shoal.engines.deploy_lambda import stack_of
 from shoal.engines.environment import expected
 from shoal.engines.function_package import Contents, build, contents
@@ -303,9 +303,10 @@ def test_functions_of_an_image_have_the_name_of_its_environment() -> None:
     assert ENVIRONMENT_VARIABLE not in stack.environment_variables()
 
 
-def test_a_package_that_is_too_large_leads_to_an_image(
+def test_without_docker_a_package_that_is_too_large_leads_to_an_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lambda_image, "builder", lambda: None)
     monkeypatch.setattr(function_package, "UNZIPPED_NBYTES", 1000)
     args = argparse.Namespace(
         requirements=Path("requirements.txt"), package=[], architecture="x86_64", template=None,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shoal.errors import PlatformError, SettingsError
@@ -19,6 +20,7 @@ def output_of(
     seconds: float = _SECONDS,
     cure: str = "",
     folder: Path | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> str:
     """What a program prints.
 
@@ -28,6 +30,7 @@ def output_of(
         seconds: How long it may take.
         cure: What to do if the program isn't installed.
         folder: Its working folder; None: that of this process.
+        variables: Variables for it, beside those of this process.
     """
     shown = " ".join(command[:2])
     try:
@@ -39,6 +42,7 @@ def output_of(
             timeout=seconds,
             check=False,
             cwd=folder,
+            env=os.environ | (variables or {}),
         )
     except FileNotFoundError as error:
         raise SettingsError(

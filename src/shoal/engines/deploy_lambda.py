@@ -13,10 +13,12 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from shoal.engines import function_package
+from shoal.engines import function_package, lambda_image
 from shoal.engines.aws_lambda import (
     DEFAULT_MEMORY,
     EVENT_AGE_SECONDS,
@@ -32,7 +34,14 @@ from shoal.engines.lambda_management import (
     explained,
     session_of,
 )
-from shoal.engines.lambda_stack import HANDLER, Stack, role_name, template
+from shoal.engines.lambda_stack import (
+    HANDLER,
+    TAG,
+    Stack,
+    repository_name,
+    role_name,
+    template,
+)
 from shoal.errors import PlatformError, SettingsError
 from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment
 
@@ -100,7 +109,7 @@ def deploy(args: argparse.Namespace, folder: Path, store: str | None, say: Say) 
             for line in planned(stack, wanted, args):
                 say(line)
             return
-        path = None if stack.image else _package(wanted, folder, say)
+        stack, path = _coded(args, stack, wanted, folder, say)
         Deploying(args, stack, say).carry_out(path)
         _note(args, stack, wanted, folder)
 
@@ -149,8 +158,15 @@ def _listed(text: str) -> tuple[str, ...]:
 
 def planned(stack: Stack, wanted: Contents, args: argparse.Namespace) -> Iterator[str]:
     """The steps of a deployment, in words."""
-    code = f"image {stack.image}" if stack.image else f"package {wanted.name}.zip"
-    yield f"would build or reuse the {code}"
+    if stack.image:
+        yield f"would use the image {stack.image}"
+    else:
+        yield f"would build or reuse the package {wanted.name}.zip"
+        tool = lambda_image.builder() or "docker or podman, which isn't installed here"
+        yield (
+            "if it has more than 250 MB unzipped, would build an image with "
+            f"{tool}, and push it to the ECR repository {repository_name(stack.name)}"
+        )
     if stack.secret:
         yield f"would write the store's URL and the key to the secret {stack.secret}"
     yield (
@@ -167,29 +183,48 @@ def planned(stack: Stack, wanted: Contents, args: argparse.Namespace) -> Iterato
     yield f'then set platform = "{stack.platform(args.region or "REGION")}"'
 
 
+def _coded(
+    args: argparse.Namespace, stack: Stack, wanted: Contents, folder: Path, say: Say
+) -> tuple[Stack, Path | None]:
+    """The deployment with its code: a zip, or an image if Lambda takes no zip as large as that."""
+    if stack.image:
+        return stack, None
+    path = function_package.build(wanted, folder / "packages", say)
+    nbytes = function_package.unzipped_nbytes(path)
+    if nbytes <= function_package.UNZIPPED_NBYTES:
+        return stack, path
+    tool = lambda_image.builder()
+    if tool is None:
+        raise _too_large(wanted, nbytes)
+    say(f"package {path.name}: {nbytes / 2**20:.0f} MB unzipped, and Lambda takes 250")
+    image = lambda_image.pushed(args, wanted, tool, folder / "lambda-image", say)
+    return replace(stack, image=image), None
+
+
 def _package(wanted: Contents, folder: Path, say: Say) -> Path:
     """The zip, or an error with the way to an image if Lambda wouldn't take it."""
     path = function_package.build(wanted, folder / "packages", say)
     nbytes = function_package.unzipped_nbytes(path)
-    if nbytes <= function_package.UNZIPPED_NBYTES:
-        return path
+    if nbytes > function_package.UNZIPPED_NBYTES:
+        raise _too_large(wanted, nbytes)
+    return path
+
+
+def _too_large(wanted: Contents, nbytes: int) -> PlatformError:
     image = Path("shoal-lambda-image").absolute()
     function_package.write_image(wanted, image, HANDLER)
     tag = f"shoal-lambda:{wanted.environment}"
-    raise PlatformError(
+    return PlatformError(
         f"The package has {nbytes / 2**20:.0f} MB unzipped, and Lambda takes 250. Name only what "
-        "your tasks import (--package, --requirements), or deploy an image of up to 10 GB:\n"
-        f"  docker build --platform linux/{_docker(wanted.machine)} -t {tag} {image}\n"
+        "your tasks import (--package, --requirements), or deploy an image of up to 10 GB. Where "
+        "docker or podman is installed, `shoal deploy lambda` builds and pushes it; by hand:\n"
+        f"  docker build --platform {lambda_image.PLATFORMS[wanted.machine]} -t {tag} {image}\n"
         "  aws ecr create-repository --repository-name shoal-lambda\n"
         f"  docker tag {tag} ACCOUNT.dkr.ecr.REGION.amazonaws.com/{tag}\n"
         f"  docker push ACCOUNT.dkr.ecr.REGION.amazonaws.com/{tag}\n"
         f"  shoal deploy lambda --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/{tag}\n"
         f"The Dockerfile is in {image}."
     )
-
-
-def _docker(machine: str) -> str:
-    return {"x86_64": "amd64", "arm64": "arm64"}[machine]
 
 
 def _write_template(
@@ -219,7 +254,7 @@ def _note(args: argparse.Namespace, stack: Stack, wanted: Contents, folder: Path
 
 
 def undeploy(args: argparse.Namespace, folder: Path, say: Say) -> None:
-    """Carry out `shoal undeploy lambda`: delete the functions, their logs and their role.
+    """Carry out `shoal undeploy lambda`: delete the functions, their logs, role and images.
 
     Args:
         args: Its options.
@@ -239,6 +274,7 @@ def undeploy(args: argparse.Namespace, folder: Path, say: Say) -> None:
         with contextlib.suppress(iam.exceptions.NoSuchEntityException):
             iam.get_role(RoleName=role)
             steps[f"role {role}"] = partial(delete_role, iam, role)
+        steps |= _image_steps(client_of(session, "ecr", args), args.name)
         missing = logs.exceptions.ResourceNotFoundException
         for what, delete in steps.items():
             if args.dry_run:
@@ -251,3 +287,17 @@ def undeploy(args: argparse.Namespace, folder: Path, say: Say) -> None:
             forget(folder, "lambda", args.name)
         if not steps:
             say(f"there is no deployment {args.name!r} in {session.region_name}")
+
+
+def _image_steps(ecr: Any, deployment: str) -> dict[str, partial[Any]]:
+    """The deletion of a deployment's images, if it has any."""
+    name = repository_name(deployment)
+    try:
+        (found,) = ecr.describe_repositories(repositoryNames=[name])["repositories"]
+    except ecr.exceptions.RepositoryNotFoundException:
+        return {}
+    tags = ecr.list_tags_for_resource(resourceArn=found["repositoryArn"])["tags"]
+    if {"Key": TAG, "Value": deployment} not in tags:
+        return {}
+    delete = partial(ecr.delete_repository, repositoryName=name, force=True)
+    return {f"repository {name}": delete}

@@ -22,6 +22,13 @@ HANDLER = "shoal.engines.aws_lambda.handler"
 TAG = "shoal"
 """The tag that marks what belongs to a deployment; its value is the deployment's name."""
 LOG_DAYS = 14
+
+
+def repository_name(deployment: str) -> str:
+    """The repository of a deployment's images in ECR."""
+    return f"{deployment.lower()}-lambda"
+
+
 _NETWORK = (
     "ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface", "ec2:DescribeNetworkInterfaces",
     "ec2:DescribeSubnets", "ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses",
