@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +71,17 @@ class Cluster:
         return pid
 
 
+APART = ("bwrap", "--dev-bind", "/", "/", "--tmpfs", "/dev/shm")
+"""Starts a program with a shared memory of its own, as on another machine."""
+
+
 @contextmanager
-def cluster() -> Iterator[Cluster]:
-    """Start two nodes, and set variables with which this process reaches them."""
+def cluster(apart: Sequence[str] = ()) -> Iterator[Cluster]:
+    """Start two nodes, and set variables with which this process reaches them.
+
+    Args:
+        apart: What starts the second node.
+    """
     own = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -89,18 +97,20 @@ def cluster() -> Iterator[Cluster]:
         clients = f"--ray-client-server-port={up.client_port}"
         head = ["--head", f"--port={up.port}", f"--temp-dir={folder}", clients]
         _start(up, _HEAD, 20_200, *head, "--include-dashboard=false", "--no-monitor")
-        _start(up, _OTHER, 21_200, f"--address={up.address}")
+        _start(up, _OTHER, 21_200, f"--address={up.address}", within=apart)
         yield up
 
 
-def _start(up: Cluster, address: str, ports: int, *options: str) -> None:
+def _start(
+    up: Cluster, address: str, ports: int, *options: str, within: Sequence[str] = ()
+) -> None:
     """Start a node whose workers listen on ports from a first one on."""
     program = [str(Path(sys.executable).with_name("ray")), "start", f"--node-ip-address={address}"]
     has = [f"--num-cpus={CPUS}", f"--memory={MEMORY_MB * 2**20}"]
     has += [f"--object-store-memory={_STORE_NBYTES}", "--include-log-monitor=false"]
     listens = [f"--min-worker-port={ports}", f"--max-worker-port={ports + 799}"]
     for _ in range(_TRIES):
-        said = _tried(up, [*program, *has, *listens, *options])
+        said = _tried(up, [*within, *program, *has, *listens, *options])
         if said is None:
             return
     raise AssertionError(said)

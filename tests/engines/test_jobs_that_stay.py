@@ -15,9 +15,10 @@ import pytest
 from engines_here import ENGINES, parameters
 
 from observing import eventually
-from shoal import Resources, Session, task
+from shoal import Resources, Session, Task, task
 from shoal.errors import TaskError
 from shoal.storage.resp import Connection, parse_url
+from shoal.system import shared_folder
 from store_servers import PASSWORD
 
 pytestmark = pytest.mark.real
@@ -123,6 +124,42 @@ def test_a_container_that_runs_out_of_memory_gets_more(session: Session, spared:
     run = session.submit(using(320))
     assert run.result() == 320 * 2**20
     assert max(run.needs.values()) >= 384
+
+
+@task
+def large(_seed: int) -> bytes:
+    return bytes(8 * 2**20)
+
+
+@task
+def copies_beside(data: bytes, _number: int) -> list[str]:
+    """The copies that this machine has of what the store has."""
+    assert data == bytes(8 * 2**20)
+    found = shared_folder().glob("copies-*/*")
+    return [path.name for path in found if path.stat().st_size > len(data)]
+
+
+@task
+def at_once(flag: str, store: str) -> int:
+    """Wait until both are there."""
+    with closing(Connection(parse_url(store))) as connection:
+        connection.call("INCR", flag)
+        while int(connection.call("GET", flag)) < 2:
+            time.sleep(0.01)
+    return 0
+
+
+def test_jobs_of_a_machine_keep_large_outputs_in_its_memory_for_each_other(
+    session: Session,
+) -> None:
+    """A container has a memory of its own. Both jobs are up when the output is made."""
+    store = str(session.settings.store)
+    together = [Task(at_once.function, name=f"at_once_{n}")("both", store) for n in range(2)]
+    session.compute(together, planner="spread")
+    output = large(0)
+    seen = session.compute([copies_beside(output, number) for number in range(6)])
+    assert any(seen) == (scheme(session) not in ("docker", "podman"))
+    assert eventually(lambda: not list(shared_folder().glob("copies-*")))
 
 
 @task

@@ -213,6 +213,10 @@ class RunContext(_Wire, frozen=True, kw_only=True):
     shared: Annotated[
         _Path | None, Meta(description="The run's folder in the machine's shared memory.")
     ] = None
+    copies: Annotated[
+        _Path | None,
+        Meta(description="Where workers of one machine keep copies of what the store has."),
+    ] = None
     common: Annotated[
         _Text,
         Meta(

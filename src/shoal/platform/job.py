@@ -50,6 +50,7 @@ from shoal.platform.sandbox import Sandbox
 from shoal.platform.sandbox_env import SandboxEnv, variable_names
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import new_token
+from shoal.storage.host_memory import HostMemory
 from shoal.storage.job_board import JobBoard, JobRecord
 from shoal.storage.letters import WorkerLost
 from shoal.storage.shard_urls import url_for
@@ -283,13 +284,16 @@ class Job:
         ends = float("inf") if offer.seconds is None else time.monotonic() + offer.seconds
         late = ends if offer.taking_seconds is None else time.monotonic() + offer.taking_seconds
         self._report()
-        while (event := self._next(offer, late)) is not None:
-            asked = opened(event, self._deployment)
-            if isinstance(asked, Work):
-                left = None if offer.seconds is None else ends - time.monotonic()
-                self.perform(asked, left)
+        with contextlib.closing(HostMemory(self._deployment.id)) as host:
+            while (event := self._next(offer, late, host)) is not None:
+                asked = opened(event, self._deployment)
+                if isinstance(asked, Work):
+                    left = None if offer.seconds is None else ends - time.monotonic()
+                    copies = host.folder(asked.context.run)
+                    context = replace(asked.context, copies=copies)
+                    self.perform(replace(asked, context=context), left)
 
-    def _next(self, offer: Offer, late: float) -> bytes | None:
+    def _next(self, offer: Offer, late: float, host: HostMemory) -> bytes | None:
         """The next start for this job; None if none comes in time."""
         until = min(time.monotonic() + offer.idle_seconds, late)
         while not self._closed.is_set() and (seconds := until - time.monotonic()) > 0:
@@ -297,6 +301,7 @@ class Job:
             if event is not None:
                 return event
             self._gateway.up = True
+            host.leave()
             if time.monotonic() >= until and self._stands_by(offer.spares):
                 until = min(time.monotonic() + offer.idle_seconds, late)
         if self._closed.is_set():

@@ -59,14 +59,10 @@ class SharedFolder:
         root = shared_folder()
         try:
             guarded_folder(root)
-            creating = _locked(root / ".lock")
-            try:
-                _sweep(root)
+            with swept(root):
                 folder = SharedFolder(str(root / run))
                 Path(folder.path).mkdir(mode=0o700)
-                folder._lock = _locked(Path(folder.path) / ".lock")
-            finally:
-                os.close(creating)
+                folder._lock = locked(Path(folder.path) / ".lock")
         except OSError:
             return None
         return folder
@@ -193,11 +189,22 @@ class SharedFolder:
             self._lock = None
 
 
-def _locked(path: Path) -> int:
+@contextlib.contextmanager
+def swept(root: Path) -> Iterator[None]:
+    """Delete the folders of runs whose clients have died, and hold the lock for making others."""
+    creating = locked(root / ".lock")
+    try:
+        _sweep(root)
+        yield
+    finally:
+        os.close(creating)
+
+
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> int:
     """Open a file and lock it."""
     descriptor = open_private(path, os.O_CREAT | os.O_RDWR)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, how)
     except BaseException:
         os.close(descriptor)
         raise

@@ -1,4 +1,7 @@
-"""`Fetcher`: brings a worker the outputs of others, from shared memory or from the store."""
+"""`Fetcher`: brings a worker the outputs of others, from shared memory or from the store.
+
+What it fetches from the store it copies for the other workers of the host.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from shoal.storage.codec import Buffer, decode
 from shoal.storage.keys import signed_output
 from shoal.storage.shared_memory import SharedFolder
 from shoal.types import RunId, TaskId
+from shoal.worker.copies import Copies
 from shoal.worker.recorder import FETCH, Recorder
 
 _LOST_AFTER = 60.0
@@ -38,11 +42,13 @@ class Fetcher:
     """Finds outputs of one run."""
 
     def __init__(
-        self, run: RunId, store: Store, shared: SharedFolder | None, key: bytes, recorder: Recorder
-    ) -> None:
+        self, run: RunId, store: Store, shared: SharedFolder | None, copies: Copies, key: bytes,
+        recorder: Recorder,
+    ) -> None:  # fmt: skip
         self._run = run
         self._store = store
         self._shared = shared
+        self._copies = copies
         self._key = key
         self._recorder = recorder
 
@@ -66,10 +72,8 @@ class Fetcher:
 
     def _in_shared_memory(self, search: OutputSearch) -> dict[TaskId, int]:
         taken: dict[TaskId, int] = {}
-        if self._shared is None:
-            return taken
         for output in search.missing:
-            view = self._shared.read(output)
+            view = self._shared.read(output) if self._shared else self._copies.read(output)
             if view is not None:
                 taken[output] = self._take(search, output, view)
         return taken
@@ -80,6 +84,7 @@ class Fetcher:
         fetched = self._store.fetch(self._run, missing) if missing else ()
         for output, data in zip(missing, fetched, strict=True):
             if data is not None:
+                self._copies.keep(output, [data])
                 nbytes = taken[output] = self._take(search, output, data)
                 self._recorder.spread(self._store.place(self._run, output, nbytes), fetched=nbytes)
         return taken
