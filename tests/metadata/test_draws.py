@@ -32,7 +32,7 @@ def learnt(took: dict[Kin, list[float]]) -> tuple[Draws, dict[Kin, list[Value]]]
 
 
 def drawn(draws: Draws, values: dict[Kin, list[Value]], kin: Kin, runs: int = 200) -> list[float]:
-    return [draws.of_run(seed)(values[kin], kin) for seed in range(runs)]
+    return [draws.of_run(seed).factor(values[kin], kin) for seed in range(runs)]
 
 
 def noisy(level: float, deviation: float, seed: int) -> list[float]:
@@ -57,7 +57,10 @@ def test_tasks_of_one_name_that_really_differ_stay_apart() -> None:
 def test_slow_runs_are_drawn_for_all_tasks_together() -> None:
     paces = [0.7, 0.85, 1.0, 1.2, 1.4]
     draws, values = learnt({of_task(n): list(paces) for n in range(20)})
-    runs = [[draws.of_run(seed)(values[of_task(n)], of_task(n)) for n in (1, 2)] for seed in (0, 1)]
+    runs = [
+        [draws.of_run(seed).factor(values[of_task(n)], of_task(n)) for n in (1, 2)]
+        for seed in (0, 1)
+    ]
     assert max(runs[0]) < min(runs[1]) or max(runs[1]) < min(runs[0])
 
 
@@ -106,4 +109,4 @@ def test_a_single_sample_is_drawn_unchanged() -> None:
 
 def test_a_cost_that_was_always_zero_stays_zero() -> None:
     draws = Draws()
-    assert draws.of_run(0)([Value(0.0, 0)], MESSAGE) == 0.0
+    assert draws.of_run(0).factor([Value(0.0, 0)], MESSAGE) == 0.0

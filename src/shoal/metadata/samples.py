@@ -6,7 +6,10 @@
 2. A run's samples are stored as one compact block of columns, written once and read as a whole.
 3. Machines, networks and starts differ from platform to platform, so a block says where it was
    measured. Samples from elsewhere count only where there are none from here.
-4. A block has at most `MOST` samples of each kind, task and configuration, picked evenly by size,
+4. Executions also have what a task's time may depend on besides the size of its input: the sizes
+   of single inputs and its small constants. Each combination is in the block's header once. Blocks
+   of earlier versions have none.
+5. A block has at most `MOST` samples of each kind, task and configuration, picked evenly by size,
    so it stays small however many tasks the workflow has.
 """
 
@@ -19,10 +22,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shoal.errors import ShoalError
 from shoal.execution.timeline import RUNS, STARTS, Span, Timeline
+from shoal.metadata.features import Inputs, Value, values_of
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -35,6 +39,21 @@ FIRST = "first"
 KINDS = ("execute", "fetch", "save", "cold start", "warm start", "deliver", "launch", "hand in",
          "memory")  # fmt: skip
 _FIELDS = 8
+"""The columns of every block; what executions may depend on is one more in later versions."""
+
+
+class About(NamedTuple):
+    """What a task's time may depend on besides the size of its whole input."""
+
+    inputs: tuple[int, ...] = ()
+    """The size of each input, if there are a few."""
+    many: int = 0
+    """How many inputs there are."""
+    values: Mapping[str, Value] = {}
+    """Its small constants."""
+
+
+NOTHING = About()
 
 
 class Sample(NamedTuple):
@@ -42,7 +61,8 @@ class Sample(NamedTuple):
 
     kind: str
     name: str
-    """The task's key, or `FIRST`; empty for anything else."""
+    """The task's key, or `FIRST`; empty for anything else. For a transfer: the task whose output
+    was moved, or empty."""
     number: int
     """The task's index in its workflow; -1 if the sample is not about a task."""
     resources: Resources
@@ -54,6 +74,8 @@ class Sample(NamedTuple):
     """CPU seconds; only for executions."""
     output_nbytes: int
     """The size of the task's output; only for executions."""
+    about: About = NOTHING
+    """Only for executions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +136,11 @@ def encode_samples(
     configurations = list(dict.fromkeys(row.resources for row in rows))
     name_of = {name: i for i, name in enumerate(names)}
     configuration_of = {resources: i for i, resources in enumerate(configurations)}
+    about: dict[str, int] = {}
     table = [
         (KINDS.index(row.kind), name_of[row.name], row.number, configuration_of[row.resources],
-         row.nbytes, row.seconds, row.cpu, row.output_nbytes)
+         row.nbytes, row.seconds, row.cpu, row.output_nbytes,
+         about.setdefault(json.dumps(row.about), len(about)))
         for row in rows
     ]  # fmt: skip
     columns = zip(*table, strict=True) if table else []
@@ -128,6 +152,7 @@ def encode_samples(
         "rows": len(rows),
         "order": sys.byteorder,
         "platform": platform,
+        "about": [json.loads(each) for each in about],
     }
     return zlib.compress(json.dumps(header).encode() + b"\n" + packed, 1)
 
@@ -143,16 +168,28 @@ def decode_samples(block: bytes) -> Samples:
             columns.byteswap()
         count, names = header["rows"], header["names"]
         configurations = [Resources(memory_mb, cpus) for memory_mb, cpus in header["resources"]]
-        table = zip(*(columns[i * count : (i + 1) * count] for i in range(_FIELDS)), strict=True)
+        known = [_about(each) for each in header.get("about", ())]
+        abouts = columns[_FIELDS * count :] if known else [0.0] * count
+        known = known or [NOTHING]
+        table = zip(*(columns[i * count : (i + 1) * count] for i in range(_FIELDS)), abouts,
+                    strict=True)  # fmt: skip
         samples = [
             Sample(KINDS[int(kind)], names[int(name)], int(number),
-                   configurations[int(resources)], int(nbytes), seconds, cpu, int(output_nbytes))
-            for kind, name, number, resources, nbytes, seconds, cpu, output_nbytes in table
+                   configurations[int(resources)], int(nbytes), seconds, cpu, int(output_nbytes),
+                   known[int(about)])
+            for kind, name, number, resources, nbytes, seconds, cpu, output_nbytes, about in table
         ]  # fmt: skip
         return Samples(header["fingerprint"], samples, header.get("platform", ""))
     except (zlib.error, ValueError, LookupError, TypeError, AttributeError,
             OverflowError) as error:  # fmt: skip
         raise ShoalError(f"A block of samples in the history is damaged: {error!r}.") from error
+
+
+def _about(known: Any) -> About:
+    inputs, count, values = known
+    if not all(isinstance(value, str | float) for value in values.values()):
+        raise ValueError(f"{values!r} are no constants")
+    return About(tuple(map(int, inputs)), int(count), values)
 
 
 class _SampleExtractor:
@@ -167,14 +204,23 @@ class _SampleExtractor:
         self.workers = workers
         self.timeline = timeline
         self.constants = constants
+        self.tasks = list(workflow.calls)
         self.numbers = {task: number for number, task in enumerate(workflow.calls)}
         self.outputs = {s.task: s.nbytes for s in timeline.of_kind(*RUNS) if s.task}
+        self.inputs = Inputs(workflow, constants)
 
     def rows(self) -> list[Sample]:
         groups: dict[tuple[str, str, Resources], list[Sample]] = {}
         for sample in (*self._of_spans(), *self._of_starts(), *self._of_client()):
             groups.setdefault((sample.kind, sample.name, sample.resources), []).append(sample)
-        return [sample for samples in groups.values() for sample in _thinned(samples)]
+        thinned = (sample for samples in groups.values() for sample in _thinned(samples))
+        return [self._described(sample) if sample.number >= 0 else sample for sample in thinned]
+
+    def _described(self, sample: Sample) -> Sample:
+        """Add what an execution may depend on."""
+        task = self.tasks[sample.number]
+        inputs, count = self.inputs.sizes(task, self.outputs), self.inputs.count(task)
+        return sample._replace(about=About(inputs, count, values_of(self.workflow.calls[task])))
 
     def _of_spans(self) -> list[Sample]:
         samples = []
@@ -185,8 +231,10 @@ class _SampleExtractor:
             if span.kind == "execute":
                 samples.append(self._execution(span, resources))
             else:
+                call = self.workflow.calls.get(span.task) if span.task else None
+                moved = call.task.key if call and span.kind != "deliver" else ""
                 samples.append(
-                    Sample(span.kind, "", -1, resources, span.nbytes, span.seconds, 0.0, 0)
+                    Sample(span.kind, moved, -1, resources, span.nbytes, span.seconds, 0.0, 0)
                 )
         return samples
 
