@@ -66,7 +66,7 @@ class Point(NamedTuple):
     features: Features
 
 
-class _Row(NamedTuple):
+class _Dot(NamedTuple):
     x: float
     y: float
     weight: float
@@ -205,9 +205,9 @@ def _best(
     prior: Mapping[str, float], *, second: bool,
 ) -> Curve | None:  # fmt: skip
     """Return the curve of the feature that explains most."""
-    best: tuple[float, str, Line, list[_Row]] | None = None
+    best: tuple[float, str, Line, list[_Dot]] | None = None
     for name in names:
-        rows = [_Row(_number(p, name), y, 1.0, p.thing) for p, y in zip(points, rest, strict=True)]
+        rows = [_Dot(_number(p, name), y, 1.0, p.thing) for p, y in zip(points, rest, strict=True)]
         line, rows = _robust(rows, 0.0 if second else prior.get(name, 0.0))
         score = line.rest - (_HEAD_START if name == first else 0.0)
         if best is None or score < best[0]:
@@ -220,12 +220,12 @@ def _best(
     return _curve(name, rows, line)
 
 
-def _flat(rows: Sequence[_Row]) -> float:
+def _flat(rows: Sequence[_Dot]) -> float:
     """Return how badly a level line fits."""
     return _line([row._replace(x=0.0) for row in rows], 0.0, _PRIOR).rest
 
 
-def _robust(rows: list[_Row], slope: float) -> tuple[Line, list[_Row]]:
+def _robust(rows: list[_Dot], slope: float) -> tuple[Line, list[_Dot]]:
     """Fit a line; return it with the rows, of which those far from it are pulled in."""
     line = _line(rows, slope, _PRIOR)
     heights: dict[Hashable, list[float]] = {}
@@ -244,7 +244,7 @@ def _robust(rows: list[_Row], slope: float) -> tuple[Line, list[_Row]]:
     return _line(pulled, slope, _PRIOR), pulled
 
 
-def _line(rows: Sequence[_Row], slope: float, around: float) -> Line:
+def _line(rows: Sequence[_Dot], slope: float, around: float) -> Line:
     """Fit a line, given a prior slope and its standard deviation."""
     sums: dict[Hashable, list[float]] = {}
     for x, y, weight, thing in rows:
@@ -299,7 +299,7 @@ class _Sums:
         return count * log(left / count + _LEAST_NOISE**2)
 
 
-def _curve(name: str, rows: Sequence[_Row], line: Line) -> Curve:
+def _curve(name: str, rows: Sequence[_Dot], line: Line) -> Curve:
     """Return the curve that follows a line, with knots if the samples span enough."""
     low, high = min(row.x for row in rows), max(row.x for row in rows)
     if high - low < _REACH:

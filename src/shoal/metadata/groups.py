@@ -43,7 +43,7 @@ _LASTING = ("execute", "output", "fetch", "save")
 """Those of which early samples count as much as late ones, except for parts."""
 
 
-class Row(NamedTuple):
+class _SampleRow(NamedTuple):
     """A sample, and the index of its run: 0 is the latest."""
 
     run: int
@@ -68,14 +68,14 @@ class Group:
 
     def __init__(self, kind: str, name: str) -> None:
         self.name = f"{kind} {name}"
-        self.rows: list[Row] = []
-        self._parts: dict[int | str, list[Row]] = {}
+        self.rows: list[_SampleRow] = []
+        self._parts: dict[int | str, list[_SampleRow]] = {}
         self._known: dict[tuple[str, int | str | None, Resources | None, int, int], Known] = {}
         self._fits: dict[str, Fit] = {}
 
     def add(self, run: int, sample: Sample, part: int | str | None) -> None:
         """Add a sample, which may belong to a part."""
-        row = Row(
+        row = _SampleRow(
             run, sample, f"{run} {sample.number}" if part is None else part, _features(sample)
         )
         self.rows.append(row)
@@ -134,7 +134,7 @@ class Group:
     def _selected(
         self, kind: str, part: int | str | None, resources: Resources | None, latest: int,
         near: int | None,
-    ) -> Sequence[Row]:  # fmt: skip
+    ) -> Sequence[_SampleRow]:  # fmt: skip
         rows = self.rows if part is None else self._parts[part]
         same = [row for row in rows if row.sample.resources == resources]
         rows = same if len(same) >= ENOUGH else rows
@@ -147,7 +147,11 @@ class Group:
         return sorted(rows, key=lambda row: row.run)[:latest]
 
     def _brought(
-        self, kind: str, rows: Sequence[Row], resources: Resources | None, part: int | str | None
+        self,
+        kind: str,
+        rows: Sequence[_SampleRow],
+        resources: Resources | None,
+        part: int | str | None,
     ) -> Known:
         known = self.fit(kind)
         heights = [known.at(row.features) for row in rows]
