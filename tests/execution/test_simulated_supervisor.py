@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 from execution_examples import ONE_SLOT, plan_of
+from execution_strategies import BoundedClock
 
 from shoal.errors import WorkflowError
 from shoal.execution.pool import WarmPool
@@ -69,7 +70,7 @@ class LateFaults:
 def makespan(faults: LateFaults) -> float:
     plan = plan_of({"a": []}, {"w0": ["a"]}, resources={"w0": ONE_SLOT})
     pool: WarmPool[Resources] = WarmPool()
-    return Simulation(plan, Costs({}), pool, faults=faults).run().makespan
+    return Simulation(plan, Costs({}), pool, faults=faults, clock=BoundedClock()).run().makespan
 
 
 def test_a_worker_that_is_seen_to_be_killed_restarts_at_once() -> None:

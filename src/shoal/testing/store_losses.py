@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 
 from shoal.errors import RunOver
 from shoal.storage.base import Claim, Completion, Opening, Store
@@ -24,15 +24,22 @@ from shoal.testing.waiting import eventually
 from shoal.types import RunId, WorkerId
 
 LEASE = 0.05
-
+RENEWED = 0.5
+"""A lease that is renewed in time even if the machine is busy."""
 
 KINDS = {w0: "2048", w1: "4096 1.5"}
 
 
-def opened(store: Store, run: RunId, *, restarts: int = 3) -> None:
-    """Open a run with short leases, in which w0 starts."""
+def opened(
+    store: Store,
+    run: RunId,
+    *starts: WorkerId,
+    lease: float = LEASE,
+    restarts: int = 3,
+) -> None:
+    """Open a run with short leases, in which some workers start; w0 if none is named."""
     parts: dict[WorkerId, Blob] = {w0: [b"part 0"], w1: [b"part 1"]}
-    opening = Opening([w0], parts, kinds=KINDS, lease=LEASE, restarts=restarts)
+    opening = Opening(starts or [w0], parts, kinds=KINDS, lease=lease, restarts=restarts)
     store.open(run, opening)
 
 
@@ -46,6 +53,29 @@ def lost(store: Store, run: RunId) -> list[tuple[str, int, str]]:
         return bool(found)
 
     eventually(supervised)
+    return found
+
+
+def wait_for_lease(store: Store, run: RunId) -> None:
+    """Wait until the lease of a silent worker in another run has expired."""
+    other = RunId(f"{run}-other")
+    opened(store, other)
+    assert lost(store, other)
+    store.close(other, [w0, w1])
+
+
+def first_lost(store: Store, run: RunId, renew: Callable[[], list[Claim]]) -> list[WorkerId]:
+    """Renew w0's lease until a worker is lost; w1 is silent."""
+    opened(store, run, w0, w1, lease=RENEWED)
+    store.enter(run, w0, 1)
+    store.enter(run, w1, 1)
+    found: list[WorkerId] = []
+
+    def supervised() -> bool:
+        found.extend(claim.worker for claim in renew())
+        return bool(found)
+
+    assert eventually(supervised)
     return found
 
 
@@ -67,17 +97,17 @@ class StoreLosses:
             store.complete(run, w0, 1, Completion())
 
     def test_a_worker_that_moves_bytes_keeps_its_lease(self, store: Store, run: RunId) -> None:
-        opened(store, run)
-        store.enter(run, w0, 1)
-        assert store.moved(run) == 0
-        until, beats = time.monotonic() + 4 * LEASE, 0
-        while time.monotonic() < until:
+        beats = 0
+
+        def renew() -> list[Claim]:
+            nonlocal beats
             store.beat(run, w0, 1, 1000)
             beats += 1
-            assert store.supervise(run) == []
-            time.sleep(LEASE / 10)
+            return store.supervise(run)
+
+        assert store.moved(run) == 0
+        assert first_lost(store, run, renew) == [w1]
         assert store.moved(run) == 1000 * beats
-        assert lost(store, run) == [(w0, 2, "2048")]
 
     def test_bytes_moved_by_an_older_start_renew_no_lease(self, store: Store, run: RunId) -> None:
         opened(store, run)
@@ -98,12 +128,10 @@ class StoreLosses:
         assert store.moved(run) == 0
 
     def test_a_worker_seen_alive_keeps_its_lease(self, store: Store, run: RunId) -> None:
-        opened(store, run)
-        store.enter(run, w0, 1)
-        until = time.monotonic() + 4 * LEASE
-        while time.monotonic() < until:
-            assert store.supervise(run, [(w0, 1), (w1, 7)]) == []
-            time.sleep(LEASE / 10)
+        def renew() -> list[Claim]:
+            return store.supervise(run, [(w0, 1), (w1, 7)])
+
+        assert first_lost(store, run, renew) == [w1]
         store.complete(run, w0, 1, Completion())
 
     def test_a_worker_that_finished_or_parked_is_not_lost(self, store: Store, run: RunId) -> None:
@@ -116,7 +144,7 @@ class StoreLosses:
         store.enter(run, w1, 1)
         (letter,) = store.receive(run, w1, "", 0)
         assert store.park(run, w1, 1, letter.id, b"[]")
-        time.sleep(3 * LEASE)
+        wait_for_lease(store, run)
         assert store.supervise(run) == []
 
     def test_the_next_start_finds_what_the_lost_one_left(self, store: Store, run: RunId) -> None:
@@ -254,7 +282,7 @@ class StoreLosses:
         store.complete(run, w0, 1, Completion([("a", [b"a"])], letters=letters))
         assert store.stop(run) == [w0]
         assert kinds(store.receive(run, w0, "", 0)) == ["stop"]
-        time.sleep(3 * LEASE)
+        wait_for_lease(store, run)
         assert store.supervise(run) == []
         opening = Opening((), {w0: [b"new"]}, {"constant": [b"c"]}, kinds=KINDS, lease=LEASE)
         claims, last = store.resume(run, opening)
