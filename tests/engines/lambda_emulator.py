@@ -5,7 +5,8 @@
 2. `Event` puts an event into a queue and answers 202. The first free environment of the function
    takes it; a new one starts if there is none, up to the limit.
 3. Payloads have Lambda's limits. Some requests are throttled (429).
-4. With bubblewrap, an environment sees a read-only system with its own empty `/dev/shm`.
+4. What fails is told to the first function, the destination of failures.
+5. With bubblewrap, an environment sees a read-only system with its own empty `/dev/shm`.
 """
 
 from __future__ import annotations
@@ -140,8 +141,22 @@ class Emulator:
             return 413, b'{"Type":"User","Message":"Request must be smaller"}'
         if way == "RequestResponse":
             return 200, self._serve(function, event)
-        threading.Thread(target=self._serve, args=(function, event), daemon=True).start()
+        threading.Thread(target=self._serve_later, args=(function, event), daemon=True).start()
         return 202, b""
+
+    def _serve_later(self, function: Function, event: bytes) -> None:
+        """Serve an asynchronous event; tell the first function if that fails, as it is deployed."""
+        answer = self._serve(function, event)
+        if b'"errorMessage"' not in answer or self._closed:
+            return
+        record = {
+            "version": "1.0",
+            "requestContext": {"functionArn": function.name, "condition": "RetriesExhausted"},
+            "requestPayload": json.loads(event),
+            "responseContext": {"statusCode": 200, "functionError": "Unhandled"},
+            "responsePayload": json.loads(answer),
+        }
+        self.accept(next(iter(self._functions)), "Event", json.dumps(record).encode())
 
     def _serve(self, function: Function, event: bytes) -> bytes:
         environment = self._acquire(function)

@@ -91,6 +91,8 @@ def test_functions_are_created_with_a_role_that_permits_little(
         assert variables["SHOAL_PLATFORM"] == "lambda://shoal?memory=512,1024&concurrency=20"
         events = functions.get_function_event_invoke_config(FunctionName=name)
         assert (events["MaximumRetryAttempts"], events["MaximumEventAgeInSeconds"]) == (0, 300)
+        told = events["DestinationConfig"]["OnFailure"]["Destination"]
+        assert told.endswith(":function:shoal-512")
         reserved = functions.get_function_concurrency(FunctionName=name)
         assert reserved["ReservedConcurrentExecutions"] == 10
     policy = aws("iam").get_role_policy(RoleName=f"shoal-worker-{REGION}", PolicyName="worker")

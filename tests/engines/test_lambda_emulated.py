@@ -77,13 +77,13 @@ def slow_once(path: str) -> str:
     return "survived"
 
 
-def test_a_worker_whose_environment_dies_restarts_after_its_lease(
+def test_a_worker_whose_environment_dies_restarts_long_before_its_lease_expires(
     functions: tuple[str, Emulator], store: str, tmp_path: Path
 ) -> None:
-    """Lambda kills an environment that exceeds its memory, and nobody is left to report it."""
+    """Lambda kills an environment that exceeds its memory, and tells the deployment so."""
     url, made = functions
     flag = tmp_path / "flag"
-    with Session(platform=url, store=store, folder=str(tmp_path), workers=1, lease=8) as session:
+    with Session(platform=url, store=store, folder=str(tmp_path), workers=1, lease=3600) as session:
         run = session.submit(slow_once(str(flag)))
         assert eventually(flag.exists)
         made.kill()

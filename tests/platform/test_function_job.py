@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from shoal.client.backends import WORKER_ENTRY
+from shoal.engines import aws_lambda
 from shoal.errors import EnvironmentMismatch
 from shoal.platform import job
 from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment, Work, sealed
 from shoal.platform.invocation import RunContext, Start, UserCode
 from shoal.platform.job import board_of
+from shoal.platform.remote import RemotePlatform
 from shoal.storage.base import Opening
 from shoal.storage.keys import CLIENT
 from shoal.storage.letters import WorkerLost
@@ -89,3 +92,39 @@ def test_jobs_of_two_versions_share_no_board(deployment: Deployment) -> None:
     assert not newer.waiting()
     for board in (newer, older):
         board.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("condition", "lost"), [("RetriesExhausted", ["w0"]), ("EventAgeExceeded", ["w0", "w1"])]
+)
+def test_the_workers_of_a_call_that_failed_restart(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch, condition: str, lost: list[str]
+) -> None:
+    """A call that was made has passed its other workers on, or their leases expire."""
+    run = RunId("run-1")
+    starts = tuple(Start.first(WorkerId(f"w{i}"), Resources(256), 0.0) for i in range(2))
+    context = RunContext(run=run, key=b"r" * 32, store="", code=UserCode(session="s"))
+    event = json.loads(sealed(Work(entry=WORKER_ENTRY, context=context, starts=starts), deployment))
+    monkeypatch.setenv(STORE_VARIABLE, deployment.store)
+    monkeypatch.setenv(KEY_VARIABLE, deployment.key.hex())
+    monkeypatch.setenv(job.PLATFORM_VARIABLE, "lambda://shoal?memory=512")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    sent: list[str] = []
+    monkeypatch.setattr(
+        RemotePlatform, "send", lambda _, __, starts: sent.extend(each.worker for each in starts)
+    )
+    store = open_store(deployment.store)
+    store.open(run, Opening([start.worker for start in starts], kind="256 1.0"))
+    record = {"requestContext": {"condition": condition}, "requestPayload": event}
+    assert aws_lambda.handler(record, None) == {"lost": lost}
+    assert sent == lost
+    assert aws_lambda.handler(record | {"requestPayload": record}, None) == {"lost": []}
+    assert sent == lost
+    store.disconnect()
+
+
+def test_what_lambda_says_about_a_failure_is_its_reason() -> None:
+    killed = "RequestId: 1 Error: Runtime exited with error: signal: killed"
+    assert aws_lambda.reason_of(killed) is LossReason.OUT_OF_MEMORY
+    assert aws_lambda.reason_of("2026 Task timed out after 9.0 s") is LossReason.TIME_LIMIT
+    assert aws_lambda.reason_of("exit status 1") is LossReason.DIED

@@ -7,7 +7,9 @@
 2. Invocations are asynchronous. Lambda's own retries are off: Shoal restarts lost workers.
 3. A worker that starts others invokes the functions itself, so a fan-out needs few calls of the
    client.
-4. Lambda freezes a process between invocations, and ends it without notice.
+4. Lambda tells the smallest function about each invocation that failed or found no function in
+   time, as the destination of failures, and that function restarts the workers.
+5. Lambda freezes a process between invocations, and ends it without notice.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from shoal.engines.aws_api import Access, refusal
 from shoal.errors import GatewayBusy, GatewayRefused, PlatformError, SettingsError, ShoalError
-from shoal.platform.engine import EngineFacts, JobState
+from shoal.platform.engine import Ended, EngineFacts, JobState
 from shoal.platform.environment import (
     ANY,
     ENVIRONMENT_VARIABLE,
@@ -32,7 +34,7 @@ from shoal.platform.environment import (
 )
 from shoal.platform.events import KEY_VARIABLE, STORE_VARIABLE, Deployment
 from shoal.platform.invocation import PythonEnvironment
-from shoal.types import MB_PER_CPU, Resources
+from shoal.types import MB_PER_CPU, LossReason, Resources
 
 DEFAULT_MEMORY = (1024, 2048, 3008)
 """The sizes of a deployment that names none. A new AWS account offers no more than 3008 MB."""
@@ -191,10 +193,36 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
     if event == CHECK:
         return facts()
     _read_secret()
+    if "requestContext" in event:
+        return {"lost": report_failure(event)}
     seconds = context.get_remaining_time_in_millis() / 1000
     memory_mb = int(context.memory_limit_in_mb)
     done: dict[str, Any] = _job().run(event, seconds=seconds, memory_mb=memory_mb)
     return done
+
+
+def report_failure(record: Mapping[str, Any]) -> list[str]:
+    """Restart the workers of an invocation that Lambda says has failed, or came to nothing.
+
+    Args:
+        record: What Lambda sends to the destination of failed asynchronous invocations.
+    """
+    failed = importlib.import_module("shoal.platform.failed_call")
+    event, answer = record["requestPayload"], record.get("responsePayload") or {}
+    if "requestContext" in event:
+        return []  # the report of a failure has failed
+    said = str(answer.get("errorMessage", "")) if isinstance(answer, Mapping) else str(answer)
+    condition = record["requestContext"]["condition"]
+    how = Ended(reason_of(said), None, f"Lambda says {condition}" + (f": {said}" if said else ""))
+    workers: list[str] = failed.report(event, how, begun=condition != "EventAgeExceeded")
+    return workers
+
+
+def reason_of(said: str) -> LossReason:
+    """Why an invocation failed, from its error: Lambda kills what exceeds its memory."""
+    if "signal: killed" in said or "OutOfMemory" in said:
+        return LossReason.OUT_OF_MEMORY
+    return LossReason.TIME_LIMIT if "Task timed out" in said else LossReason.DIED
 
 
 def _read_secret() -> None:

@@ -12,7 +12,8 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Deploying:
         for name, memory_mb in stack.functions.items():
             self._keep_logs(name)
             self._function(name, memory_mb, role, code, package)
-            self._settings(name)
+            self._settings(name, prefix)
         if not self._args.no_check:
             self._check()
         self._say(f'done: set platform = "{stack.platform(self._region)}"')
@@ -147,35 +148,49 @@ class Deploying:
 
     def _create(self, name: str, wanted: dict[str, Any], code: dict[str, Any]) -> None:
         given: dict[str, Any] = {"PackageType": "Image"} if self._stack.image else {}
+        create = partial(
+            self._lambda.create_function,
+            FunctionName=name,
+            Architectures=[self._stack.machine],
+            Tags={TAG: self._stack.name},
+            Code=code,
+            **wanted,
+            **given,
+        )
+        self._when_the_role_is_known(create, name)
+        self._wait(name, "function_active_v2")
+        self._say(f"function {name}: created")
+
+    def _when_the_role_is_known(self, call: Callable[[], Any], name: str) -> None:
+        """Make a call, again while Lambda doesn't know a new role or what it permits."""
         deadline = time.monotonic() + _ROLE_SECONDS
         while True:
             try:
-                self._lambda.create_function(
-                    FunctionName=name,
-                    Architectures=[self._stack.machine],
-                    Tags={TAG: self._stack.name},
-                    Code=code,
-                    **wanted,
-                    **given,
-                )
-                break
+                call()
+                return
             except self._lambda.exceptions.InvalidParameterValueException as error:
                 if "role" not in str(error).lower() or time.monotonic() > deadline:
                     raise
                 self._say(f"function {name}: waiting until Lambda knows the role")
                 time.sleep(_ROLE_PAUSE)
-        self._wait(name, "function_active_v2")
-        self._say(f"function {name}: created")
 
     def _wait(self, name: str, state: str) -> None:
         config = {"Delay": 1, "MaxAttempts": 300}
         self._lambda.get_waiter(state).wait(FunctionName=name, WaiterConfig=config)
 
-    def _settings(self, name: str) -> None:
+    def _settings(self, name: str, prefix: str) -> None:
         """How Lambda treats its events, and how many of them at once."""
-        self._lambda.put_function_event_invoke_config(
-            FunctionName=name, MaximumRetryAttempts=0, MaximumEventAgeInSeconds=EVENT_AGE_SECONDS
+        destination = prefix.format(
+            service="lambda", resource=f"function:{next(iter(self._stack.functions))}"
         )
+        configure = partial(
+            self._lambda.put_function_event_invoke_config,
+            FunctionName=name,
+            MaximumRetryAttempts=0,
+            MaximumEventAgeInSeconds=EVENT_AGE_SECONDS,
+            DestinationConfig={"OnFailure": {"Destination": destination}},
+        )
+        self._when_the_role_is_known(configure, name)
         reserved = self._stack.reserved().get(name)
         if reserved is None:
             self._lambda.delete_function_concurrency(FunctionName=name)

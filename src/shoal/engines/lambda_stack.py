@@ -241,6 +241,11 @@ def _function(stack: Stack, name: str, memory_mb: int, code: dict[str, Any]) -> 
                 "Qualifier": "$LATEST",
                 "MaximumRetryAttempts": 0,
                 "MaximumEventAgeInSeconds": EVENT_AGE_SECONDS,
+                "DestinationConfig": {
+                    "OnFailure": {
+                        "Destination": {"Fn::GetAtt": [f"Function{stack.memory[0]}", "Arn"]}
+                    }
+                },
             },
         },
         f"Logs{memory_mb}": {

@@ -525,7 +525,7 @@ def _job_of_process(deployment: Deployment, entry: str) -> Job:
 
 def _function_job(deployment: Deployment, entry: str) -> Job:
     """The job of a function: it starts others on the engine that its environment names."""
-    name, platform = secrets.token_hex(8), _elsewhere(deployment, entry)
+    name, platform = secrets.token_hex(8), elsewhere(deployment, entry)
     if platform is None:
         return Job(deployment, name, entry, stays=False)
     largest = platform.memory_mb
@@ -548,7 +548,7 @@ def close() -> None:
             _job.close()
 
 
-def _elsewhere(deployment: Deployment, entry: str) -> RemotePlatform | None:
+def elsewhere(deployment: Deployment, entry: str) -> RemotePlatform | None:
     """How a job of an engine that calls functions starts others; None: through the board."""
     from shoal.platform.engine import maker_of
     from shoal.platform.remote import RemotePlatform

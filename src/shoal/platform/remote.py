@@ -243,6 +243,14 @@ class RemotePlatform:
                     loss = replace(loss, running=record.running)
         self._lost(lost, loss)
 
+    def failed(self, context: RunContext, starts: Sequence[Start], how: Ended) -> None:
+        """Restart workers whose call has failed, as the engine says; returns when that is done."""
+        for start in starts:
+            if start.epoch:
+                loss = Loss(how.reason, (), start.memory_mb, start.epoch, how.code, how.detail)
+                self._on_failed_call(Invocation(context=context, start=start), loss)
+        self._supervisor.settle()
+
     def _lost(self, lost: Invocation, loss: Loss) -> None:
         self._supervisor.lost(lost, loss, self.memory_mb or loss.memory_mb)
 
