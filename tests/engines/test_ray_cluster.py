@@ -70,7 +70,7 @@ def test_a_cluster_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.mark.real
 def test_a_driver_that_has_ended_is_closed_again() -> None:
-    driver = ray_cluster._Driver()
+    driver = ray_cluster._DriverProcess()
     driver._process.kill()
     with pytest.raises(ray_cluster._DriverEnded, match="no answer"):
         driver.call("states", handles=[])

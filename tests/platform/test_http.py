@@ -445,7 +445,7 @@ def test_another_web_server_is_not_mistaken_for_a_gateway(run: str) -> None:
 def test_a_kept_connection_that_the_gateway_closed_is_replaced(
     local: LocalGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoints._Handler, "timeout", 0.05)
+    monkeypatch.setattr(endpoints._GatewayHandler, "timeout", 0.05)
     with served(local) as platform:
         platform.status()
         first = platform._connection

@@ -296,14 +296,17 @@ class Job:
     def _next(self, offer: Offer, late: float, host: HostMemory) -> bytes | None:
         """The next start for this job; None if none comes in time."""
         until = min(time.monotonic() + offer.idle_seconds, late)
-        while not self._closed.is_set() and (seconds := until - time.monotonic()) > 0:
-            event = self._taking.take(self._kind, min(seconds, _TAKE_SECONDS))
+        while not self._closed.is_set():
+            now = time.monotonic()
+            if now >= until:
+                if now >= late or not self._stands_by(offer.spares):
+                    break
+                until = min(now + offer.idle_seconds, late)
+            event = self._taking.take(self._kind, min(until - now, _TAKE_SECONDS))
             if event is not None:
                 return event
             self._gateway.up = True
             host.leave()
-            if time.monotonic() >= until and self._stands_by(offer.spares):
-                until = min(time.monotonic() + offer.idle_seconds, late)
         if self._closed.is_set():
             return None
         with self._reporting:  # from now on, who starts jobs doesn't count on this one
