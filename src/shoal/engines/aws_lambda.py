@@ -14,11 +14,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -180,8 +180,10 @@ def invoke(access: Access, function: str, event: bytes, way: str) -> bytes:
     return answer
 
 
-def _job() -> Any:
-    return importlib.import_module("shoal.platform.job")  # a client doesn't need it
+def _job() -> ModuleType:
+    from shoal.platform import job  # a client doesn't need it
+
+    return job
 
 
 if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
@@ -207,14 +209,15 @@ def report_failure(record: Mapping[str, Any]) -> list[str]:
     Args:
         record: What Lambda sends to the destination of failed asynchronous invocations.
     """
-    failed = importlib.import_module("shoal.platform.failed_call")
+    from shoal.platform import failed_call
+
     event, answer = record["requestPayload"], record.get("responsePayload") or {}
     if "requestContext" in event:
         return []  # the report of a failure has failed
     said = str(answer.get("errorMessage", "")) if isinstance(answer, Mapping) else str(answer)
     condition = record["requestContext"]["condition"]
     how = Ended(reason_of(said), None, f"Lambda says {condition}" + (f": {said}" if said else ""))
-    workers: list[str] = failed.report(event, how, begun=condition != "EventAgeExceeded")
+    workers: list[str] = failed_call.report(event, how, begun=condition != "EventAgeExceeded")
     return workers
 
 
