@@ -11,7 +11,7 @@ import pytest
 from shoal.storage.host_memory import HostMemory
 from shoal.storage.shared_memory import SharedFolder
 from shoal.types import SHARED_NBYTES, RunId, TaskId
-from shoal.worker.copies import Copies
+from shoal.worker.host_outputs import HostOutputs
 
 RUN, NEXT = RunId("run-1"), RunId("run-2")
 OUTPUT, LARGE = TaskId("output"), [b"x" * SHARED_NBYTES]
@@ -43,8 +43,8 @@ def test_jobs_of_a_host_share_a_folder_for_each_run(two: tuple[HostMemory, HostM
     path = one.folder(RUN)
     assert path is not None
     assert other.folder(RUN) == path != other.folder(NEXT)
-    Copies(path, 1 << 30).keep(OUTPUT, LARGE)
-    assert bytes(Copies(one.folder(RUN), 0).read(OUTPUT) or b"") == LARGE[0]
+    HostOutputs(path, 1 << 30).keep(OUTPUT, LARGE)
+    assert bytes(HostOutputs(one.folder(RUN), 0).read(OUTPUT) or b"") == LARGE[0]
 
 
 def test_a_job_that_was_killed_is_no_neighbour(root: Path) -> None:
@@ -87,7 +87,7 @@ def test_copies_left_by_killed_jobs_are_swept(
 
 
 def test_there_is_room_for_so_many_bytes(two: tuple[HostMemory, HostMemory]) -> None:
-    copies = Copies(two[0].folder(RUN), SHARED_NBYTES + 10)
+    copies = HostOutputs(two[0].folder(RUN), SHARED_NBYTES + 10)
     for name in ("first", "second"):
         copies.keep(TaskId(name), LARGE)
     assert copies.read(TaskId("first")) is not None
@@ -95,6 +95,6 @@ def test_there_is_room_for_so_many_bytes(two: tuple[HostMemory, HostMemory]) -> 
 
 
 def test_small_outputs_are_not_copied(two: tuple[HostMemory, HostMemory]) -> None:
-    copies = Copies(two[0].folder(RUN), 1 << 30)
+    copies = HostOutputs(two[0].folder(RUN), 1 << 30)
     copies.keep(OUTPUT, [b"small"])
     assert copies.read(OUTPUT) is None

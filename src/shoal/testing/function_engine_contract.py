@@ -25,7 +25,7 @@ _ENCODED = 1.4
 """How many times as large an event is as the bytes that it carries, at most."""
 
 
-class _Recorded:
+class _RecordingEngine:
     """An engine that notes the handles of its calls."""
 
     def __init__(self, engine: Engine) -> None:
@@ -135,7 +135,7 @@ class FunctionEngineContract:
     ) -> None:
         if not engine.facts.watches:
             pytest.skip("the engine doesn't tell how its calls are")
-        recorded = _Recorded(engine)
+        recorded = _RecordingEngine(engine)
         meet = _meeting(deployment.store, 2)
         with (
             self.session(recorded, deployment, tmp_path) as session,

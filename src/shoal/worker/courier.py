@@ -32,9 +32,9 @@ from shoal.types import TaskId
 from shoal.worker.background import Background
 from shoal.worker.base import Worker
 from shoal.worker.cargo import Cargo, Packer
-from shoal.worker.copies import Copies
 from shoal.worker.fetcher import Fetcher, OutputSearch
 from shoal.worker.heartbeat import alive
+from shoal.worker.host_outputs import HostOutputs
 from shoal.worker.messages import Messages
 from shoal.worker.recorder import SAVE
 from shoal.worker.starter import Starter
@@ -62,9 +62,9 @@ class Courier:
         self._worker = worker
         self._messages = messages
         context = invocation.context
-        self._copies = Copies(None if shared else context.copies, shared_room(part.resources))
+        self._host = HostOutputs(None if shared else context.copies, shared_room(part.resources))
         self._fetcher = Fetcher(
-            context.run, store, shared, self._copies, context.key, worker.recorder
+            context.run, store, shared, self._host, context.key, worker.recorder
         )
         self._packer = Packer(part, worker, messages)
         self._starter = Starter(platform, invocation.context, worker.recorder.now)
@@ -218,7 +218,7 @@ class Courier:
         if cargo.saves:
             self._packer.record_saves(cargo)
             for task, blob in cargo.saves.items():
-                self._copies.keep(task, blob)
+                self._host.keep(task, blob)
         self._start(answers, cargo)
         if isinstance(self._part, FlexiblePart):
             self._tell_marked(cargo.marks, answers)

@@ -16,7 +16,7 @@ from shoal.storage.codec import Buffer, decode
 from shoal.storage.keys import signed_output
 from shoal.storage.shared_memory import SharedFolder
 from shoal.types import RunId, TaskId
-from shoal.worker.copies import Copies
+from shoal.worker.host_outputs import HostOutputs
 from shoal.worker.recorder import FETCH, Recorder
 
 _LOST_AFTER = 60.0
@@ -42,13 +42,13 @@ class Fetcher:
     """Finds outputs of one run."""
 
     def __init__(
-        self, run: RunId, store: Store, shared: SharedFolder | None, copies: Copies, key: bytes,
+        self, run: RunId, store: Store, shared: SharedFolder | None, host: HostOutputs, key: bytes,
         recorder: Recorder,
     ) -> None:  # fmt: skip
         self._run = run
         self._store = store
         self._shared = shared
-        self._copies = copies
+        self._host = host
         self._key = key
         self._recorder = recorder
 
@@ -73,7 +73,7 @@ class Fetcher:
     def _in_shared_memory(self, search: OutputSearch) -> dict[TaskId, int]:
         taken: dict[TaskId, int] = {}
         for output in search.missing:
-            view = self._shared.read(output) if self._shared else self._copies.read(output)
+            view = self._shared.read(output) if self._shared else self._host.read(output)
             if view is not None:
                 taken[output] = self._take(search, output, view)
         return taken
@@ -84,7 +84,7 @@ class Fetcher:
         fetched = self._store.fetch(self._run, missing) if missing else ()
         for output, data in zip(missing, fetched, strict=True):
             if data is not None:
-                self._copies.keep(output, [data])
+                self._host.keep(output, [data])
                 nbytes = taken[output] = self._take(search, output, data)
                 self._recorder.spread(self._store.place(self._run, output, nbytes), fetched=nbytes)
         return taken

@@ -1,4 +1,4 @@
-"""`Copies`: a worker's view of its host's copies of what the store has.
+"""`HostOutputs`: a worker's view of the outputs that its host keeps in memory.
 
 `storage/host_memory.py` has the rules.
 """
@@ -10,7 +10,7 @@ from shoal.storage.shared_memory import SharedFolder, worthwhile
 from shoal.types import TaskId
 
 
-class Copies:
+class HostOutputs:
     """Reads and makes copies of a run's large outputs, for as long as there is room."""
 
     def __init__(self, path: str | None, room: int) -> None:
