@@ -12,7 +12,8 @@ import pytest
 from shoal.errors import UsageError
 from shoal.experiments.grid import GRIDS, Cell, Grid, restricted
 from shoal.experiments.platforms import PLATFORMS, platform_named
-from shoal.experiments.trial import Trial, VirtualRunner, run_trial
+from shoal.experiments.trial import Trial, VirtualRunner, preview_of, run_trial
+from shoal.metadata.samples import decode_samples
 
 PUBLISHED = GRIDS["paper-000-as-published"]
 TASKS = {"matrix": 17, "tree": 63, "text": 59, "image": 130}
@@ -63,6 +64,20 @@ def test_inputs_are_fetched_one_after_the_other_on_request() -> None:
     each.sort(key=lambda span: span.start)
     assert all(a.end <= b.start for a, b in itertools.pairwise(each))
     assert all(span.seconds > PUBLISHED.latency for span in each)
+
+
+def test_warming_the_image_workflow_in_groups_saves_seconds_and_almost_all_cold_starts() -> None:
+    """Warming any one of the sixteen workers that start at the same moment gains nothing."""
+    stage, cell = VirtualRunner(PUBLISHED), Cell("published-image", "uniform", 50)
+    runs = [decode_samples(tried("published", "uniform", "image").block) for _ in range(2)]
+    shape = stage.shape("published-image")
+    plain, warmed = (
+        preview_of(PUBLISHED, replace(cell, planner=planner), shape, runs, stage).timeline
+        for planner in ("uniform", "uniform-optimised")
+    )
+    assert len(plain.of_kind("cold start")) > 10
+    assert len(warmed.of_kind("cold start")) <= 2
+    assert warmed.makespan < plain.makespan - 4
 
 
 def test_a_grid_names_its_platform_in_the_record() -> None:

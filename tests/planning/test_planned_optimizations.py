@@ -193,23 +193,94 @@ def test_workers_that_start_together_have_a_sandbox_each() -> None:
     assert before.makespan - after.makespan == pytest.approx(1.0)
 
 
-def test_a_cold_start_that_no_task_precedes_is_left_alone() -> None:
-    plan, under = late(first=0.5)
-    assert warmed(plan, under) == {}
+@pytest.mark.parametrize(
+    ("options", "delay", "saved"),
+    [({"first": 0.5}, 0.0, 0.5), ({"idle": 0.5}, 9.625, 0.375)],
+    ids=["the task is too short", "an idle sandbox is gone too soon"],
+)
+def test_a_start_that_is_too_long_to_hide_is_hidden_in_part(
+    options: dict[str, float], delay: float, saved: float
+) -> None:
+    """The request is made when the task begins, or a quarter of the way to the start."""
+    plan, under = late(**options)
+    costs = under.predictions.at("median")
+    found = PreWarmOptimization().apply(plan, under, costs)
+    assert found.placements[TaskId("step#0")].prewarm == (Prewarm(LARGE, pytest.approx(delay)),)
+    before, after = under.simulate(plan, costs), under.simulate(found, costs)
+    assert before.makespan - after.makespan == pytest.approx(saved)
 
 
-def test_a_sandbox_that_would_expire_before_it_is_ready_is_not_warmed() -> None:
-    plan, under = late(idle=0.5)
-    assert warmed(plan, under) == {}
+def test_starts_by_the_client_are_left_alone() -> None:
+    costs = Table({"step#1": 5.0}, start=1.0)
+    plan = placed(step(step(), step()), "010", {"1": LARGE})
+    assert warmed(plan, conditions(costs)) == {}
 
 
-def test_workers_that_start_with_the_run_are_not_warmed() -> None:
-    """The second worker parks in between, and would start cold again."""
+def test_a_worker_that_has_parked_is_warmed_before_it_starts_again() -> None:
     costs = Table({"step#0": 20.0}, start=1.0)
     plan = placed(step(step(), step()), "011", {"1": LARGE})
     under = conditions(costs)
     assert len(under.simulate(plan, costs).of_kind("cold start")) == 3
-    assert warmed(plan, under) == {}
+    assert warmed(plan, under) == {"0": (Prewarm(LARGE, pytest.approx(17.5)),)}
+
+
+class Crowded(Conditions):
+    """Conditions in which a plan takes a second longer if it warms only some of three workers."""
+
+    simulated = 0
+
+    def simulate(self, plan: Plan, costs: Costs) -> Timeline:
+        type(self).simulated += 1
+        timeline = super().simulate(plan, costs)
+        colds = len(timeline.of_kind("cold start"))
+        return replace(timeline, makespan=timeline.makespan + (1 < colds < 4))
+
+
+def crowd(*, gap: float = 0.0) -> tuple[Plan, Conditions]:
+    """Build three workers that start cold after a long task, each a gap after the one before."""
+    first = step()
+    second = step(first)
+    third = step(second)
+    flow = step(step(first), step(second), step(third))
+    plan = placed(flow, "0102030", dict.fromkeys("123", LARGE))
+    costs = Table({"step#0": 10.0, "step#2": gap, "step#4": gap}, start=1.0)
+    Crowded.simulated = 0
+    return plan, Crowded(costs, 4, SMALL, lambda: WarmPool(64, 7.0))
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.3])
+def test_workers_are_warmed_together_if_one_alone_gains_nothing(gap: float) -> None:
+    plan, under = crowd(gap=gap)
+    costs = under.predictions.at("median")
+    found = PreWarmOptimization().apply(plan, under, costs)
+    assert len(under.simulate(found, costs).of_kind("cold start")) == 1
+    (prewarm,) = found.placements[TaskId("step#0")].prewarm
+    assert prewarm.count == 3
+
+
+def test_groups_that_start_far_apart_are_warmed_one_after_the_other() -> None:
+    """The second group is looked for in the timeline that the first one's warm-up leads to."""
+    long = step()
+    early = [step(long), step(long)]
+    joined = step(*early)
+    late = [step(joined), step(joined)]
+    plan = placed(step(*late), "0120340", dict.fromkeys("1234", LARGE))
+    costs = Table({"step#0": 10.0, "step#3": 10.0}, start=1.0)
+    under = conditions(costs)
+    found = warmed(plan, under)
+    assert {name: sum(p.count for p in prewarms) for name, prewarms in found.items()} == {
+        "0": 2,
+        "3": 2,
+    }
+
+
+def test_the_search_for_warm_ups_is_bounded_in_plans_that_it_simulates() -> None:
+    plan, under = crowd()
+    costs = under.predictions.at("median")
+    assert PreWarmOptimization(iterations=0).apply(plan, under, costs) == plan
+    _, under = crowd()
+    PreWarmOptimization(iterations=2).apply(plan, under, costs)
+    assert Crowded.simulated == 3
 
 
 def test_a_warm_up_that_saves_no_cold_start_is_not_planned() -> None:

@@ -7,7 +7,7 @@ A planner applies an optimization to a whole plan. A task can also request one f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -15,15 +15,18 @@ from shoal.errors import PlanError, UsageError
 from shoal.execution.costs import Costs
 from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
-from shoal.execution.timeline import Span, Timeline
+from shoal.execution.timeline import Timeline
 from shoal.planning.arguments import check, is_number, is_whole
 from shoal.planning.base import Conditions, Optimization, Stopwatch
 from shoal.planning.critical_path import critical_path
 from shoal.planning.estimates import Estimates
+from shoal.planning.warm_groups import ColdGroup, Trigger, cold_groups
 from shoal.types import Resources, TaskId
 
 _LONGER = 1 + 1e-6
 """The factor up to which a makespan counts as no longer."""
+_AIMS = (1.0, 0.5, 0.0, None)
+"""The points of the window to try after the given one; None: after the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +79,24 @@ class PreLoadOptimization:
 
 @dataclass(frozen=True, slots=True)
 class PreWarmOptimization:
-    """Start a sandbox in advance for a worker that would otherwise start cold.
+    """Start sandboxes in advance for workers that would otherwise start cold.
 
     A task that is running at the right time triggers the start. The time window begins when the
     sandbox would no longer be removed as idle before it is used, and ends when it would no longer
-    be ready in time.
+    be ready in time. Workers that start at about the same time are tried together, then in smaller
+    groups, each with several numbers of sandboxes and several points of the window.
     """
 
     aim: float = 0.75
-    """Which point of the window to aim at, from 0 (its beginning) to 1 (its end)."""
+    """Which point of the window to aim at first, from 0 (its beginning) to 1 (its end)."""
+    iterations: int = 100
+    """How many plans to simulate at most."""
 
     def __post_init__(self) -> None:
         where = f"PreWarmOptimization(aim={self.aim!r})"
         check(is_number(self.aim, 0, 1), where, "a share of the window from 0 to 1")
+        where = f"PreWarmOptimization(iterations={self.iterations!r})"
+        check(is_whole(self.iterations, 0), where, "an integer of at least 0")
 
     def force(
         self, plan: Plan, tasks: Sequence[TaskId], conditions: Conditions, costs: Costs
@@ -108,54 +116,62 @@ class PreWarmOptimization:
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
         """Return the plan with triggers for the cold starts that they can hide."""
-        watch = Stopwatch(conditions.seconds)
-        timeline = conditions.simulate(plan, costs)
-        idle = conditions.pool().idle_seconds
-        accepted: Counter[Resources] = Counter()
-        for start in self._cold(plan, timeline):
-            if watch.over:
-                break
-            found = self._trigger(start, timeline, idle, costs.coordination())
-            if found is None:
-                continue
-            task, delay = found
-            kind = plan.workers[start.worker]
-            for count in dict.fromkeys((1, 1 + accepted[kind])):  # other triggers' may be idle
-                wanted = _merged(plan.placements[task].prewarm, [Prewarm(kind, delay, count)])
-                trial = _changed(plan, {task: {"prewarm": wanted}})
-                tried = conditions.simulate(trial, costs)
-                fewer = _colds(tried) < _colds(timeline)
-                if fewer and tried.makespan <= timeline.makespan * _LONGER:
-                    plan, timeline = trial, tried
-                    accepted[kind] += 1
-                    break
-        return plan
+        return _PreWarming(self, plan, conditions, costs).best()
 
-    def _cold(self, plan: Plan, timeline: Timeline) -> Iterable[Span]:
-        """Return the cold starts of workers that other workers start."""
-        with_roots = {
-            plan.placements[task].worker
-            for task, sources in plan.workflow.upstream.items()
-            if not sources
-        }
-        return [s for s in timeline.of_kind("cold start") if s.worker not in with_roots]
 
-    def _trigger(
-        self, start: Span, timeline: Timeline, idle: float, request: float
-    ) -> tuple[TaskId, float] | None:
-        latest = start.start - start.seconds - request
-        earliest = max(0.0, start.start - request - idle)
-        aim = earliest + self.aim * (latest - earliest)
-        best: tuple[float, TaskId, float] | None = None
-        for span in timeline.of_kind("execute"):
-            assert span.task is not None
-            moment = min(max(aim, span.start), span.end)
-            if span.start > latest or moment < earliest or moment > latest:
+class _PreWarming:
+    """The search for triggers, one group of cold starts after the other."""
+
+    def __init__(
+        self, options: PreWarmOptimization, plan: Plan, conditions: Conditions, costs: Costs
+    ) -> None:
+        self.aims = tuple(dict.fromkeys((options.aim, *_AIMS)))
+        self.left = options.iterations
+        self.watch = Stopwatch(conditions.seconds)
+        self.conditions, self.costs = conditions, costs
+        self.idle = conditions.pool().idle_seconds
+        self.request = costs.coordination()
+        self.plan, self.timeline = plan, conditions.simulate(plan, costs)
+        self.tried: set[tuple[object, ...]] = set()
+
+    def best(self) -> Plan:
+        """Return the plan with triggers, searching anew after each group that is worth it."""
+        while any(map(self._warm, cold_groups(self.timeline, self.plan.workers))):
+            pass
+        return self.plan
+
+    def _warm(self, group: ColdGroup) -> bool:
+        """Warm up a group with the first aim that is worth it; return whether there is one."""
+        for aim in self.aims:
+            trigger = group.trigger(self.timeline, aim, self.idle, self.request)
+            if trigger is None:
                 continue
-            distance = abs(moment - aim)
-            if best is None or distance < best[0]:
-                best = (distance, span.task, moment - span.start)
-        return None if best is None else (best[1], best[2])
+            counts = group.counts(self.timeline, self.plan.workers, trigger.moment)
+            trials = [self._tried(group, trigger, count) for count in counts]
+            good = [trial for trial in trials if trial and self._is_better(trial[1])]
+            if good:
+                self.plan, self.timeline = min(good, key=lambda t: (t[1].makespan, _colds(t[1])))
+                self.tried.clear()
+                return True
+        return False
+
+    def _tried(
+        self, group: ColdGroup, trigger: Trigger, count: int
+    ) -> tuple[Plan, Timeline] | None:
+        """Simulate the plan with one more trigger; None: it is known, or there is no time left."""
+        key = (trigger.task, round(trigger.delay, 3), count, group.resources)
+        if key in self.tried or not self.left or self.watch.over:
+            return None
+        self.tried.add(key)
+        self.left -= 1
+        known = self.plan.placements[trigger.task].prewarm
+        wanted = _merged(known, [Prewarm(group.resources, trigger.delay, count)])
+        plan = _changed(self.plan, {trigger.task: {"prewarm": wanted}})
+        return plan, self.conditions.simulate(plan, self.costs)
+
+    def _is_better(self, timeline: Timeline) -> bool:
+        fewer = _colds(timeline) < _colds(self.timeline)
+        return fewer and timeline.makespan <= self.timeline.makespan * _LONGER
 
 
 @dataclass(frozen=True, slots=True)
