@@ -1,13 +1,18 @@
-"""Compare the plans of Shoal's planners with those of published schedulers and with a lower bound.
+"""Measure how good the plans of Shoal's planners are, on Shoal's simulator.
 
-The workflows have the shapes of wfcommons' recipes, at several ratios of communication to
-computation (ccr): the mean time to save an output and fetch it elsewhere, over the mean execution.
-The schedulers are those of saga (the package anrg-saga). Every plan is scored by Shoal's simulator,
-with the figures that it was planned with; starts and messages cost nothing. The bound is the
-longest path with free transfers, or all work shared evenly, whichever is more. GB-seconds are
-billed from a worker's start until it leaves; saga's workers stay until their last task.
+Every plan is scored with the figures that it was planned with; starts and messages cost nothing.
+Graphs have several ratios of communication to computation (ccr): the mean time to save an output
+and fetch it elsewhere, over the mean execution. The published schedulers are those of saga (the
+package anrg-saga). Name the parts that you want; default: all of them.
 
-A scheduler that exceeds the limit is skipped for the rest of that recipe.
+  kinds    12 kinds of graphs of 50 to 150 tasks on 4 and 16 workers: Auto against the best of 15
+           published schedulers
+  recipes  the shapes of wfcommons' recipes on 8 workers: all of Shoal's planners, saga's 20
+           schedulers and a lower bound, which is the longest path with free transfers, or all work
+           shared evenly, whichever is more. GB-seconds are billed from a worker's start until it
+           leaves; saga's workers stay until their last task. A scheduler that exceeds the limit is
+           skipped for the rest of that recipe.
+  small    graphs of 6 to 10 tasks, against saga's brute force and the best of all plans
 """
 
 import argparse
@@ -15,11 +20,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 from arguments import names_of, new_file, positive
 
 try:
     from quality.contest import Case, Contestant, Terms, contend
+    from quality.graphs import KINDS
+    from quality.kinds import PUBLISHED, contend_kind, kinds_table, ratio
     from quality.planners import OURS
     from quality.report import QualityReport, find_setting, save, small_table
     from quality.shapes import RECIPES, generate
@@ -36,10 +44,10 @@ Say = Callable[[str], None]
 """Prints progress."""
 
 
-def contestants(names: Sequence[str]) -> list[Contestant]:
-    """Return Shoal's planners and the named schedulers of saga."""
-    ours = [Contestant(name, make, ours=True) for name, make in OURS.items()]
-    return ours + [Contestant(name, _planner_of(name)) for name in SCHEDULERS if name in names]
+def contestants(ours: Sequence[str], published: Sequence[str]) -> list[Contestant]:
+    """Return the named ones of Shoal's planners and of saga's schedulers."""
+    own = [Contestant(name, OURS[name], ours=True) for name in ours]
+    return own + [Contestant(name, _planner_of(name)) for name in SCHEDULERS if name in published]
 
 
 def _planner_of(name: str) -> Callable[[], SagaPlanner]:
@@ -56,13 +64,32 @@ def compare(
 ) -> list[Case]:
     """Score a recipe at every size and ratio; without edges there is only the ratio 0."""
     cases = []
-    everyone = contestants(schedulers)
+    everyone = contestants(list(OURS), schedulers)
     barred: dict[str, str] = {}
     for size in sorted(sizes):
         shape = generate(recipe, size, SEED)
         for ccr in ccrs if shape.edges else [0.0]:
             cases.append(contend(shape, ccr, everyone, barred, terms))
             say(_progress(cases[-1]))
+    return cases
+
+
+def compare_kind(
+    kind: str,
+    ccrs: Sequence[float],
+    workers: Sequence[int],
+    schedulers: Sequence[str],
+    terms: Terms,
+    say: Say,
+) -> list[Case]:
+    """Score a kind of graph at every ratio and number of workers."""
+    cases = []
+    for ccr in ccrs:
+        for count in workers:
+            everyone = contestants(["auto"], [name for name in PUBLISHED if name in schedulers])
+            case = contend_kind(kind, ccr, SEED, everyone, replace(terms, workers=count))
+            cases.append(case)
+            say(f"{kind} ccr {ccr:g} on {count} workers: {ratio(case):.3f} of the best published")
     return cases
 
 
@@ -109,26 +136,25 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    recipes, schedulers = list(RECIPES), list(SCHEDULERS)
     add = made.add_argument
-    add("--recipes", type=names_of(recipes), default=recipes, metavar="A,B", help=",".join(recipes))
-    add("--tasks", type=_sizes, default=[100, 300, 1000], metavar="N,M", help="100,300,1000")
+    add("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (all)")
+    for name, known in (("kinds", KINDS), ("recipes", RECIPES), ("schedulers", SCHEDULERS)):
+        choice = list(known)
+        add(f"--{name}", type=names_of(choice), default=choice, metavar="A,B", help=_listed(choice))
+    add("--tasks", type=_sizes, default=[100, 300], metavar="N,M", help="of recipes (100,300)")
     add("--ccr", type=_ratios, default=[0.1, 1.0, 10.0], metavar="R,S", help="0.1,1,10")
-    add("--workers", type=positive, default=8, metavar="N", help="workers of one slot (8)")
+    add("--workers", type=_sizes, metavar="N,M", help="workers of one slot (kinds 4,16; recipes 8)")
     add("--seconds", type=float, metavar="S", help="planning limit that Shoal's planners are told")
     add("--limit", type=float, default=60.0, metavar="S", help="seconds any planning may take (60)")
-    add(
-        "--schedulers",
-        type=names_of(schedulers),
-        default=schedulers,
-        metavar="A,B",
-        help=f"of saga's: {','.join(schedulers)}",
-    )
-    add("--small", type=int, default=20, metavar="N", help="small workflows, 0 for none (20)")
+    add("--small", type=positive, default=20, metavar="N", help="small graphs (20)")
     add("--json", type=new_file, metavar="FILE", help="write everything, each case included")
-    add("--jobs", type=positive, default=1, metavar="N", help="recipes at a time (1)")
+    add("--jobs", type=positive, default=1, metavar="N", help="processes (1)")
     add("--quiet", action="store_true", help="print the tables only, no progress")
     return made
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ",".join(names)
 
 
 def fix_hashes() -> None:
@@ -146,26 +172,62 @@ def _say_aloud(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def run_kinds(options: argparse.Namespace, pool: ProcessPoolExecutor, say: Say) -> list[Case]:
+    """Score the kinds of graphs, and print their table."""
+    terms = Terms(0, options.seconds, options.limit)
+    common = options.ccr, options.workers or [4, 16], options.schedulers, terms, say
+    started = [pool.submit(compare_kind, kind, *common) for kind in options.kinds]
+    cases = [case for future in started for case in future.result()]
+    print("", kinds_table(cases), sep="\n")
+    return cases
+
+
+def run_recipes(options: argparse.Namespace, pool: ProcessPoolExecutor, say: Say) -> list[Case]:
+    """Score the recipes, and print their tables."""
+    cases = []
+    for count in options.workers or [8]:
+        terms = Terms(count, options.seconds, options.limit)
+        common = options.tasks, options.ccr, options.schedulers, terms, say
+        started = [pool.submit(compare, recipe, *common) for recipe in options.recipes]
+        cases += [case for future in started for case in future.result()]
+    print("", QualityReport(cases, contestants(list(OURS), options.schedulers)), sep="\n")
+    return cases
+
+
+def run_small(options: argparse.Namespace, pool: ProcessPoolExecutor, say: Say) -> list[SmallCase]:
+    """Score the small graphs, and print their table."""
+    terms = Terms(0, options.seconds, options.limit)
+    everyone = contestants(list(OURS), options.schedulers)
+    cases = compare_small(options.small, options.ccr, everyone, terms, say)
+    print("", small_table(cases), sep="\n")
+    return cases
+
+
+PARTS: dict[str, Callable[[argparse.Namespace, ProcessPoolExecutor, Say], Sequence[object]]] = {
+    "kinds": run_kinds,
+    "recipes": run_recipes,
+    "small": run_small,
+}
+
+
 def main() -> int:
     options = parser().parse_args()
+    unknown = [part for part in options.parts if part not in PARTS]
+    if unknown:
+        parser().error(f"no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
     fix_hashes()
     say = _say_nothing if options.quiet else _say_aloud
-    setting = find_setting(SEED, options.workers, options.seconds, options.limit)
-    terms = Terms(options.workers, options.seconds, options.limit)
-    everyone = contestants(options.schedulers)
-    common = options.tasks, options.ccr, options.schedulers, terms, say
+    setting = find_setting(SEED, options.seconds, options.limit)
+    print(setting)
+    found = {}
     try:
         with ProcessPoolExecutor(options.jobs) as pool:
-            started = [pool.submit(compare, recipe, *common) for recipe in options.recipes]
-            cases = [case for future in started for case in future.result()]
-        small = compare_small(options.small, options.ccr, everyone, terms, say)
+            for part in options.parts or PARTS:
+                found[part] = PARTS[part](options, pool, say)
     except KeyboardInterrupt:
         return 130
-    print(setting, QualityReport(cases, everyone), sep="\n\n")
-    if small:
-        print("", small_table(small), sep="\n")
     if options.json:
-        save(options.json, setting, cases, small)
+        save(options.json, setting, found)
     return 0
 
 

@@ -4,15 +4,16 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from math import exp, log, nan
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 from quality.contest import Case, Contestant, Score
 from quality.small import SmallCase
+from quality.tables import aligned, geometric, rounded
 from shoal.experiments.machine import version_of
 from shoal.system import processor
 
@@ -32,7 +33,6 @@ class BenchmarkSetting:
     python: str
     versions: dict[str, str]
     seed: int
-    workers: int
     seconds: float | None
     limit: float
 
@@ -42,12 +42,12 @@ class BenchmarkSetting:
         return (
             f"{self.date}, load {self.load:.1f} before the start\n"
             f"{self.cpu}, {self.cores} cores, Python {self.python}, {versions}\n"
-            f"{self.workers} workers of one slot, seed {self.seed}, PYTHONHASHSEED=0; planning "
+            f"workers of one slot, seed {self.seed}, PYTHONHASHSEED=0; planning "
             f"limit of Shoal's planners: {planning}; of all: {self.limit:g} s"
         )
 
 
-def find_setting(seed: int, workers: int, seconds: float | None, limit: float) -> BenchmarkSetting:
+def find_setting(seed: int, seconds: float | None, limit: float) -> BenchmarkSetting:
     """Describe this machine and the installed packages."""
     packages = ("shoal", "anrg-saga", "wfcommons", "networkx", "numpy", "scipy")
     return BenchmarkSetting(
@@ -58,7 +58,6 @@ def find_setting(seed: int, workers: int, seconds: float | None, limit: float) -
         python=platform.python_version(),
         versions={name: version_of(name) for name in packages},
         seed=seed,
-        workers=workers,
         seconds=seconds,
         limit=limit,
     )
@@ -79,7 +78,7 @@ class QualityReport:
             [
                 "Makespan over the lower bound\n"
                 + self._by_case(scored, lambda c, s: f"{_ratio(c, s):.3f}"),
-                "GB-seconds\n" + self._by_case(scored, lambda _, s: _rounded(s.gb_seconds)),
+                "GB-seconds\n" + self._by_case(scored, lambda _, s: rounded(s.gb_seconds)),
                 self._summary(scored),
                 *self._verdicts(),
                 *self._left_out(),
@@ -87,10 +86,11 @@ class QualityReport:
         )
 
     def _by_case(self, names: Sequence[str], figure: Callable[[Case, Score], str]) -> str:
-        head = ["shape", "tasks", "ccr", "bound", *names]
+        head = ["shape", "tasks", "ccr", "workers", "bound", *names]
         rows = [
             [
-                *(case.shape, str(case.tasks), f"{case.ccr:g}", _rounded(case.lower_bound)),
+                *(case.shape, str(case.tasks), f"{case.ccr:g}", str(case.workers)),
+                rounded(case.lower_bound),
                 *(
                     figure(case, case.scores[name]) if name in case.scores else "-"
                     for name in names
@@ -98,7 +98,7 @@ class QualityReport:
             ]
             for case in self._cases
         ]
-        return _aligned([head, *rows])
+        return aligned([head, *rows])
 
     def _summary(self, names: Sequence[str]) -> str:
         ccrs = sorted({case.ccr for case in self._cases})
@@ -118,17 +118,17 @@ class QualityReport:
             "Geometric means of the makespan over the lower bound, and of GB-seconds over the "
             "case's least;\nin how many cases nobody's makespan is shorter; seconds to plan"
         )
-        return title + "\n" + _aligned([head, *texts])
+        return title + "\n" + aligned([head, *texts])
 
     def _row(self, name: str, ccrs: Sequence[float]) -> tuple[list[str], int, float]:
         """Return the cells and the sort key of a row; few cases make no fair mean."""
         cases = [case for case in self._cases if name in case.scores]
-        ratio = _geometric(_ratio(case, case.scores[name]) for case in cases)
+        ratio = geometric(_ratio(case, case.scores[name]) for case in cases)
         by_ccr = [
-            _geometric(_ratio(case, case.scores[name]) for case in cases if case.ccr == ccr)
+            geometric(_ratio(case, case.scores[name]) for case in cases if case.ccr == ccr)
             for ccr in ccrs
         ]
-        memory = _geometric(
+        memory = geometric(
             case.scores[name].gb_seconds / min(s.gb_seconds for s in case.scores.values())
             for case in cases
         )
@@ -140,7 +140,7 @@ class QualityReport:
 
     def _portfolio(self, ccr: float | None) -> float:
         """Return the geometric mean if the best scheduler of saga were known for each case."""
-        return _geometric(
+        return geometric(
             min(_ratio(case, case.scores[name]) for name in self._theirs if name in case.scores)
             for case in self._cases
             if ccr in (None, case.ccr) and any(name in case.scores for name in self._theirs)
@@ -164,7 +164,7 @@ class QualityReport:
             )
             lines.append(
                 f"{name} is no worse than the best of saga's in {held.total()} of {len(cases)} "
-                f"cases ({parts});\nits makespan over theirs: {_geometric(over):.3f} on average, "
+                f"cases ({parts});\nits makespan over theirs: {geometric(over):.3f} on average, "
                 f"{min(over):.3f} to {max(over):.3f}"
             )
         return lines
@@ -195,7 +195,7 @@ def small_table(cases: Sequence[SmallCase]) -> str:
         "Small workflows: makespan over that of saga's brute force, and over that of the best of "
         "all plans"
     )
-    return title + "\n" + _aligned(rows)
+    return title + "\n" + aligned(rows)
 
 
 def _figures(ratios: Sequence[float]) -> tuple[str, str]:
@@ -206,16 +206,10 @@ def _optimal(ratios: Sequence[float]) -> str:
     return str(sum(ratio <= 1 + TOLERANCE for ratio in ratios))
 
 
-def save(
-    path: Path, setting: BenchmarkSetting, cases: Sequence[Case], small_cases: Sequence[SmallCase]
-) -> None:
+def save(path: Path, setting: BenchmarkSetting, parts: Mapping[str, Sequence[Any]]) -> None:
     """Write all scores, including each case."""
-    record = {
-        "setting": asdict(setting),
-        "cases": [asdict(case) for case in cases],
-        "small": [asdict(case) for case in small_cases],
-    }
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    cases = {part: [asdict(case) for case in found] for part, found in parts.items()}
+    path.write_text(json.dumps({"setting": asdict(setting), **cases}, indent=2) + "\n")
 
 
 def _ratio(case: Case, score: Score) -> float:
@@ -231,27 +225,5 @@ def _no_worse(case: Case, name: str, others: Iterable[str]) -> bool:
     return _over_best(case, name, others) <= 1 + TOLERANCE
 
 
-def _geometric(ratios: Iterable[float]) -> float:
-    logs = [log(ratio) for ratio in ratios]
-    return exp(mean(logs)) if logs else nan
-
-
-def _rounded(figure: float) -> str:
-    return f"{figure:.0f}" if figure >= 1000 else f"{figure:.4g}"
-
-
 def _cell(ratio: float) -> str:
     return "-" if ratio != ratio else f"{ratio:.3f}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table with right-aligned figures and a left-aligned first column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines)
