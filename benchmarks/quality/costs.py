@@ -41,6 +41,12 @@ class FixedCosts:
         """The same both ways."""
         return nbytes / BANDWIDTH
 
+    def transfer_of(
+        self, task: TaskId, direction: Direction, nbytes: int, resources: Resources
+    ) -> float:
+        """The same for all tasks."""
+        return self.transfer(direction, nbytes, resources)
+
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
         """The shape's."""
         return self.seconds[task]

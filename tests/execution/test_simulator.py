@@ -382,6 +382,20 @@ class Slow(DrawnCosts):
         return 1.0
 
 
+def test_a_transfer_takes_as_long_as_outputs_of_its_task_do() -> None:
+    class Mapped(Slow):
+        def transfer_of(
+            self, task: TaskId, direction: Direction, nbytes: int, resources: Resources
+        ) -> float:
+            return 0.25 if task == b else super().transfer_of(task, direction, nbytes, resources)
+
+    plan = plan_of({"a": "", "b": "", "c": "a", "d": "b"}, {"w0": "ab", "w1": "c", "w2": "d"})
+    timeline = simulate(plan, Mapped((1.0,), (10**7,)))
+    moved = {(s.kind, s.task): s.seconds for s in timeline.of_kind("save", "fetch")}
+    assert (moved["save", a], moved["save", b]) == (1.0, 0.25)
+    assert (moved["fetch", a], moved["fetch", b]) == (1.0, 0.25)
+
+
 def test_a_message_to_a_running_worker_is_part_of_the_timeline() -> None:
     """`c` waits for `a`, which w0 has itself, and for `b`; w2 is started for `d` by its message."""
     plan = plan_of({"a": "", "b": "", "c": "ab", "d": "c"}, {"w0": "ac", "w1": "b", "w2": "d"})

@@ -263,22 +263,35 @@ def test_a_task_may_depend_on_one_of_its_inputs() -> None:
 
 
 def test_transfers_of_different_kinds_of_values_are_learnt_apart() -> None:
-    """The outputs of one task are arrays, and those of another are objects to be pickled."""
+    """The outputs of one task are mapped whatever their size, those of another are copied."""
 
     @task(name="arrays")
     def arrays() -> None: ...
 
+    sizes = (10**6, 2 * 10**6, 4 * 10**6, 8 * 10**6) * 2
     samples = [
-        other("fetch", nbytes / rate, nbytes)._replace(name=name)
-        for name, rate in (("arrays", 10**9), ("clean", 10**8))
-        for nbytes in (10**6, 2 * 10**6, 4 * 10**6, 8 * 10**6)
+        other("fetch", seconds, nbytes)._replace(name=name)
+        for nbytes in sizes
+        for name, seconds in (("arrays", 0.002), ("clean", nbytes / 10**8))
     ]
     workflow = Workflow.of(clean(arrays()))
     costs = LearntPredictions(workflow, [Samples("another", samples)], DefaultCosts()).at("median")
-    fast = costs.transfer("fetch", 4 * 10**6, SMALL, TaskId("arrays#0"))
-    assert fast == pytest.approx(0.004, rel=0.1)
-    slow = costs.transfer("fetch", 4 * 10**6, SMALL, TaskId("clean#0"))
-    assert slow == pytest.approx(0.04, rel=0.1)
+    for nbytes in (10**6, 16 * 10**6):
+        mapped = costs.transfer_of(TaskId("arrays#0"), "fetch", nbytes, SMALL)
+        assert mapped == pytest.approx(0.002, rel=0.2)
+        copied = costs.transfer_of(TaskId("clean#0"), "fetch", nbytes, SMALL)
+        assert copied == pytest.approx(nbytes / 10**8, rel=0.2)
+
+
+def test_a_drawn_run_has_one_pace_for_all_starts() -> None:
+    """In every other run all starts took twice as long."""
+    predictions = learnt(*[[other("cold start", float(k))] * 8 for k in (1, 2) * 4])
+    drawn = [
+        [costs.startup(SMALL, warm=False) for _ in range(8)]
+        for costs in map(predictions.sampled, range(20))
+    ]
+    assert all(max(run) < 1.3 * min(run) for run in drawn)
+    assert max(map(min, drawn)) > 1.5 * min(map(min, drawn))
 
 
 def test_far_from_the_known_sizes_a_high_percentile_allows_for_doubt() -> None:

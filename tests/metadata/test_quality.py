@@ -59,5 +59,20 @@ def test_a_short_task_that_was_disturbed_does_not_count_beside_long_ones() -> No
     assert errors(disturbed)["execute"] == pytest.approx(0.9)
 
 
+def test_a_transfer_is_compared_with_those_of_the_same_tasks_outputs() -> None:
+    class Mapped(Predicted):
+        def transfer_of(
+            self, task: TaskId, direction: Direction, nbytes: int, resources: Resources
+        ) -> float:
+            return 0.5 if task == TASKS[0] else super().transfer_of(task, direction, nbytes, R)
+
+    found = [
+        sample("execute", 1.0, "long", 0),
+        sample("save", 0.5, "long", nbytes=900),
+        sample("fetch", 9.0, nbytes=900),
+    ]
+    assert prediction_errors(Mapped(), found, TASKS)["transfer"] == 0.0
+
+
 def test_an_unrecorded_cost_has_no_error() -> None:
     assert errors() == {}

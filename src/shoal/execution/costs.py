@@ -44,6 +44,12 @@ class Costs(Protocol):
         """Seconds to save or fetch an output."""
         ...
 
+    def transfer_of(
+        self, task: TaskId, direction: Direction, nbytes: int, resources: Resources
+    ) -> float:
+        """Seconds to save or fetch the output of a task: some are copied faster than others."""
+        return self.transfer(direction, nbytes, resources)
+
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
         """Seconds to run a task."""
         ...

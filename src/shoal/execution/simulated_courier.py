@@ -332,7 +332,7 @@ class Couriers:
     ) -> None:
         """Move outputs in one transfer, which is recorded for the first of them."""
         begin, nbytes = self._clock.now(), sum([self._nbytes[output] for output in outputs])
-        seconds = self._costs.transfer(direction, nbytes, worker.part.resources)
+        seconds = self._costs.transfer_of(outputs[0], direction, nbytes, worker.part.resources)
 
         def moved() -> None:
             more = self._elastic.overtime() if self._elastic else 0.0

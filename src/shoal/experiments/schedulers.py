@@ -102,8 +102,8 @@ def _graph(workflow: Workflow, conditions: Conditions) -> TaskGraph:
         nbytes[task] = costs.output_nbytes(task, taken)
         nodes.append(Node(name=task, cost=costs.execution(task, taken, resources)))
         for source in sources:
-            save = costs.transfer("save", nbytes[source], resources)
-            fetch = costs.transfer("fetch", nbytes[source], resources)
+            save = costs.transfer_of(source, "save", nbytes[source], resources)
+            fetch = costs.transfer_of(source, "fetch", nbytes[source], resources)
             edges.append(Edge(source=source, target=task, size=save + fetch))
     first = [task for task, sources in workflow.upstream.items() if not sources]
     last = [task for task in workflow.calls if not workflow.downstream(task)]

@@ -129,6 +129,12 @@ class Fit(NamedTuple):
     """The features that were always the same: nothing is known about how they matter."""
 
     @property
+    def slope(self) -> float:
+        """How fast it grows with the first feature, amid the samples."""
+        lines = self.curves[0].lines if self.curves else ()
+        return lines[len(lines) // 2].slope if lines else 0.0
+
+    @property
     def single_inputs(self) -> bool:
         """Whether it depends on the size of a single input."""
         return any(curve.feature.startswith(SINGLE) for curve in self.curves)

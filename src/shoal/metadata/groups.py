@@ -39,7 +39,8 @@ _LEAST_AMOUNT = 1e-7
 _REFERENCE = Resources(MB_PER_CPU)
 _SIZED = ("execute", "output", "fetch", "save", "launch", "hand in")
 """The kinds of costs that depend on sizes."""
-_LASTING = ("execute", "output", "fetch", "save")
+TRANSFERS = ("fetch", "save")
+_LASTING = ("execute", "output", *TRANSFERS)
 """Those of which early samples count as much as late ones, except for parts."""
 
 
@@ -71,7 +72,7 @@ class Group:
         self.rows: list[_SampleRow] = []
         self._parts: dict[int | str, list[_SampleRow]] = {}
         self._known: dict[tuple[str, int | str | None, Resources | None, int, int], Known] = {}
-        self._fits: dict[str, Fit] = {}
+        self._fits: dict[tuple[str, int | str | None], Fit] = {}
 
     def add(self, run: int, sample: Sample, part: int | str | None) -> None:
         """Add a sample, which may belong to a part."""
@@ -86,17 +87,23 @@ class Group:
         """Return a part if it has enough samples of its own."""
         return part if len(self._parts.get(part, ())) >= OF_ITS_OWN else None
 
-    def fit(self, kind: str) -> Fit:
-        """Return how the amounts of a kind depend on sizes and constants."""
-        found = self._fits.get(kind)
+    def fit(self, kind: str, part: int | str | None = None) -> Fit:
+        """Return how the amounts of a kind depend on sizes and constants.
+
+        The transfers of each part have a fit of their own, because some kinds of values are copied
+        byte by byte and others aren't. Tasks of one name share one: they call the same function.
+        """
+        key = kind, part if kind in TRANSFERS else None
+        found = self._fits.get(key)
         if found is None:
-            found = self._fits[kind] = self._fitted(kind)
+            found = self._fits[key] = self._fitted(*key)
         return found
 
-    def _fitted(self, kind: str) -> Fit:
+    def _fitted(self, kind: str, part: int | str | None) -> Fit:
         if kind not in _SIZED:
             return Fit()
-        rows = self.rows
+        slope = 1.0 if part is None else self.fit(kind).slope
+        rows = self.rows if part is None else self._parts[part]
         if len(rows) > _MOST_FITTED:
             step = len(rows) / _MOST_FITTED
             rows = [rows[int(n * step)] for n in range(_MOST_FITTED)]
@@ -107,7 +114,7 @@ class Group:
             )
             for row in rows
         ]  # fmt: skip
-        return fit(points, TOTAL)
+        return fit(points, TOTAL, {TOTAL: slope})
 
     def known(
         self, kind: str, part: int | str | None, resources: Resources | None, latest: int,
@@ -153,7 +160,7 @@ class Group:
         resources: Resources | None,
         part: int | str | None,
     ) -> Known:
-        known = self.fit(kind)
+        known = self.fit(kind, part)
         heights = [known.at(row.features) for row in rows]
         places = [known.where(row.features) for row in rows]
         where = tuple(sum(each) / len(rows) for each in zip(*places, strict=True))
@@ -191,7 +198,7 @@ def _amount(kind: str, sample: Sample, resources: Resources | None) -> float:
         return sample.seconds
     if kind == "execute":
         return _converted(sample, resources)
-    if kind in ("fetch", "save"):
+    if kind in TRANSFERS:
         there, here = (_speed(r, parallel=False) for r in (sample.resources, resources))
         return sample.seconds * there / here
     return sample.seconds

@@ -32,7 +32,7 @@ from shoal.execution.timeline import STARTS
 from shoal.metadata.draws import TASKS, AtLevel, Draws, Kin, Way
 from shoal.metadata.features import Inputs, Value, features_of, values_of
 from shoal.metadata.fits import Features, Fit
-from shoal.metadata.groups import MOST, Group, Known, transfer_features
+from shoal.metadata.groups import MOST, TRANSFERS, Group, Known, transfer_features
 from shoal.metadata.samples import FIRST, KINDS, Sample, Samples
 from shoal.types import SLA, Resources, TaskId
 from shoal.workflow import Workflow
@@ -71,11 +71,15 @@ class DefaultCosts:
         """Return how long a local sandbox takes to start."""
         return (0.002 if warm else 0.03) + self.latency
 
-    def transfer(
-        self, direction: Direction, nbytes: int, resources: Resources, task: TaskId | None = None
-    ) -> float:
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
         """Return how long a transfer takes at 500 MB/s."""
         return 0.0005 + nbytes / 500e6 + self.latency
+
+    def transfer_of(
+        self, task: TaskId, direction: Direction, nbytes: int, resources: Resources
+    ) -> float:
+        """Return the same, whatever is moved."""
+        return self.transfer(direction, nbytes, resources)
 
     def execution(self, task: TaskId, input_nbytes: int, resources: Resources) -> float:
         """Return how long a task takes, which is the same for all."""
@@ -150,7 +154,7 @@ class LearntPredictions:
         if kind in STARTS:
             alone = sample.seconds - self.crowding(kind, name, sample.nbytes)
             sample = sample._replace(seconds=max(alone, _LEAST_ALONE * sample.seconds), nbytes=0)
-        elif kind in ("fetch", "save"):
+        elif kind in TRANSFERS:
             name, part = "", name
         elif own:
             part = sample.number
@@ -163,11 +167,12 @@ class LearntPredictions:
     def _draws(self) -> Draws:
         draws = Draws()
         for (kind, name), group in self._groups.items():
-            known = group.fit(kind)
             for row in group.rows:
-                height = known.at(row.features)
-                if kind != "execute":
-                    kin = Kin(kind + name, kind + name, (row.part, row.sample.resources))
+                height = group.fit(kind, group.part(row.part)).at(row.features)
+                if kind in TRANSFERS:
+                    kin = Kin(kind, kind, (row.part, row.sample.resources))
+                elif kind != "execute":
+                    kin = Kin(kind + name, kind + name, (-1, row.sample.resources))
                 elif isinstance(row.part, int):
                     kin = Kin(TASKS, name, (row.part, row.sample.resources))
                 else:
@@ -248,11 +253,16 @@ class _CostsAt:
                 return alone + self._predictions.crowding(kind, who, beside)
         return self._defaults.startup(resources, warm=warm)
 
-    def transfer(
-        self, direction: Direction, nbytes: int, resources: Resources, task: TaskId | None = None
+    def transfer(self, direction: Direction, nbytes: int, resources: Resources) -> float:
+        found = self._sized(direction, nbytes, resources)
+        if found is None:
+            return self._defaults.transfer(direction, nbytes, resources)
+        return found
+
+    def transfer_of(
+        self, task: TaskId, direction: Direction, nbytes: int, resources: Resources
     ) -> float:
-        name = self._predictions.key(task) if task else ""
-        found = self._sized(direction, nbytes, resources, name)
+        found = self._sized(direction, nbytes, resources, self._predictions.key(task))
         if found is None:
             return self._defaults.transfer(direction, nbytes, resources)
         return found
@@ -310,15 +320,16 @@ class _CostsAt:
         return self._defaults.hand_in(nbytes, resources) if found is None else found
 
     def _sized(
-        self, kind: str, nbytes: int, resources: Resources | None = None, name: str = ""
+        self, kind: str, nbytes: int, resources: Resources | None = None, name: str | None = None
     ) -> float | None:
         """Return what costs that depend on a size alone take; None without samples."""
         group = self._predictions.group(kind)
         if group is None:
             return None
         features = transfer_features(nbytes)
-        fit = group.fit(kind)
-        known = group.known(kind, group.part(name), resources, self._latest, features)
+        part = None if name is None else group.part(name)
+        fit = group.fit(kind, part)
+        known = group.known(kind, part, resources, self._latest, features)
         return self._way.factor(known.values, _KIN[kind]) * self._curve(
             fit, features, known, kind, group
         )

@@ -15,6 +15,9 @@ SHORTEST = 0.01
 The relative error of a short execution says little. Selecting by the recorded time instead would
 favour short executions that were disturbed."""
 
+_CONSTANT = TaskId("")
+"""Not a task, like the constants that are moved."""
+
 
 def prediction_errors(
     costs: Costs, samples: list[Sample], tasks: Sequence[TaskId]
@@ -28,8 +31,9 @@ def prediction_errors(
     """
     errors: dict[str, list[float]] = {}
     short: list[float] = []
+    named = {sample.name: tasks[sample.number] for sample in samples if sample.number >= 0}
     for sample in samples:
-        found = _predicted(costs, sample, tasks)
+        found = _predicted(costs, sample, tasks, named)
         if found is None or sample.seconds <= 0:
             continue
         kind, predicted = found
@@ -43,13 +47,16 @@ def prediction_errors(
     return {kind: median(found) for kind, found in errors.items()}
 
 
-def _predicted(costs: Costs, sample: Sample, tasks: Sequence[TaskId]) -> tuple[str, float] | None:
+def _predicted(
+    costs: Costs, sample: Sample, tasks: Sequence[TaskId], named: Mapping[str, TaskId]
+) -> tuple[str, float] | None:
     if sample.kind == "execute":
         task = tasks[sample.number]
         return "execute", costs.execution(task, sample.nbytes, sample.resources)
     if sample.kind in ("fetch", "save"):
         direction: Direction = "fetch" if sample.kind == "fetch" else "save"
-        return "transfer", costs.transfer(direction, sample.nbytes, sample.resources)
+        source = named.get(sample.name, _CONSTANT)
+        return "transfer", costs.transfer_of(source, direction, sample.nbytes, sample.resources)
     if sample.kind in ("cold start", "warm start"):
         warm, first = sample.kind == "warm start", sample.name == FIRST
         return "start", costs.startup(

@@ -24,7 +24,7 @@ class Estimates:
             self.input_nbytes[task] = nbytes
             outputs[task] = costs.output_nbytes(task, nbytes)
         self._seconds: dict[Resources, dict[TaskId, float]] = {}
-        self._transfers: dict[tuple[Direction, int, Resources], float] = {}
+        self._transfers: dict[tuple[Direction, str, int, Resources], float] = {}
 
     def seconds(self, resources: Resources) -> dict[TaskId, float]:
         """Return how long each task takes with these resources."""
@@ -40,8 +40,9 @@ class Estimates:
         nbytes = self.output_nbytes[task]
         if nbytes <= INLINE_NBYTES:
             return 0.0
-        key = (direction, nbytes, resources)
+        key = (direction, self.workflow.calls[task].task.key, nbytes, resources)
         seconds = self._transfers.get(key)
         if seconds is None:
-            seconds = self._transfers[key] = self.costs.transfer(direction, nbytes, resources)
+            seconds = self.costs.transfer_of(task, direction, nbytes, resources)
+            self._transfers[key] = seconds
         return seconds
