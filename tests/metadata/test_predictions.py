@@ -239,6 +239,20 @@ def test_texts_among_the_arguments_are_told_apart_if_they_matter() -> None:
     assert seconds_of(calls_of(runs, "slow")) == pytest.approx(5.0, rel=0.1)
 
 
+def test_a_task_that_is_slow_for_its_size_stays_so_at_another_size() -> None:
+    """In all runs each task has the same size, and every other one is three times as slow."""
+    sizes = [10**6 * size for size in (3, 4, 8, 7, 2, 1, 6, 5)]
+    run = [
+        execution((1, 3)[n % 2] * nbytes / 10**6, nbytes, number=n)
+        for n, nbytes in enumerate(sizes)
+    ]
+    predictions = learnt(*[run] * 6)
+    for n, level in ((0, 1), (1, 3)):
+        costs = predictions.at("median")
+        took = costs.execution(TaskId(f"clean#{n}"), 2 * sizes[n], SMALL)
+        assert took == pytest.approx(2 * level * sizes[n] / 10**6, rel=0.25)
+
+
 def test_a_task_may_depend_on_one_of_its_inputs() -> None:
     """Its second input is much larger than the first, varies as much, and doesn't matter."""
 

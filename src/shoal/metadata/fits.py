@@ -182,7 +182,7 @@ def fit(points: Sequence[Point], first: str, slopes: Mapping[str, float] | None 
         curves.append(found)
         numbers = [name for name in numbers if name != found.feature]
         rest = [y - found.at(_number(p, found.feature)) for p, y in zip(points, rest, strict=True)]
-    shared, offsets = _offsets(points, rest, {curve.feature for curve in curves})
+    shared, offsets = _offsets(points, rest, first, {curve.feature for curve in curves})
     return Fit(curves, shared, offsets, constant)
 
 
@@ -341,12 +341,17 @@ def _rising(heights: Sequence[float]) -> list[float]:
 
 
 def _offsets(
-    points: Sequence[Point], rest: Sequence[float], taken: set[str]
+    points: Sequence[Point], rest: Sequence[float], first: str, taken: set[str]
 ) -> tuple[str, dict[float | str, float]]:
-    """Return the feature whose values differ most beyond chance, and by how much each does."""
+    """Return the feature whose values differ most beyond chance, and by how much each does.
+
+    A size isn't such a feature: those of earlier runs stand for tasks and won't come again.
+    """
     best: tuple[float, str, dict[float | str, float]] = (0.0, "", {})
     names = dict.fromkeys(name for point in points for name in point.features)
     for name in names:
+        if name == first or name in taken or name.startswith(SINGLE):
+            continue
         groups: dict[float | str, list[float]] = {}
         for point, y in zip(points, rest, strict=True):
             groups.setdefault(point.features.get(name, ""), []).append(y)
