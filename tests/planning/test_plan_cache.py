@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from planning_examples import Table, chain, conditions, fan, step, workflow
 
-from shoal import PreLoadOptimization, Preview, Resources, Task
+from shoal import PreLoadOptimization, Preview, Resources, Task, task
+from shoal.metadata.predictions import DefaultCosts, LearntPredictions
+from shoal.metadata.samples import About, Sample, Samples
+from shoal.planning.base import Conditions
 from shoal.planning.plan_cache import PlanCache, key_of
 from shoal.planning.spread import SpreadPlanner
 from shoal.types import TaskId
@@ -99,6 +102,43 @@ def test_keys_depend_on_the_approximate_size_of_constants() -> None:
     assert key(step(), nbytes=1000) == key(step(), nbytes=1010)
     assert key(step(), nbytes=1000) != key(step(), nbytes=3000)
     assert key(step()) != key(step(), nbytes=1000)
+
+
+def test_keys_depend_on_the_approximate_size_of_small_constants() -> None:
+    @task
+    def simulate(n: Any, *, how: str = "") -> None: ...
+
+    assert key(simulate(1000)) == key(simulate(1010))
+    assert key(simulate(1000)) != key(simulate(10**6))
+    assert key(simulate([0] * 10)) != key(simulate([0] * 100))
+    assert key(simulate(1000, how="fast")) == key(simulate(1000, how="slow"))
+    assert key(simulate(float("inf"))) == key(simulate(float("nan"))) == key(simulate(10**400))
+
+
+def test_a_cached_plan_predicts_a_run_with_other_constants() -> None:
+    """The plan of `simulate(600)` is used for `simulate(900)`, but not what it would take."""
+
+    @task
+    def simulate(n: int) -> None: ...
+
+    cache, at_first = PlanCache(), workflow(simulate(600))
+    sample = Sample("execute", simulate.key, 0, Resources(2048), 0, 6.0, 6.0, 0)
+    runs = [
+        Samples(
+            at_first.fingerprint(),
+            [sample._replace(seconds=n / 100, about=About((), 0, {"=0": float(n)}))],
+        )
+        for n in (600, 700, 800) * 2
+    ]
+    learnt = LearntPredictions(at_first, runs, DefaultCosts())
+    under = Conditions(learnt, 2, Resources(2048))
+    cache.keep("key", Preview(SpreadPlanner().plan(at_first, under), under))
+    before = cache.again("key", at_first, {}, under.pool)
+    later = cache.again("key", workflow(simulate(900)), {}, under.pool)
+    assert before is not None
+    assert later is not None
+    assert before.predicted(1.0) == pytest.approx(6, rel=0.1)
+    assert later.predicted(1.0) == pytest.approx(9, rel=0.1)
 
 
 def test_a_constant_shared_by_several_tasks_counts_once() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Literal, Protocol, runtime_checkable
 
 from shoal.types import SLA, Resources, TaskId
+from shoal.workflow import Workflow
 
 Direction = Literal["fetch", "save"]
 """From the store, or to it."""
@@ -85,6 +86,17 @@ class Separate(Protocol):
     """Costs of a store from which a task's inputs may have to be fetched one by one."""
 
     one_by_one: bool
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """Predictions that depend on the sizes of a workflow's constants."""
+
+    def of(
+        self, workflow: Workflow, constants: Mapping[TaskId, Mapping[TaskId, int]]
+    ) -> Predictions:
+        """The same knowledge, about a workflow of this shape with constants of other sizes."""
+        ...
 
 
 class Predictions(Protocol):

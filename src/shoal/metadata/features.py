@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from math import isfinite, log
+from typing import NamedTuple
 
 from shoal.execution.costs import Costs
 from shoal.metadata.fits import SINGLE, Features
@@ -53,6 +54,37 @@ def values_of(call: Call) -> dict[str, Value]:
             if type(value) is str and len(value) <= 1000:
                 found[f"={where}"] = _digest(value)
     return found
+
+
+class Amount(NamedTuple):
+    """How much the small constants of a workflow ask for."""
+
+    numbers: Mapping[str, float]
+    """The sum over all calls of each task: numbers by value, containers and texts by length."""
+    texts: int
+    """A hash of the texts, which differs from process to process."""
+
+
+def amount_of(workflow: Workflow) -> Amount:
+    """Return how much the small constants of a workflow ask for; quick, for every run needs it."""
+    numbers: dict[str, float] = {}
+    texts = 0
+    for call in workflow.calls.values():
+        total = 0.0
+        for value in (*call.args, *call.kwargs.values()) if call.kwargs else call.args:
+            if value is None:  # most arguments: it stands for an output
+                continue
+            if type(value) is int or type(value) is float:
+                if -_LARGEST < value < _LARGEST:
+                    total += abs(value)
+            elif isinstance(value, _LENGTHS):
+                total += len(value)
+                if type(value) is str:
+                    texts ^= hash(value)
+        if total:
+            key = call.task.key
+            numbers[key] = numbers.get(key, 0.0) + total
+    return Amount(numbers, texts)
 
 
 def _digest(text: str) -> str:

@@ -21,7 +21,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, log
 from statistics import fmean
@@ -101,6 +102,12 @@ class DefaultCosts:
         """Return how long a message takes, and a transfer if the value is too large for it."""
         return self.coordination() + self.transfer("fetch", nbytes, resources)
 
+    def of(
+        self, workflow: Workflow, constants: Mapping[TaskId, Mapping[TaskId, int]]
+    ) -> DefaultCosts:
+        """Return these costs for constants of other sizes."""
+        return replace(self, constants=constants)
+
     def at(self, sla: SLA) -> Costs:
         """Return these costs for any service level."""
         return self
@@ -126,59 +133,30 @@ class LearntPredictions:
             runs: The samples of earlier runs with the same key, latest first.
             defaults: The costs to assume where there are no samples; has the workflow's constants.
         """
-        self.constants = defaults.constants
         self.basis = f"{len(runs)} run{'s' * (len(runs) != 1)}"
+        self._numbers = {task: number for number, task in enumerate(workflow.calls)}
+        self._learnt = _Learnt(workflow, runs)
+        self._ask(workflow, defaults)
+
+    def _ask(self, workflow: Workflow, defaults: DefaultCosts) -> None:
+        self.constants = defaults.constants
         self.defaults = defaults
         self.inputs = Inputs(workflow, defaults.constants)
         self._calls = workflow.calls
-        self._numbers = {task: number for number, task in enumerate(workflow.calls)}
-        self._groups: dict[tuple[str, str], Group] = {}
         self._values: dict[TaskId, Mapping[str, Value]] = {}
-        self.needs: dict[str, int] = {}
+
+    def of(
+        self, workflow: Workflow, constants: Mapping[TaskId, Mapping[TaskId, int]]
+    ) -> LearntPredictions:
+        """Return what was learnt, for constants of other sizes."""
+        found = copy(self)
+        found._ask(workflow, self.defaults.of(workflow, constants))
+        return found
+
+    @property
+    def needs(self) -> Mapping[str, int]:
         """The memory that tasks turned out to need, in MB, by task key."""
-        self._crowds = _crowds(runs)
-        same = workflow.fingerprint()
-        keys = {n: call.task.key for n, call in enumerate(workflow.calls.values())}
-        for run, block in enumerate(runs):
-            own = block.fingerprint == same
-            for sample in block.samples:
-                same_task = keys.get(sample.number, sample.name) == sample.name
-                self._learn(run, sample, own=own and same_task)
-
-    def _learn(self, run: int, sample: Sample, *, own: bool) -> None:
-        kind, name = sample.kind, sample.name
-        part: int | str | None = None
-        if kind == "memory":
-            self.needs[name] = max(sample.nbytes // 2**20, self.needs.get(name, 0))
-            return
-        if kind in STARTS:
-            alone = sample.seconds - self.crowding(kind, name, sample.nbytes)
-            sample = sample._replace(seconds=max(alone, _LEAST_ALONE * sample.seconds), nbytes=0)
-        elif kind in TRANSFERS:
-            name, part = "", name
-        elif own:
-            part = sample.number
-        key = (kind, name)
-        if key not in self._groups:
-            self._groups[key] = Group(kind, name)
-        self._groups[key].add(run, sample, part)
-
-    @cached_property
-    def _draws(self) -> Draws:
-        draws = Draws()
-        for (kind, name), group in self._groups.items():
-            for row in group.rows:
-                height = group.fit(kind, group.part(row.part)).at(row.features)
-                if kind in TRANSFERS:
-                    kin = Kin(kind, kind, (row.part, row.sample.resources))
-                elif kind != "execute":
-                    kin = Kin(kind + name, kind + name, (-1, row.sample.resources))
-                elif isinstance(row.part, int):
-                    kin = Kin(TASKS, name, (row.part, row.sample.resources))
-                else:
-                    continue
-                draws.add(row.run, kin, row.sample.seconds / exp(height), height)
-        return draws
+        return self._learnt.needs
 
     def at(self, sla: SLA) -> Costs:
         """Return the costs at a service level."""
@@ -186,15 +164,15 @@ class LearntPredictions:
 
     def sampled(self, seed: int) -> Costs:
         """Draw the costs of one possible run."""
-        return _CostsAt(self, self._draws.of_run(seed), MOST)
+        return _CostsAt(self, self._learnt.draws.of_run(seed), MOST)
 
     def group(self, kind: str, name: str = "") -> Group | None:
         """Return the samples of one cost."""
-        return self._groups.get((kind, name))
+        return self._learnt.groups.get((kind, name))
 
     def of_task(self, task: TaskId) -> tuple[Group | None, int | str | None]:
         """Return the executions of tasks of a name, and the task's own part if it has enough."""
-        group = self._groups.get(("execute", self._calls[task].task.key))
+        group = self._learnt.groups.get(("execute", self._calls[task].task.key))
         return group, group.part(self._numbers[task]) if group else None
 
     def kin(self, task: TaskId, part: int | str | None, resources: Resources) -> Kin:
@@ -214,6 +192,61 @@ class LearntPredictions:
         if found is None:
             found = self._values[task] = values_of(self._calls[task])
         return found
+
+    def crowding(self, kind: str, who: str, beside: int) -> float:
+        """Return the delay that `beside` concurrent starts cause, up to as many as were seen."""
+        return self._learnt.crowding(kind, who, beside)
+
+
+class _Learnt:
+    """What the samples of earlier runs say, whatever they are asked for."""
+
+    def __init__(self, workflow: Workflow, runs: Sequence[Samples]) -> None:
+        self.groups: dict[tuple[str, str], Group] = {}
+        self.needs: dict[str, int] = {}
+        """The memory that tasks turned out to need, in MB, by task key."""
+        self._crowds = _crowds(runs)
+        same = workflow.fingerprint()
+        keys = {n: call.task.key for n, call in enumerate(workflow.calls.values())}
+        for run, block in enumerate(runs):
+            own = block.fingerprint == same
+            for sample in block.samples:
+                same_task = keys.get(sample.number, sample.name) == sample.name
+                self._learn(run, sample, own=own and same_task)
+
+    def _learn(self, run: int, sample: Sample, *, own: bool) -> None:
+        kind, name = sample.kind, sample.name
+        part: int | str | None = sample.number
+        if kind == "memory":
+            self.needs[name] = max(sample.nbytes // 2**20, self.needs.get(name, 0))
+            return
+        if kind in STARTS:
+            alone = sample.seconds - self.crowding(kind, name, sample.nbytes)
+            sample = sample._replace(seconds=max(alone, _LEAST_ALONE * sample.seconds), nbytes=0)
+        elif kind in TRANSFERS:
+            name, part = "", name
+        elif kind == "execute" and not own:
+            part = None
+        key = (kind, name)
+        if key not in self.groups:
+            self.groups[key] = Group(kind, name)
+        self.groups[key].add(run, sample, part)
+
+    @cached_property
+    def draws(self) -> Draws:
+        """What costs of future runs are drawn from."""
+        draws = Draws()
+        for (kind, name), group in self.groups.items():
+            for row in group.rows:
+                height = group.fit(kind, group.part(row.part)).at(row.features)
+                if kind != "execute":
+                    kin = Kin(kind + name, kind + name, (row.part, row.sample.resources))
+                elif isinstance(row.part, int):
+                    kin = Kin(TASKS, name, (row.part, row.sample.resources))
+                else:
+                    continue
+                draws.add(row.run, kin, row.sample.seconds / exp(height), height)
+        return draws
 
     def crowding(self, kind: str, who: str, beside: int) -> float:
         """Return the delay that `beside` concurrent starts cause, up to as many as were seen."""

@@ -1,7 +1,7 @@
 """Cache a session's plans, so that a workflow that runs again is not planned again.
 
 1. The key of a plan is the workflow's name and shape, the options of its tasks, the approximate
-   size of its constants, and the goal and conditions that it was planned for.
+   size of its constants, large and small, and the goal and conditions that it was planned for.
 2. A workflow is replanned in the background each time its number of runs has doubled. Planning
    never takes longer than the run.
 3. After other runs the plan stays, and only its predictions are refreshed, as often as that takes
@@ -14,8 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from math import frexp
 
 from shoal.execution.pool import WarmPool
+from shoal.metadata.features import amount_of
 from shoal.planning.preview import Preview
 from shoal.types import Resources, TaskId
 from shoal.workflow import Workflow
@@ -122,4 +124,6 @@ def key_of(
         ]
     )
     shape = (tuple(workflow.calls), tuple(workflow.upstream.values()), workflow.sinks)
-    return workflow.title, shape, sum(sizes.values()).bit_length(), tuple(options), what
+    small = {task: frexp(total)[1] for task, total in amount_of(workflow).numbers.items()}
+    large = sum(sizes.values()).bit_length()
+    return workflow.title, shape, large, tuple(small.items()), tuple(options), what

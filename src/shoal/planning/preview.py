@@ -10,13 +10,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shoal.errors import UsageError
-from shoal.execution.costs import Costs
+from shoal.execution.costs import Costs, Sized
 from shoal.execution.formatting import counted, figure, listed, nbytes_text, percent, seconds_text
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
@@ -51,8 +51,9 @@ class Preview:
         self.sla = sla
         self.planning = planning
         """How many seconds planning took; 0 if the plan came from the cache."""
-        self._known: dict[int, float] = {}
-        """Predicted makespans by the number of warm sandboxes, shared with later runs."""
+        self._known: dict[Hashable, float] = {}
+        """Predicted makespans by the number of warm sandboxes and the sizes of constants, shared
+        with later runs."""
 
     def again(
         self,
@@ -63,7 +64,10 @@ class Preview:
         """Return the same plan for a later run of a workflow of the same shape."""
         needs = self.plan.workflow.needs
         plan = self.plan.of(workflow.needing(needs) if needs else workflow)
-        conditions = replace(self.conditions, pool=pool)
+        predictions = self.conditions.predictions
+        if isinstance(predictions, Sized):
+            predictions = predictions.of(plan.workflow, constants)
+        conditions = replace(self.conditions, pool=pool, predictions=predictions)
         preview = Preview(plan, conditions, self.sla)
         preview.constants = constants
         preview._known = self._known
@@ -141,14 +145,23 @@ class Preview:
         If that is too short for a few simulations, one is used, in which every cost is at the
         service level.
         """
-        warm = self.conditions.pool().idle
-        if warm not in self._known:
+        about = self.conditions.pool().idle, self._sizes
+        if about not in self._known:
             if _FEW * simulating_seconds(self.plan.workflow) <= seconds:
                 found = self._at_level(self._drawn(seconds))
             else:
                 found = self.timeline.makespan
-            self._known.setdefault(warm, found)  # concurrent callers get the same figure
-        return self._known[warm]
+            self._known.setdefault(about, found)  # concurrent callers get the same figure
+        return self._known[about]
+
+    @property
+    def _sizes(self) -> Hashable:
+        """What predictions for this plan depend on: the sizes of constants."""
+        from shoal.metadata.features import amount_of
+
+        amount = amount_of(self.plan.workflow)
+        large = {name: n for sizes in self.constants.values() for name, n in sizes.items()}
+        return tuple(amount.numbers.items()), amount.texts, tuple(large.values())
 
     @cached_property
     def prices(self) -> Prices:
