@@ -6,20 +6,26 @@ new plan is shown beside it. Runs are back to back, so they find warm jobs; with
 are idle for less have ended. With --sessions, each run has a session of its own, which has seen
 nothing of the engine.
 
-    python benchmarks/engine_previews.py --platform slurm:/// --store redis://HOST:6379
+Engines that this machine can start are named; any other is given by the URLs of platform and store:
+
+    python benchmarks/engine_previews.py process docker podman slurm lambda ray
+    python benchmarks/engine_previews.py --platform slurm:///debug --store redis://HOST:6379
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from arguments import positive
 
 from shoal import Session, task
@@ -28,6 +34,8 @@ from shoal.experiments import machine
 from shoal.storage.embedded import EmbeddedServer
 from shoal.workflow import Output
 
+TESTS = Path(__file__).parent.parent / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "engines")]
 TARGET = 0.20
 """How far a preview may be off from the second run on."""
 
@@ -76,31 +84,39 @@ def workflow() -> Output[int]:
     return total(total(*counts), 0)
 
 
-def turns(options: argparse.Namespace, store: str) -> Iterator[Turn]:
+class Place(NamedTuple):
+    """Where the workflow runs."""
+
+    platform: str
+    store: str
+    folder: str
+    """The data folder, with the key of a deployment, if any."""
+
+
+def turns(options: argparse.Namespace, place: Place) -> Iterator[Turn]:
     """Preview and run the workflow again and again."""
     name = f"previewed-{secrets.token_hex(4)}"
-    with tempfile.TemporaryDirectory() as temporary:
 
-        def opened() -> Session:
-            return Session(
-                platform=options.platform, store=store, folder=options.folder or temporary,
-                workers=options.workers, progress=False,
-            )  # fmt: skip
+    def opened() -> Session:
+        return Session(
+            platform=place.platform, store=place.store, folder=place.folder,
+            workers=options.workers, progress=False,
+        )  # fmt: skip
 
-        session = opened()
-        try:
-            for number in range(options.runs):
-                if number:
-                    time.sleep(options.pause)
-                if number and options.sessions:
-                    session.close()
-                    session = opened()
-                yield turn(session, name)
-            while (pool := session.platform.pool("")) is not None and pool.idle:
-                time.sleep(0.2)  # idle jobs would miss the store
-        finally:
-            session.history.clear(name)
-            session.close()
+    session = opened()
+    try:
+        for number in range(options.runs):
+            if number:
+                time.sleep(options.pause)
+            if number and options.sessions:
+                session.close()
+                session = opened()
+            yield turn(session, name)
+        while (pool := session.platform.pool("")) is not None and pool.idle:
+            time.sleep(0.2)  # idle jobs would miss the store
+    finally:
+        session.history.clear(name)
+        session.close()
 
 
 def turn(session: Session, name: str) -> Turn:
@@ -116,13 +132,27 @@ def turn(session: Session, name: str) -> Turn:
 
 
 @contextmanager
-def store_of(options: argparse.Namespace) -> Iterator[str]:
-    """The store that was given, or a server of this machine."""
-    if options.store is not None:
-        yield options.store
-        return
-    with closing(EmbeddedServer()) as server:
-        yield server.url
+def given(options: argparse.Namespace) -> Iterator[Place]:
+    """The platform and the store that were given, or a server of this machine."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or temporary
+        if options.store is not None:
+            yield Place(options.platform, options.store, folder)
+            return
+        with closing(EmbeddedServer()) as server:
+            yield Place(options.platform, server.url, folder)
+
+
+@contextmanager
+def started(engine: str) -> Iterator[Place]:
+    """An engine, as the tests start it."""
+    from engines_here import ENGINES
+
+    with tempfile.TemporaryDirectory(prefix="shoal-") as folder:
+        for variable in ("XDG_DATA_HOME", "XDG_RUNTIME_DIR"):  # by which jobs are found
+            os.environ[variable] = folder
+        with ENGINES[engine](Path(folder)) as (platform, store):
+            yield Place(platform, store, folder)
 
 
 def row(number: int, each: Turn) -> str:
@@ -138,6 +168,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("engines", nargs="*", metavar="ENGINE", help="engines to start here")
     parser.add_argument("--platform", default="process://", help="default: process://")
     parser.add_argument("--store", help="a store that jobs reach; default: one on this machine")
     parser.add_argument("--folder", help="the data folder with the key of a deployment, if any")
@@ -146,15 +177,29 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two runs")
     parser.add_argument("--sessions", action="store_true", help="open a session for each run")
     options = parser.parse_args()
-    print(f"{machine.described()}\n{options.platform}, {options.workers} workers\n")
-    print("run  history       new plan   its plan       run   off by   cold starts, and recorded")
+    print(f"{machine.described()}, load {os.getloadavg()[0]:.1f}, {options.workers} workers")
+    off = [measure(options, given(options))] if not options.engines else []
+    for engine in options.engines:
+        try:
+            off.append(measure(options, started(engine)))
+        except pytest.skip.Exception as reason:
+            print(f"\n{engine}: {reason}", flush=True)
+    return any(off)
+
+
+def measure(options: argparse.Namespace, where: AbstractContextManager[Place]) -> bool:
+    """Print the table of a place; return whether a run from the second on was off by too much."""
     off = []
-    with store_of(options) as store:
-        for number, each in enumerate(turns(options, store), 1):
+    with where as place:
+        print(f"\n{place.platform.partition('?')[0]}")
+        print(
+            "run  history       new plan   its plan       run   off by   cold starts, and recorded"
+        )
+        for number, each in enumerate(turns(options, place), 1):
             print(row(number, each), flush=True)
             if number > 1 and abs(each.error) > TARGET:
                 off.append(number)
-    print(f"off by more than {TARGET:.0%}: {off or 'no run from the second on'}")
+    print(f"off by more than {TARGET:.0%}: {off or 'no run from the second on'}", flush=True)
     return bool(off)
 
 
