@@ -74,24 +74,27 @@ def test_a_job_that_is_killed_at_work_is_replaced(session: Session) -> None:
     assert run.result() == 2
 
 
+SHOWN = {
+    "process": [["cat", "/proc/{0}/cmdline", "/proc/{0}/environ"]],
+    "slurm": [
+        ["scontrol", "show", "job", "--details", "{0}"],
+        ["scontrol", "write", "batch_script", "{0}", "-"],
+    ],
+    "docker": [["docker", "inspect", "{0}"]],
+    "podman": [["podman", "inspect", "{0}"]],
+}
+"""The commands that show a job, by the engine's scheme."""
+
+
 def test_nothing_that_an_engine_shows_of_a_job_is_secret(session: Session) -> None:
+    if scheme(session) not in SHOWN:
+        pytest.skip("what Ray shows is read in test_ray.py")
     run = session.submit(waiting(str(session.settings.store), "shown"))
     assert eventually(lambda: handle_of(session, run.id))
-    handle = handle_of(session, run.id)
-    commands = {
-        "process": [["cat", f"/proc/{handle}/cmdline", f"/proc/{handle}/environ"]],
-        "slurm": [
-            ["scontrol", "show", "job", "--details", handle],
-            ["scontrol", "write", "batch_script", handle, "-"],
-        ],
-        "docker": [["docker", "inspect", handle]],
-        "podman": [["podman", "inspect", handle]],
-    }
-    if scheme(session) not in commands:
-        pytest.skip("what Ray shows is read in test_ray.py")
     platform: Any = session.platform
-    for command in commands[scheme(session)]:
-        shown = subprocess.run(command, capture_output=True, check=True).stdout
+    for command in SHOWN[scheme(session)]:
+        words = [word.format(handle_of(session, run.id)) for word in command]
+        shown = subprocess.run(words, capture_output=True, check=True).stdout
         assert shown
         assert PASSWORD.encode() not in shown
         assert PASSWORD.replace(" ", "%20").encode() not in shown
@@ -144,8 +147,7 @@ def at_once(flag: str, store: str) -> int:
     """Wait until both are there."""
     with closing(Connection(parse_url(store))) as connection:
         connection.call("INCR", flag)
-        while int(connection.call("GET", flag)) < 2:
-            time.sleep(0.01)
+        assert eventually(lambda: int(connection.call("GET", flag)) == 2)
     return 0
 
 
