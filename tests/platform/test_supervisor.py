@@ -106,6 +106,19 @@ def test_workers_of_an_ended_farm_are_cancelled_but_not_those_of_a_run(
     assert cancelled == [RunId("farm-1")]
 
 
+def test_a_gateway_leaves_a_store_whose_runs_have_ended(
+    store: RedisStore, supervisor: GatewaySupervisor, tmp_path: Path
+) -> None:
+    def connections() -> int:
+        return len(store._call([["CLIENT", "LIST"]])[0].splitlines())
+
+    alone = connections()
+    supervisor.supervise(job(store, tmp_path).context)
+    assert eventually(lambda: connections() > alone)
+    store.close(RUN, [W0])
+    assert eventually(lambda: connections() == alone)
+
+
 def test_a_store_with_invalid_data_affects_only_the_supervision_of_its_own_run(
     store: RedisStore, supervisor: GatewaySupervisor, invoked: list[Invocation], tmp_path: Path
 ) -> None:

@@ -183,6 +183,14 @@ class GatewaySupervisor:
             contexts = list(self._runs.values())
         for context in contexts:
             self._guard(context, partial(self._supervise_run, context, alive.get(context.run, ())))
+        self._drop_unused_stores()
+
+    def _drop_unused_stores(self) -> None:
+        """Disconnect from stores that no run uses any more."""
+        with self._changed:
+            used = {context.store for context in self._runs.values()}
+        for url in self._stores.keys() - used:
+            self._drop_store(url)
 
     def _guard(self, context: RunContext, action: Callable[[], None]) -> None:
         """Do something for a run, and release the run if that is no longer possible."""
