@@ -161,7 +161,7 @@ ONCE = ("http function",)
 """Engines of which only one instance is killed."""
 
 
-def measure(name: str, repeats: int) -> str:
+def measure(name: str, repeats: int, spares: int) -> str:
     """A line of the table."""
     with tempfile.TemporaryDirectory(prefix="shoal-") as temporary:
         folder = Path(temporary)
@@ -170,8 +170,11 @@ def measure(name: str, repeats: int) -> str:
         start = {"http function": served, "lambda": emulated}.get(name)
         with (
             staying(name, folder) if start is None else start(folder) as (url, store, kill),
-            Session(platform=url, store=store, folder=temporary, workers=1, lease=LEASE) as session,
-        ):
+            Session(
+                platform=with_spares(url, spares), store=store, folder=temporary, workers=1,
+                lease=LEASE,
+            ) as session,
+        ):  # fmt: skip
             clock = StoreTimes(store)
             session.compute(Task(abs)(-1))
             workers = [worker_killed(session, clock, number) for number in range(repeats)]
@@ -180,6 +183,11 @@ def measure(name: str, repeats: int) -> str:
             platform: Any = session.platform
             watches = "yes" if platform._engine.facts.watches else "no"
     return f"{name:<16}{watches:<9}{shown(workers):<22}{shown(jobs)}"
+
+
+def with_spares(url: str, spares: int) -> str:
+    """The URL of an engine of which this many jobs stand by."""
+    return f"{url}{'&' if '?' in url else '?'}spares={spares}" if spares else url
 
 
 def shown(seconds: list[float]) -> str:
@@ -192,12 +200,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engines", nargs="*", metavar="ENGINE", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--repeats", type=positive, default=5, help="deaths of each sort")
+    parser.add_argument(
+        "--spares", type=int, default=0, help="idle jobs that stand by; for slurm and ray"
+    )
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}; lease {LEASE:g} s; seconds, median (worst)")
     print(f"{'engine':<16}{'watched':<9}{'worker killed':<22}job killed")
     for name in args.engines or NAMES:
         try:
-            print(measure(name, args.repeats), flush=True)
+            print(measure(name, args.repeats, args.spares), flush=True)
         except pytest.skip.Exception as reason:
             print(f"{name:<16}{reason}", flush=True)
 
