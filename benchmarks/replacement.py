@@ -88,17 +88,32 @@ def worker_killed(session: Session, clock: StoreTimes, number: int) -> float:
 
 
 def job_killed(
-    session: Session, clock: StoreTimes, number: int, kill: Callable[[Session, str], None]
+    session: Session,
+    clock: StoreTimes,
+    number: int,
+    kill: Callable[[Session, str], None],
+    spares: int,
 ) -> float:
     """Seconds from the death of all that the engine runs for a worker to its replacement."""
     name = f"job-{number}"
     run = session.submit(Task(task_of(str(session.settings.store), name, suicide=False))())
     clock.await_key(f"{name}-begun")
     time.sleep(2.0)  # the job has reported, as it has in all but the first moments of a task
+    await_spares(session, spares)
     begin = clock.now()
     kill(session, run.id)
     found: float = run.result(TIMEOUT) - begin
     return found
+
+
+def await_spares(session: Session, count: int) -> None:
+    """Wait until so many idle jobs stand by."""
+    platform: Any = session.platform
+    deadline = time.monotonic() + TIMEOUT
+    while count and sum(not record.run for record in platform._board.jobs().values()) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"there are no {count} idle jobs")
+        time.sleep(0.1)
 
 
 def by_the_engine(session: Session, run: str) -> None:
@@ -179,7 +194,7 @@ def measure(name: str, repeats: int, spares: int) -> str:
             session.compute(Task(abs)(-1))
             workers = [worker_killed(session, clock, number) for number in range(repeats)]
             counted = range(1 if name in ONCE else repeats)
-            jobs = [job_killed(session, clock, number, kill) for number in counted]
+            jobs = [job_killed(session, clock, number, kill, spares) for number in counted]
             platform: Any = session.platform
             watches = "yes" if platform._engine.facts.watches else "no"
     return f"{name:<16}{watches:<9}{shown(workers):<22}{shown(jobs)}"
