@@ -6,7 +6,10 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from shoal.errors import UsageError
+from shoal.farm.autoscalers import Fixed, ReactiveAverage
 from shoal.farm.environment import ID, FarmEnv
+from shoal.farm.episode import run_episode
+from shoal.farm.evaluation import MAKERS, Setting, maker_named
 from shoal.farm.model import EQUATION_1, Observation
 from shoal.farm.reward import Reward
 from shoal.farm.simulated import SimulatedFarm
@@ -114,3 +117,43 @@ def test_the_reward_is_that_of_the_paper() -> None:
 
 def test_the_end_of_a_stream_has_a_reward() -> None:
     assert [Reward().at_end(unfinished) for unfinished in (0, 3, 99)] == [8.0, -6.0, -60.0]
+
+
+@pytest.mark.parametrize("fields", [EQUATION_1, Observation._fields], ids=["eq. 1", "all fields"])
+@pytest.mark.parametrize("name", [*MAKERS, "fixed-15"])
+def test_every_autoscaler_decides_on_the_vectors_of_the_environment(
+    name: str, fields: tuple[str, ...]
+) -> None:
+    env, autoscaler = FarmEnv(steps=3, fields=fields), maker_named(name)(Setting())
+    seen, _ = env.reset(seed=1)
+    for _ in range(3):
+        action = env.action_for(autoscaler.decide(seen))
+        seen, *_ = env.step(action)
+        assert env.action_space.contains(np.int64(action))
+
+
+def test_an_autoscaler_does_the_same_in_the_environment_as_in_an_episode() -> None:
+    env = FarmEnv(fields=Observation._fields)
+    seen, over = env.reset(seed=4)[0], False
+    while not over:
+        seen, _, terminated, truncated, _ = env.step(env.action_for(ReactiveAverage().decide(seen)))
+        over = terminated or truncated
+    farm = SimulatedFarm(paper_measured(4), seed=4)
+    episode = run_episode(farm, ReactiveAverage())
+    assert env.farm is not None
+    assert (env.farm.model.actions, env.farm.model.workers) == (
+        episode.actions,
+        episode.course[-1].workers,
+    )
+
+
+def test_the_tasks_in_execution_are_estimated_if_the_vector_lacks_them() -> None:
+    known = [0.0, 0.0, 0.0, 50.0, 10.0, 1.5, 3.0, 4.0, 1.0]
+    assert Observation.of(np.array(known)).busy == 6.0
+    assert Observation.of([*known[:7], 8.0, 1.0]).busy == 10.0
+    assert Observation.of([0.0, 5.0, *known[2:]]).busy == 10.0
+
+
+def test_a_vector_with_other_fields_is_rejected() -> None:
+    with pytest.raises(UsageError, match="2 numbers"):
+        Fixed(15).decide(np.zeros(2))

@@ -1,11 +1,13 @@
 """Define autoscalers that need no training: fixed, reactive and square-root staffing.
 
-A decision may request any change; the farm limits it to its bounds and its largest step.
+A decision may request any change; the farm limits it to its bounds and its largest step. Each
+autoscaler also takes the vectors of the Gymnasium environment, see `Observation.of`.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, sqrt
 
@@ -19,9 +21,10 @@ class Fixed:
 
     workers: int
 
-    def decide(self, observation: Observation) -> int:
+    def decide(self, observation: Iterable[float]) -> int:
         """Return the difference to the fixed number of workers."""
-        return round(self.workers - observation.workers - observation.changing)
+        seen = Observation.of(observation)
+        return round(self.workers - seen.workers - seen.changing)
 
     def reset(self) -> None:
         """Do nothing: there is no state."""
@@ -34,10 +37,10 @@ class ReactiveAverage:
     step: float = 8.0
     """Seconds between decisions, within which the queue should be emptied."""
 
-    def decide(self, observation: Observation) -> int:
+    def decide(self, observation: Iterable[float]) -> int:
         """Return 1, -1 or 0."""
-        service = max(observation.mean_response, 0.1)
-        return _reaction(observation, service, self.step, share=0.5)
+        seen = Observation.of(observation)
+        return _reaction(seen, max(seen.mean_response, 0.1), self.step, share=0.5)
 
     def reset(self) -> None:
         """Do nothing: there is no state."""
@@ -50,10 +53,11 @@ class ReactiveMaximum:
     step: float = 8.0
     """Seconds between decisions, within which the queue should be emptied."""
 
-    def decide(self, observation: Observation) -> int:
+    def decide(self, observation: Iterable[float]) -> int:
         """Return 1, -1 or 0."""
-        service = max(observation.max_response, observation.mean_response, 0.1)
-        return _reaction(observation, service, self.step, share=1.0)
+        seen = Observation.of(observation)
+        service = max(seen.max_response, seen.mean_response, 0.1)
+        return _reaction(seen, service, self.step, share=1.0)
 
     def reset(self) -> None:
         """Do nothing: there is no state."""
@@ -117,10 +121,11 @@ class SquareRootStaffing:
         self._recent: deque[int] = deque(maxlen=self._patience)
         self._above = 0
 
-    def decide(self, observation: Observation) -> int:
+    def decide(self, observation: Iterable[float]) -> int:
         """Return the difference to the number of workers that the load needs."""
-        planned = round(observation.workers + observation.changing)
-        wanted = self._wanted(observation)
+        seen = Observation.of(observation)
+        planned = round(seen.workers + seen.changing)
+        wanted = self._wanted(seen)
         self._recent.append(wanted)
         self._above = self._above + 1 if planned > self._floor else 0
         if wanted > planned:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from shoal.errors import UsageError
 from shoal.farm.arrays import NDArray, np
-from shoal.farm.model import EQUATION_1, FarmDriver, Limits, Observation
+from shoal.farm.model import EQUATION_1, FarmDriver, Limits, Observation, nearest
 from shoal.farm.orders import QueueOrder, order_named
 from shoal.farm.reward import Reward
 from shoal.farm.simulated import PAPER, Overheads, SimulatedFarm
@@ -138,6 +138,10 @@ class FarmEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
             "worker_seconds": model.worker_seconds,
         }
         return self._seen(observation), reward, finished, truncated, info
+
+    def action_for(self, change: int) -> int:
+        """Return the action that changes the workers by this number, or as nearly as possible."""
+        return self._changes.index(nearest(change, self._changes))
 
     def _seen(self, observation: Observation) -> NDArray[np.float32]:
         shown = observation if self._clock else observation.without_clock()

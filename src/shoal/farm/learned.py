@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect
+from collections.abc import Iterable
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -142,9 +143,9 @@ class _Trained:
         """Clear the state for a new stream."""
         self._senses.reset()
 
-    def decide(self, observation: Observation) -> int:
+    def decide(self, observation: Iterable[float]) -> int:
         """Return the most valuable change, if it exceeds no change by the policy's margin."""
-        values = self.values(observation).copy()
+        values = self.values(Observation.of(observation)).copy()
         values[0] += self.about.get("margin", 0.0)
         return ACTIONS[int(np.argmax(values))]
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -41,6 +41,29 @@ class Observation(NamedTuple):
     """Tasks being executed."""
     changing: float
     """Workers that are starting, minus those that are leaving."""
+
+    @staticmethod
+    def of(seen: Iterable[float]) -> Observation:
+        """Return an observation as it is, or make one of a vector of the Gymnasium environment.
+
+        The vector has the fields of Eq. 1, or all fields. Eq. 1 doesn't say how many tasks are
+        being executed, which is then estimated by Little's law, nor which changes are under way.
+        """
+        if isinstance(seen, Observation):
+            return seen
+        vector = [float(value) for value in seen]
+        if len(vector) == len(Observation._fields):
+            return Observation(*vector)
+        if len(vector) != len(EQUATION_1):
+            raise UsageError(
+                f"An autoscaler can't read a vector of {len(vector)} numbers: make the environment "
+                "with fields=Observation._fields, or with its default fields."
+            )
+        partial = Observation(*[*vector, 0.0, 0.0])
+        busy = partial.arrival_rate * partial.mean_response
+        if partial.waiting or busy > partial.workers:
+            busy = partial.workers
+        return partial._replace(busy=busy)
 
     def without_clock(self) -> Observation:
         """The same without the fields that tell how far the stream is."""

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from shoal.farm.arrays import NDArray, np
 from shoal.farm.model import Limits, Observation
@@ -72,8 +72,9 @@ class ModelPredictive:
         self._rng = np.random.default_rng(self._seed)
         self._rates: deque[float] = deque(maxlen=3)
 
-    def decide(self, observation: Observation) -> int:
+    def decide(self, observation: Iterable[float]) -> int:
         """Return the change with the lowest simulated cost."""
+        observation = Observation.of(observation)
         planned = round(observation.workers + observation.changing)
         self._rates.append(observation.arrival_rate)
         if planned < self._floor:
