@@ -3,9 +3,9 @@
 Real workers on the local gateway process the farm paper's described stream: they sleep for each
 task's processing time. Time is compressed: arrivals, processing times, deadlines, the control step
 and the observation window are divided by the same factor, and an autoscaler sees times and rates as
-they would be without it. The platform's overheads (the start and exit of a worker, and the overhead
-of a task) are measured on the deployed farm first; the simulator uses them, multiplied by the
-factor.
+they would be without it. The platform's overheads (the start and exit of a worker, the overhead of
+a task and the latency of its result) are measured on the deployed farm first; the simulator uses
+them, multiplied by the factor.
 
 The machine should be idle: other load makes tasks late that are on time in the simulator.
 """
@@ -51,7 +51,8 @@ def measured(factor: float) -> Overheads:
     ) as deployed:
         for _ in deployed.map([0.0] * 10 * WORKERS):
             continue
-        per_task = _busy_seconds(deployed, 20 * WORKERS) - _NAP
+        per_task = max(0.0, _busy_seconds(deployed, 20 * WORKERS) - _NAP)
+        latency = max(0.0, _response_seconds(deployed) - _NAP - per_task)
         starts, drains = [], []
         for _ in range(10):
             starts.append(_until(deployed, 1))
@@ -65,6 +66,7 @@ def measured(factor: float) -> Overheads:
         drain_least=factor * min(drains),
         drain_most=factor * max(drains),
         per_task=factor * per_task,
+        latency=factor * latency,
     )
 
 
@@ -74,6 +76,16 @@ def _busy_seconds(deployed: Farm, tasks: int) -> float:
     for _ in deployed.map([_NAP] * tasks, ordered=False):
         continue
     return (time.perf_counter() - began) * WORKERS / tasks
+
+
+def _response_seconds(deployed: Farm) -> float:
+    """Measure how long a task takes from its submission to its result, if workers are idle."""
+    responses = []
+    for _ in range(20):
+        began = time.perf_counter()
+        deployed.submit(_NAP).result()
+        responses.append(time.perf_counter() - began)
+    return statistics.median(responses)
 
 
 def _until(deployed: Farm, change: int) -> float:

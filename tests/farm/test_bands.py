@@ -14,13 +14,13 @@ FIFO = Setting("paper-measured", "fifo")
     [
         ("reactive-average", (46, 54), (10.4, 11.5)),
         ("reactive-maximum", (55, 70), (13.2, 14.4)),
-        ("fixed-15", (97, 98.8), (14.7, 15)),
+        ("fixed-15", (98.6, 99.4), (14.7, 15)),
     ],
 )
 def test_baselines_perform_as_published(
     name: str, qos: tuple[float, float], workers: tuple[float, float]
 ) -> None:
-    episodes = evaluate({name: maker_named(name)}, FIFO)[name]
+    episodes = evaluate({name: maker_named(name)}, FIFO, seeds=60)[name]
     mean_qos = 100 * fmean(episode.qos for episode in episodes)
     mean_workers = fmean(episode.mean_workers for episode in episodes)
     assert qos[0] <= mean_qos <= qos[1]

@@ -10,7 +10,7 @@ from shoal.farm.orders import ORDERS, LeastLaxity
 from shoal.farm.simulated import Overheads, SimulatedFarm
 from shoal.farm.workloads import Workload, workload_of
 
-EXACT = Overheads(startup=5.0, startup_spread=0.0, drain_least=2.0, drain_most=2.0, per_task=0.0)
+EXACT = Overheads(startup=5.0, startup_spread=0.0, drain_least=2.0, drain_most=2.0, latency=0.0)
 
 
 def work(*tasks: tuple[float, float], factor: float = 2.0) -> Workload:
@@ -65,10 +65,20 @@ def test_late_tasks_are_completed_too_but_last() -> None:
 
 
 def test_the_overhead_of_a_task_keeps_its_worker_busy() -> None:
-    overheads = Overheads(per_task=0.5)
+    overheads = Overheads(per_task=0.5, latency=0.0)
     farm = SimulatedFarm(work((0, 1), (0, 1)), workers=1, overheads=overheads)
     farm.drain()
     assert farm.response == [1.5, 3.0]
+
+
+def test_a_worker_takes_the_next_task_while_a_result_is_on_its_way() -> None:
+    overheads = Overheads(latency=0.75)
+    farm = SimulatedFarm(work((0, 1), (0, 1), factor=2.5), workers=1, overheads=overheads)
+    seen = farm.advance(1.5)
+    assert (seen.busy, seen.waiting, farm.unfinished) == (1, 0, 2)
+    farm.drain()
+    assert farm.response == [1.75, 2.75]
+    assert farm.met == [True, False]
 
 
 def test_draining_ends_even_if_work_is_left() -> None:

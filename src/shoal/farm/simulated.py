@@ -4,10 +4,13 @@
    completions come first and arrivals last.
 2. A requested worker starts after the start-up time. A worker that is removed takes no more tasks
    after the drain time, and leaves when it has finished its current one.
+3. A worker is free once it has processed a task. The task is completed later, when its result
+   arrives.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
@@ -29,9 +32,11 @@ class Overheads:
     startup_most: float = 9.0
     drain_least: float = 2.5
     drain_most: float = 2.9
-    per_task: float = 0.05
-    """The time per task besides its processing time. The paper doesn't state it; with this value,
-    its baselines reach the service and the workers that it reports."""
+    per_task: float = 0.0
+    """How long a task keeps its worker busy besides its processing time."""
+    latency: float = 0.05
+    """How long a result is on its way while its worker is already free. The paper doesn't state it;
+    with this value, simulated policies reach the service and the workers that it reports."""
 
 
 PAPER = Overheads()
@@ -66,6 +71,8 @@ class SimulatedFarm:
         self._idle = workers
         self._stopping = 0
         self._running: list[tuple[float, int]] = []
+        self._results: deque[tuple[float, int]] = deque()
+        """Results on their way: when each arrives, and its task."""
         self._changes: list[tuple[float, int]] = []
         self.met: list[bool] = [False] * len(self._arrivals)
         """Whether each task was completed on time."""
@@ -125,7 +132,7 @@ class SimulatedFarm:
             if now > end:
                 break
             if now == completion:
-                self._complete(*heappop(running))
+                self._process(*heappop(running))
             elif now == change:
                 self._change(*heappop(changes))
             else:
@@ -136,12 +143,21 @@ class SimulatedFarm:
                 self._idle -= 1
                 task = queue.take(now)
                 heappush(running, (now + self._processing[task], task))
+        self._collect(end)
         self.now = end
 
-    def _complete(self, now: float, task: int) -> None:
-        arrived = self._arrivals[task]
-        self.response[task] = now - arrived
-        self.met[task] = self.model.completed(now, arrived, self._due[task])
+    def _collect(self, end: float) -> None:
+        """Complete the tasks whose results arrive until `end`."""
+        results = self._results
+        while results and results[0][0] <= end:
+            at, task = results.popleft()
+            arrived = self._arrivals[task]
+            self.response[task] = at - arrived
+            self.met[task] = self.model.completed(at, arrived, self._due[task])
+
+    def _process(self, now: float, task: int) -> None:
+        """A worker has processed a task."""
+        self._results.append((now + self._overheads.latency, task))
         if self._stopping:
             self._stopping -= 1
             self.model.left(now)
