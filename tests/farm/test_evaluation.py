@@ -32,7 +32,13 @@ def test_the_table_has_the_papers_rows(episodes: dict) -> None:  # type: ignore[
     titles = ["QoS [%]", "mean workers", "max workers", "scaling actions", "no-ops"]
     titles += [f"phase {p} {what}" for p in range(4) for what in ("QoS [%]", "workers")]
     assert [line[: len(title)] for line, title in zip(lines[1:], titles, strict=True)] == titles
-    assert "±" in lines[1]
+
+
+def test_the_table_has_standard_errors(episodes: dict) -> None:  # type: ignore[type-arg]
+    four = table({"a": [*episodes["fixed-15"]] * 2}).splitlines()
+    low, high = sorted(100 * episode.qos for episode in episodes["fixed-15"])
+    deviation = (high - low) / 3**0.5  # of two values, each twice
+    assert four[1].split()[2:] == [f"{(low + high) / 2:.2f}", "±", f"{deviation / 2:.2f}"]
 
 
 def test_trained_autoscalers_are_compared_where_shipped() -> None:

@@ -54,7 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     compare = actions.add_parser(
         "evaluate",
         help="compare autoscalers on the same streams",
-        description="Compare autoscalers on the same streams, none of which training used.",
+        description="Compare autoscalers on the same streams, none of which training used. Prints "
+        "means and their standard errors.",
     )
     compare.add_argument("autoscalers", metavar="NAMES", nargs="?",
                          help="reactive-average, reactive-maximum, square-root, predictive, sarsa, "
@@ -68,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     compare.add_argument("--clock", choices=("with", "without", "both"), default="both",
                          help="whether autoscalers observe the phase clock "
                          "(default: %(default)s)")  # fmt: skip
-    compare.add_argument("--seeds", type=int, default=30,
+    compare.add_argument("--seeds", type=int, default=200,
                          help="streams of each workload (default: %(default)s)")  # fmt: skip
     compare.add_argument("--figures", metavar="FOLDER",
                          help="draw the paper's Fig. 5 and Fig. 6 in this folder")  # fmt: skip
@@ -165,7 +166,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     finally:
         bar.close()
     for setting, episodes in results:
-        print(f"{setting}; {args.seeds} streams\n{table(episodes)}\n")
+        print(f"{setting}; {args.seeds} streams, mean ± standard error\n{table(episodes)}\n")
         if args.figures:
             _draw(Path(args.figures), str(setting), episodes)
 

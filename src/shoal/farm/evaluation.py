@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import sqrt
 from statistics import fmean, stdev
 
 from shoal.errors import UsageError
@@ -23,6 +24,8 @@ from shoal.farm.workloads import workload_named
 
 EVALUATION_SEEDS = 2_000_000
 """The first seed of an evaluation; training never uses these seeds."""
+STREAMS = 200
+"""How many streams of each workload an evaluation has by default."""
 _FLOORS = {"least-laxity": 12}
 _FLOOR_ELSE = 14
 """The fewest workers for autoscalers that can't anticipate the paper's steepest rise."""
@@ -115,7 +118,7 @@ def evaluate(
     makers: Mapping[str, AutoscalerMaker],
     setting: Setting,
     *,
-    seeds: int = 30,
+    seeds: int = STREAMS,
     overheads: Overheads = PAPER,
     report: Callable[[], None] = lambda: None,
 ) -> dict[str, list[Episode]]:
@@ -133,7 +136,7 @@ def evaluate(
 
 
 def table(episodes: Mapping[str, Sequence[Episode]]) -> str:
-    """Return Table III with means and standard deviations, one column per autoscaler."""
+    """Return Table III with means and their standard errors, one column per autoscaler."""
     rows: list[tuple[str, Callable[[Episode], float]]] = [
         ("QoS [%]", lambda episode: 100 * episode.qos),
         ("mean workers", lambda episode: episode.mean_workers),
@@ -146,7 +149,7 @@ def table(episodes: Mapping[str, Sequence[Episode]]) -> str:
     cells = [["", *episodes]]
     for title, value in rows:
         cells.append(
-            [title, *(_spread([value(e) for e in column]) for column in episodes.values())]
+            [title, *(_estimate([value(e) for e in column]) for column in episodes.values())]
         )
     widths = [max(len(row[at]) for row in cells) for at in range(len(cells[0]))]
     return "\n".join(
@@ -167,5 +170,7 @@ def _phase_rows(phase: int) -> list[tuple[str, Callable[[Episode], float]]]:
     ]
 
 
-def _spread(values: Sequence[float]) -> str:
-    return f"{fmean(values):.2f} ± {stdev(values) if len(values) > 1 else 0.0:.2f}"
+def _estimate(values: Sequence[float]) -> str:
+    """Return a mean and its standard error."""
+    error = stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+    return f"{fmean(values):.2f} ± {error:.2f}"
