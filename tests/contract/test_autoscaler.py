@@ -9,7 +9,6 @@ import pytest
 from shoal.farm import (
     Autoscaler,
     Fixed,
-    ModelPredictive,
     ReactiveAverage,
     ReactiveMaximum,
     SquareRootStaffing,
@@ -40,12 +39,6 @@ class TestSquareRootStaffing(AutoscalerContract):
     @pytest.fixture(params=[{}, {"floor": 9, "patience": 3, "hold": 2, "inside": 0.5}], ids=str)
     def autoscaler(self, request: pytest.FixtureRequest) -> Autoscaler:
         return SquareRootStaffing(**request.param)
-
-
-class TestModelPredictive(AutoscalerContract):
-    @pytest.fixture(params=["fifo", "least-laxity"])
-    def autoscaler(self, request: pytest.FixtureRequest) -> Autoscaler:
-        return ModelPredictive(order=request.param, samples=1)
 
 
 class TestShippedPolicies(AutoscalerContract):

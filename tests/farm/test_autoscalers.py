@@ -3,7 +3,6 @@ import pytest
 from shoal.errors import UsageError
 from shoal.farm.autoscalers import Fixed, ReactiveAverage, ReactiveMaximum, SquareRootStaffing
 from shoal.farm.model import Observation
-from shoal.farm.predictive import ModelPredictive
 
 QUIET = Observation(
     phases_left=0, waiting=0, collecting=0, collected=0, workers=10, mean_response=1.5,
@@ -84,20 +83,3 @@ def test_staffing_forgets_a_stream_when_it_is_reset() -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="floor and "):
         SquareRootStaffing(floor=0)
-
-
-def test_the_predictive_one_grows_in_a_flood_and_shrinks_when_idle() -> None:
-    assert ModelPredictive().decide(FLOODED) == 1
-    assert ModelPredictive().decide(IDLE) == -1
-
-
-def test_the_predictive_one_keeps_its_floor() -> None:
-    assert ModelPredictive(floor=10).decide(IDLE) == 0
-    assert ModelPredictive(floor=12).decide(IDLE) == 2
-
-
-def test_the_predictive_one_decides_alike_after_a_reset() -> None:
-    autoscaler = ModelPredictive(seed=3)
-    first = [autoscaler.decide(QUIET) for _ in range(3)]
-    autoscaler.reset()
-    assert [autoscaler.decide(QUIET) for _ in range(3)] == first

@@ -44,7 +44,7 @@ def test_the_table_has_standard_errors(episodes: dict) -> None:  # type: ignore[
 def test_trained_autoscalers_are_compared_where_shipped() -> None:
     assert {"sarsa", "dqn"} <= set(names_for(Setting("paper-measured", "fifo")))
     rare = names_for(Setting("paper-measured", "earliest-deadline"))
-    assert rare == ["reactive-average", "reactive-maximum", "square-root", "predictive"]
+    assert rare == ["reactive-average", "reactive-maximum", "square-root"]
 
 
 @pytest.mark.parametrize("draw", [tradeoff_svg, course_svg])

@@ -14,7 +14,7 @@ from shoal.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.farm.episode import Episode
-    from shoal.farm.learned import DoubleDqn, Sarsa
+    from shoal.farm.learned import Trained
     from shoal.farm.training import Training
 
 _ORDERS = ("fifo", "earliest-deadline", "least-laxity")
@@ -29,7 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="train an autoscaler",
         description="Train an autoscaler in the simulated farm and write it to a file.",
     )
-    train.add_argument("kind", choices=("sarsa", "dqn"), help="dqn needs the extra rl")
+    train.add_argument("kind", choices=("predictive", "sarsa", "dqn"),
+                       help="dqn needs the extra rl")  # fmt: skip
     train.add_argument("file", metavar="FILE", help="the policy's file; must end with .npz")
     train.add_argument("--workloads", metavar="NAMES", default=",".join(_BOTH),
                        help=f"comma-separated (default: {','.join(_BOTH)})")  # fmt: skip
@@ -112,18 +113,23 @@ def _train(args: argparse.Namespace) -> None:
     )
 
 
-def _trained(kind: str, training: Training) -> Sarsa | DoubleDqn:
+def _trained(kind: str, training: Training) -> Trained:
     from shoal.farm.dqn import train_dqn
+    from shoal.farm.predictive_plan import planning_steps, train_predictive
     from shoal.farm.sarsa import train_sarsa, training_steps
 
-    steps = training_steps(training) if kind == "sarsa" else training.episodes
+    train, steps = {
+        "predictive": (train_predictive, planning_steps(training)),
+        "sarsa": (train_sarsa, training_steps(training)),
+        "dqn": (train_dqn, training.episodes),
+    }[kind]
     bar = ProgressBar(f"train {kind}", steps)
 
     def show(done: int, best: float) -> None:
         bar.show(done)
 
     try:
-        return train_dqn(training, show) if kind == "dqn" else train_sarsa(training, show)
+        return train(training, show)
     finally:
         bar.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import sqrt
 from statistics import fmean, stdev
@@ -15,7 +16,7 @@ from statistics import fmean, stdev
 from shoal.errors import UsageError
 from shoal.farm.autoscalers import Fixed, ReactiveAverage, ReactiveMaximum, SquareRootStaffing
 from shoal.farm.episode import Episode, run_episode
-from shoal.farm.learned import DoubleDqn, Sarsa
+from shoal.farm.learned import DoubleDqn, Sarsa, Trained, kind_of_file
 from shoal.farm.model import Autoscaler
 from shoal.farm.orders import order_named
 from shoal.farm.predictive import ModelPredictive
@@ -55,6 +56,18 @@ def _square_root(setting: Setting) -> SquareRootStaffing:
     return SquareRootStaffing(1.25, floor=floor, patience=1, hold=5, inside=0.2)
 
 
+TRAINED: dict[str, type[Trained]] = {
+    "predictive": ModelPredictive,
+    "sarsa": Sarsa,
+    "dqn": DoubleDqn,
+}
+"""The kinds of trained autoscalers."""
+
+
+def _shipped(kind: type[Trained], setting: Setting) -> Autoscaler:
+    return kind.shipped(setting.order, phase_clock=setting.phase_clock, workload=setting.workload)
+
+
 def _floor(setting: Setting) -> int:
     return _FLOORS.get(setting.order, _FLOOR_ELSE)
 
@@ -63,9 +76,7 @@ MAKERS: dict[str, AutoscalerMaker] = {
     "reactive-average": lambda setting: ReactiveAverage(),
     "reactive-maximum": lambda setting: ReactiveMaximum(),
     "square-root": _square_root,
-    "predictive": lambda setting: ModelPredictive(order=setting.order, floor=_floor(setting)),
-    "sarsa": lambda setting: Sarsa.shipped(setting.order, phase_clock=setting.phase_clock),
-    "dqn": lambda setting: DoubleDqn.shipped(setting.order, phase_clock=setting.phase_clock),
+    **{kind: partial(_shipped, trained) for kind, trained in TRAINED.items()},
 }
 """The named autoscalers of commands, besides `fixed-N` and files of policies."""
 
@@ -88,21 +99,20 @@ def maker_named(name: str) -> AutoscalerMaker:
 
 def names_for(setting: Setting) -> list[str]:
     """Return the autoscalers for a setting; trained ones only if Shoal includes one for it."""
-    trained = {"sarsa": Sarsa, "dqn": DoubleDqn}
 
     def comes(name: str) -> bool:
-        kind = trained.get(name)
-        return kind is None or kind.comes(setting.order, phase_clock=setting.phase_clock)
+        kind = TRAINED.get(name)
+        return kind is None or kind.comes(
+            setting.order, phase_clock=setting.phase_clock, workload=setting.workload
+        )
 
     return [name for name in MAKERS if comes(name)]
 
 
-def load_policy(path: str) -> Sarsa | DoubleDqn:
-    """Load a trained policy of either kind."""
+def load_policy(path: str) -> Trained:
+    """Load a trained policy of any kind."""
     try:
-        return Sarsa.load(path)
-    except UsageError:
-        return DoubleDqn.load(path)
+        return TRAINED.get(kind_of_file(path), Sarsa).load(path)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{path} can't be read as a trained policy: {error}.") from error
 

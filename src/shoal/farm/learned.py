@@ -89,7 +89,13 @@ class Senses:
         )
 
 
-class _Trained:
+def kind_of_file(path: str | Path) -> str:
+    """Return which kind of policy a file has."""
+    with np.load(path, allow_pickle=False) as stored:
+        return str(json.loads(str(stored["about"])).get("kind"))
+
+
+class Trained:
     """The base of trained policies: files, and the choice of the best action."""
 
     kind = ""
@@ -112,24 +118,29 @@ class _Trained:
         return cls(arrays, about)
 
     @classmethod
-    def shipped(cls, order: str = "fifo", *, phase_clock: bool = True) -> Self:
-        """Load Shoal's own policy for an order of the queue, with or without the phase clock."""
-        if not cls.comes(order, phase_clock=phase_clock):
+    def shipped(
+        cls, order: str = "fifo", *, phase_clock: bool = True, workload: str = "paper-measured"
+    ) -> Self:
+        """Load Shoal's own policy for an order of the queue, with or without the phase clock.
+
+        `workload` matters to policies that are made for one workload, those of `ModelPredictive`.
+        """
+        if not cls.comes(order, phase_clock=phase_clock, workload=workload):
             clock = "with" if phase_clock else "without"
             raise UsageError(
-                f"Shoal has no {cls.kind} policy for {order!r} {clock} the phase clock; train one "
-                "with `shoal farm train`."
+                f"Shoal has no {cls.kind} policy for {order!r} {clock} the phase clock on "
+                f"{workload!r}; train one with `shoal farm train`."
             )
-        with as_file(cls._resource(order, phase_clock)) as path:
+        with as_file(cls._resource(order, phase_clock, workload)) as path:
             return cls.load(path)
 
     @classmethod
-    def comes(cls, order: str, *, phase_clock: bool) -> bool:
-        """Return whether Shoal includes a policy for this order and clock."""
-        return cls._resource(order, phase_clock).is_file()
+    def comes(cls, order: str, *, phase_clock: bool, workload: str = "paper-measured") -> bool:
+        """Return whether Shoal includes a policy for these circumstances."""
+        return cls._resource(order, phase_clock, workload).is_file()
 
     @classmethod
-    def _resource(cls, order: str, phase_clock: bool) -> Traversable:
+    def _resource(cls, order: str, phase_clock: bool, workload: str) -> Traversable:
         name = f"{cls.kind}-{order}-{'clock' if phase_clock else 'blind'}.npz"
         return files("shoal.farm") / "policies" / name
 
@@ -154,7 +165,7 @@ class _Trained:
         raise NotImplementedError
 
 
-class Sarsa(_Trained):
+class Sarsa(Trained):
     """A trained table of SARSA(lambda)."""
 
     kind = "sarsa"
@@ -170,7 +181,7 @@ class Sarsa(_Trained):
         return row
 
 
-class DoubleDqn(_Trained):
+class DoubleDqn(Trained):
     """A trained network of Double DQN."""
 
     kind = "dqn"

@@ -1,117 +1,96 @@
-"""Define `ModelPredictive`, which simulates each possible change and takes the best one.
+"""Define `ModelPredictive`, an autoscaler that carries out a plan made on the farm's simulator.
 
-1. A simulation starts from the farm's current state: its workers, running and waiting tasks.
-   Arrivals are drawn from recent rates, processing times from the workload's distribution.
-2. Every change is simulated with the same draws, so that only the change makes a difference.
-3. The best change has the lowest cost: worker-seconds, plus a price for each late task.
+1. It is always in one *state*. With the phase clock, the state is how many tasks have arrived.
+   Without it, the state is the arrival rate: smoothed, and since the last decision.
+2. The plan has the best change for each state and number of workers. `predictive_plan` makes it
+   from recorded streams. A decision only looks it up.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect
+from collections.abc import Iterable
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
 
-from shoal.farm.arrays import NDArray, np
-from shoal.farm.model import Limits, Observation
-from shoal.farm.orders import QueueOrder, order_named
-from shoal.farm.simulated import PAPER, Overheads, SimulatedFarm
-from shoal.farm.workloads import Workload, processing_times, workload_of
+from shoal.farm.arrays import NDArray
+from shoal.farm.learned import Trained
+from shoal.farm.model import Observation
 
-Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
-"""Draws a number of processing times."""
+PROGRESS = 10
+"""How many arrivals a state with the phase clock spans."""
+MOST_PROGRESS = 150
+"""The last state with the phase clock: all later arrivals."""
+SMOOTHED_EDGES = tuple(half / 2 for half in range(2, 17))
+LATEST_EDGES = (2.7, 4.2, 5.5, 6.7)
+"""Bins of arrivals per second, smoothed and since the last decision."""
+MOST_WORKERS = 40
+"""The plan's last column: so many workers or more."""
+_SMOOTHING = 0.3
 
 
-class ModelPredictive:
-    """Simulates the farm over sampled arrivals for each possible change."""
+class States:
+    """Follows the state of a stream from the arrivals."""
 
-    def __init__(
-        self,
-        *,
-        order: str | QueueOrder = "fifo",
-        actions: Sequence[int] = (0, -1, 1),
-        limits: Limits | None = None,
-        overheads: Overheads = PAPER,
-        processing: Draw = processing_times,
-        floor: int = 1,
-        horizon: float = 24.0,
-        samples: int = 4,
-        price: float = 15.0,
-        change_price: float = 10.0,
-        seed: int = 0,
-    ) -> None:
-        """Create the autoscaler.
-
-        Args:
-            order: The order of the farm's queue.
-            actions: The changes to try; the first of equally good ones is taken.
-            limits: The bounds on the number of workers.
-            overheads: The platform's overheads.
-            processing: Draws processing times from the stream's distribution.
-            floor: The fewest workers to keep, for unforeseen load.
-            horizon: How many seconds to simulate.
-            samples: How many streams to draw for each decision.
-            price: The worker-seconds that a task on time is worth.
-            change_price: The worker-seconds that a change must save.
-            seed: The seed of the draws.
-        """
-        self._order = order_named(order)
-        self._actions = tuple(actions)
-        self._limits = limits or Limits()
-        self._overheads = overheads
-        self._processing = processing
-        self._floor = floor
-        self._horizon = horizon
-        self._samples = samples
-        self._price = price
-        self._change_price = change_price
-        self._seed = seed
+    def __init__(self, phase_clock: bool) -> None:
+        self._clock = phase_clock
+        self.count = MOST_PROGRESS + 1
+        if not phase_clock:
+            self.count = (len(SMOOTHED_EDGES) + 1) * (len(LATEST_EDGES) + 1)
         self.reset()
 
     def reset(self) -> None:
+        """Begin a new stream."""
+        self._smoothed = 0.0
+
+    def next(self, arrived: float, rate: float) -> int:
+        """Return the state after a control step.
+
+        Args:
+            arrived: How many tasks have arrived so far; ignored without the phase clock.
+            rate: Arrivals per second in this step.
+        """
+        known = self._smoothed or rate  # at the start nothing has arrived yet
+        self._smoothed = known + _SMOOTHING * (rate - known)
+        if self._clock:
+            return min(int(arrived) // PROGRESS, MOST_PROGRESS)
+        row = bisect(SMOOTHED_EDGES, self._smoothed)
+        return row * (len(LATEST_EDGES) + 1) + bisect(LATEST_EDGES, rate)
+
+    def end(self, state: int) -> int | None:
+        """Return the state after a stream; without the clock, its end is never foreseen."""
+        return None if self._clock else state
+
+
+class ModelPredictive(Trained):
+    """Takes the change that is best for the rest of the stream, as far as it can be foreseen."""
+
+    kind = "predictive"
+
+    def __init__(self, arrays: dict[str, NDArray[Any]], about: dict[str, Any]) -> None:
+        super().__init__(arrays, about)
+        self._states = States(bool(about.get("phase_clock", True)))
+
+    @classmethod
+    def _resource(cls, order: str, phase_clock: bool, workload: str) -> Traversable:
+        """With the phase clock there is a plan for each workload, otherwise one for both."""
+        name = f"{cls.kind}-{order}-{f'clock-{workload}' if phase_clock else 'blind'}.npz"
+        return files("shoal.farm") / "policies" / name
+
+    @property
+    def plan(self) -> NDArray[Any]:
+        """The change for each state and number of workers."""
+        return self.arrays["plan"]
+
+    def reset(self) -> None:
         """Clear the state for a new stream."""
-        self._rng = np.random.default_rng(self._seed)
-        self._rates: deque[float] = deque(maxlen=3)
+        self._states.reset()
 
     def decide(self, observation: Iterable[float]) -> int:
-        """Return the change with the lowest simulated cost."""
-        observation = Observation.of(observation)
-        planned = round(observation.workers + observation.changing)
-        self._rates.append(observation.arrival_rate)
-        if planned < self._floor:
-            return self._floor - planned
-        allowed = [action for action in self._actions if planned + action >= self._floor]
-        streams = [self._stream(observation) for _ in range(self._samples)]
-        costs = {
-            action: sum(self._cost(observation, action, *stream) for stream in streams)
-            for action in allowed
-        }
-        return min(costs, key=lambda action: costs[action])
-
-    def _stream(self, observation: Observation) -> tuple[Workload, int]:
-        """Draw a stream of present and future tasks, and a seed for the platform."""
-        rng = self._rng
-        busy, waiting = int(observation.busy), int(observation.waiting)
-        rate = float(rng.choice(list(self._rates)))
-        count = int(rng.poisson(rate * self._horizon))
-        arrivals = np.sort(rng.random(count)) * self._horizon
-        times = self._processing(rng, busy + waiting + count)
-        times[:busy] *= rng.random(busy)
-        at = np.concatenate([np.zeros(busy + waiting), arrivals])
-        return workload_of(at, times), int(rng.integers(2**31))
-
-    def _cost(self, observation: Observation, change: int, stream: Workload, seed: int) -> float:
-        farm = SimulatedFarm(
-            stream,
-            workers=min(max(round(observation.workers), self._limits.least), self._limits.most),
-            limits=self._limits,
-            order=self._order,
-            overheads=self._overheads,
-            seed=seed,
-        )
-        farm.scale_by(round(observation.changing) + change)
-        farm.advance(self._horizon)
-        spent = farm.model.worker_seconds
-        left = farm.unfinished
-        farm.drain(self._horizon)
-        late = len(farm.met) - sum(farm.met)
-        return spent + self._price * (late + left) + self._change_price * abs(change)
+        """Return the plan's change."""
+        seen = Observation.of(observation)
+        arrived = seen.collected + seen.collecting + seen.waiting + seen.busy
+        state = self._states.next(arrived, seen.arrival_rate)
+        planned = min(max(round(seen.workers + seen.changing), 0), MOST_WORKERS)
+        return int(self.plan[state, planned])
