@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from typing import Self
 
-from shoal.farm.model import Deadline, FarmModel, Limits, Observation
+from shoal.farm.model import Autoscaler, Deadline, FarmModel, Limits, Observation, nearest
 from shoal.farm.orders import QueueOrder
 from shoal.farm.streams import Farm
 from shoal.farm.workloads import Workload
@@ -21,6 +22,37 @@ from shoal.types import Resources
 
 _START_SECONDS = 60.0
 """How many seconds the first workers may take to start."""
+
+
+class Decompressed:
+    """Shows an autoscaler of a compressed farm times and rates as they would be without it."""
+
+    def __init__(self, autoscaler: Autoscaler, factor: float, actions: Sequence[int]) -> None:
+        self._autoscaler = autoscaler
+        self._factor = factor
+        self._actions = actions
+        self.begun = False
+        """Whether the stream has begun; before, nothing changes."""
+
+    def reset(self) -> None:
+        """Begin a new stream."""
+        self._autoscaler.reset()
+
+    def decide(self, observation: Iterable[float]) -> int:
+        """Return the action closest to the autoscaler's decision."""
+        if not self.begun:
+            return 0
+        seen = decompressed(Observation.of(observation), self._factor)
+        return nearest(self._autoscaler.decide(seen), self._actions)
+
+
+def decompressed(seen: Observation, factor: float) -> Observation:
+    """Return an observation as it would be without the compression of time."""
+    return seen._replace(
+        mean_response=factor * seen.mean_response,
+        max_response=factor * seen.max_response,
+        arrival_rate=seen.arrival_rate / factor,
+    )
 
 
 class SleepingFarm:
@@ -36,6 +68,8 @@ class SleepingFarm:
         deadline: Deadline | None = None,
         step: float = 8.0,
         factor: float = 1.0,
+        autoscaler: Autoscaler | None = None,
+        actions: Sequence[int] = (-1, 0, 1),
         session: Session | None = None,
     ) -> None:
         """Describe the farm; all times are uncompressed.
@@ -48,11 +82,14 @@ class SleepingFarm:
             deadline: The rule of the workload's deadlines.
             step: Seconds between decisions.
             factor: The factor by which time is compressed.
+            autoscaler: Controls the farm from within, every `step`, as in any farm.
+            actions: The changes that the autoscaler may make.
             session: The session to use; default: the one that `compute()` uses.
         """
         limits, due = limits or Limits(), deadline or Deadline()
         self.workload = workload
         self._factor = factor
+        self._autoscaler = Decompressed(autoscaler, factor, actions) if autoscaler else None
         self._farm = Farm(
             time.sleep,
             workers=(limits.least, limits.most),
@@ -60,7 +97,7 @@ class SleepingFarm:
             resources=Resources(memory_mb=128),
             deadline=Deadline(due.factor, due.least / factor, due.most / factor),
             order=order,
-            autoscaler=None,
+            autoscaler=self._autoscaler,
             expected=float,
             every=step / factor,
             capacity=max(1, len(workload.arrivals)),
@@ -77,6 +114,8 @@ class SleepingFarm:
         self._began = self._until = time.monotonic()
         self.advance(0.0)
         self._paid = self.model.worker_seconds
+        if self._autoscaler is not None:
+            self._autoscaler.begun = True
         self._feeder = threading.Thread(target=self._feed, name="shoal-workload", daemon=True)
         self._feeder.start()
         return self
@@ -126,12 +165,15 @@ class SleepingFarm:
         time.sleep(max(0.0, self._until - time.monotonic()))
         seen = self._farm.deployed.crew.observe()[0]
         elapsed = self._factor * (time.monotonic() - self._began)
-        return seen._replace(
-            phases_left=sum(start > elapsed for start in self.workload.phase_starts),
-            mean_response=self._factor * seen.mean_response,
-            max_response=self._factor * seen.max_response,
-            arrival_rate=seen.arrival_rate / self._factor,
-        )
+        left = sum(start > elapsed for start in self.workload.phase_starts)
+        return decompressed(seen, self._factor)._replace(phases_left=left)
+
+    def wait(self, seconds: float) -> None:
+        """Let the farm's own autoscaler work until the stream is finished, or for `seconds`."""
+        end = self._began + seconds / self._factor
+        while not self.finished and time.monotonic() < end:
+            time.sleep(0.01)
+        self._farm.deployed.crew.observe()  # settles the cost
 
     def drain(self, timeout: float = 600.0) -> None:
         """Complete the remaining tasks without further changes, for at most `timeout` seconds."""
