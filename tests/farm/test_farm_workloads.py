@@ -23,6 +23,30 @@ def test_the_papers_streams_have_exact_counts(generate: object) -> None:
     assert np.all(np.diff(workload.arrivals) >= 0)
 
 
+@pytest.mark.parametrize("name", ["paper-described", "paper-measured"])
+def test_shuffled_streams_have_the_same_phases_in_an_order_of_the_seed(name: str) -> None:
+    shuffled = [workload_named(f"{name}-shuffled")(seed) for seed in range(12)]
+    counts = {tuple(np.bincount(workload.phases).tolist()) for workload in shuffled}
+    assert len(counts) > 5
+    assert all(sorted(each) == sorted(COUNTS) for each in counts)
+    again = workload_named(f"{name}-shuffled")(3)
+    assert np.array_equal(again.arrivals, shuffled[3].arrivals)
+
+
+def test_the_oscillation_travels_with_its_phase() -> None:
+    """In `paper-described`, the fast oscillation has few arrivals when its first cycle ends."""
+    generate = workload_named("paper-described-shuffled")
+    for seed in range(12):
+        workload = generate(seed)
+        by_phase = np.bincount(workload.phases).tolist()
+        quiet = by_phase.index(90)
+        inside = workload.arrivals[workload.phases == quiet] - workload.phase_starts[quiet]
+        assert inside.min() >= 0
+        assert inside.max() <= 60
+        if by_phase == list(COUNTS):
+            assert np.array_equal(workload.arrivals, paper_described(seed).arrivals)
+
+
 def test_processing_times_have_the_papers_mean_and_bounds() -> None:
     times = np.concatenate([paper_measured(seed).processing for seed in range(40)])
     assert times.mean() == pytest.approx(1.47, abs=0.02)

@@ -2,7 +2,8 @@
 
 `paper-described` is the stream as the farm paper's text describes it: four phases of 60 s, the last
 two sinusoidal. `paper-measured` is the stream that its runs actually had: windows of about a second
-with a Poisson number of tasks, empty windows skipped, and no oscillation.
+with a Poisson number of tasks, empty windows skipped, and no oscillation. The `-shuffled` variants
+have the same phases in an order drawn from the seed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ COUNTS = (90, 450, 300, 300)
 """Tasks in each phase of the paper's streams."""
 _SWINGS = ((0.0, 1), (0.0, 1), (0.5, 1), (0.7, 4))
 """The relative amplitude of each phase's rate, and its number of cycles."""
+_IN_ORDER = tuple(range(len(COUNTS)))
+_ORDERS = 7
+"""Distinguishes the seed of the order of phases from the seed of the stream."""
 _SHAPE, _MEAN = 4.0, 1.5
 _SHORTEST, _LONGEST = 0.0465, 2.870
 """Processing times: a Gamma distribution, clipped to those of the smallest and largest image."""
@@ -74,16 +78,37 @@ def workload_of(
     return Workload(arrivals, processing, deadlines, tuple(phase_starts))
 
 
-def paper_described(seed: int) -> Workload:
+def paper_described(seed: int, order: Sequence[int] = _IN_ORDER) -> Workload:
     """Generate four phases of 60 s with exact counts; the last two have sinusoidal rates."""
     rng = np.random.default_rng(seed)
-    starts = [PHASE * phase for phase in range(len(COUNTS))]
+    starts = [PHASE * place for place in range(len(order))]
     parts = [
-        start + _spread(rng, count, _sinusoid(1.0, swing, PHASE / cycles))
-        for start, count, (swing, cycles) in zip(starts, COUNTS, _SWINGS, strict=True)
+        start + _spread(rng, COUNTS[phase], _configured(phase))
+        for start, phase in zip(starts, order, strict=True)
     ]
     arrivals = np.concatenate(parts)
     return workload_of(arrivals, processing_times(rng, len(arrivals)), phase_starts=starts)
+
+
+def _configured(phase: int) -> Rate:
+    """Return the rate of a phase of `paper-described`, relative to its mean."""
+    swing, cycles = _SWINGS[phase]
+    return _sinusoid(1.0, swing, PHASE / cycles)
+
+
+def configured_rate(phase: int, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the tasks per second that the paper configured, at these seconds of a phase."""
+    return COUNTS[phase] / PHASE * _configured(phase)(seconds)
+
+
+def _shuffled(generate: Callable[[int, Sequence[int]], Workload]) -> Generator:
+    """Return a generator of the same phases in an order drawn from the seed."""
+
+    def generated(seed: int) -> Workload:
+        order = np.random.default_rng([seed, _ORDERS]).permutation(len(COUNTS))
+        return generate(seed, order.tolist())
+
+    return generated
 
 
 def _sinusoid(mean: float, swing: float, period: float) -> Rate:
@@ -99,18 +124,19 @@ def _spread(
     return np.sort(np.interp(rng.random(count) * cumulated[-1], cumulated, grid))
 
 
-def paper_measured(seed: int) -> Workload:
+def paper_measured(seed: int, order: Sequence[int] = _IN_ORDER) -> Workload:
     """Generate the same counts in windows of about a second; a window without tasks is skipped."""
     rng = np.random.default_rng(seed)
     gaps: list[NDArray[np.float64]] = []
-    for left in COUNTS:
+    counts = [COUNTS[phase] for phase in order]
+    for left in counts:
         for window in range(int(PHASE), 0, -1):
             number = left if window == 1 else min(left, int(rng.poisson(left / window)))
             if number:
                 gaps.append(rng.exponential(1 / number, number))
                 left -= number
     arrivals = np.cumsum(np.concatenate(gaps))
-    starts = [0.0, *arrivals[np.cumsum(COUNTS)[:-1] - 1].tolist()]
+    starts = [0.0, *arrivals[np.cumsum(counts)[:-1] - 1].tolist()]
     return workload_of(arrivals, processing_times(rng, len(arrivals)), phase_starts=starts)
 
 
@@ -164,6 +190,8 @@ def _varying(rate: Rate, seconds: float, phase_starts: Sequence[float] = (0.0,))
 WORKLOADS: dict[str, Generator] = {
     "paper-described": paper_described,
     "paper-measured": paper_measured,
+    "paper-described-shuffled": _shuffled(paper_described),
+    "paper-measured-shuffled": _shuffled(paper_measured),
     "poisson": poisson(5.0),
     "step": step(1.5, 7.5),
     "sine": sine(5.0, 0.5),
