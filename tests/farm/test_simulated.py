@@ -1,5 +1,7 @@
 """The simulated farm."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -54,6 +56,16 @@ def test_several_workers_can_be_requested_at_once() -> None:
     assert farm.scale_by(4) == 4
     assert farm.advance(4.0).changing == 4
     assert farm.advance(4.0).workers == 5
+
+
+def test_starts_under_way_can_delay_each_other() -> None:
+    """Three workers of a platform that starts them one after the other are there at 5, 7 and 9."""
+    overheads = replace(EXACT, startup_each=2.0)
+    farm = SimulatedFarm(work((0.0, 1.0)), workers=1, overheads=overheads)
+    farm.scale_by(2)
+    farm.scale_by(1)
+    seen = [farm.advance(seconds).workers for seconds in (4.9, 0.2, 1.8, 0.2, 1.8, 0.2)]
+    assert seen == [1, 2, 2, 3, 3, 4]
 
 
 def test_late_tasks_are_completed_too_but_last() -> None:

@@ -1,4 +1,4 @@
-"""Draw the farm paper's Fig. 5 and Fig. 6 as self-contained SVGs.
+"""Draw the farm paper's Fig. 5 and Fig. 6, and figures of lines, as self-contained SVGs.
 
 Each autoscaler has a colour, by its position in the evaluation. Small dots are episodes, large ones
 their means; a band extends one standard deviation to each side of the mean.
@@ -21,6 +21,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 28, 40
 
 Episodes = Mapping[str, Sequence[Episode]]
 Points = Sequence[tuple[float, float]]
+Panel = tuple[str, str, Mapping[str, Points]]
+"""The labels of both axes, and lines by name."""
 
 
 def tradeoff_svg(episodes: Episodes, title: str) -> str:
@@ -55,6 +57,22 @@ def course_svg(episodes: Episodes, title: str) -> str:
         }
         drawn.append(_band_panel(number, label, bands))
     return _page(title, list(episodes), drawn)
+
+
+def lines_svg(title: str, panels: Sequence[Panel]) -> str:
+    """Draw panels of lines; all panels have the same lines, or some of them."""
+    names = list(dict.fromkeys(name for _, _, lines in panels for name in lines))
+    drawn = []
+    for number, (across, up, lines) in enumerate(panels):
+        axes = _Axes(*(_range([point[i] for line in lines.values() for point in line])
+                       for i in (0, 1)))  # fmt: skip
+        marks = [_line(axes, line, _colour(names.index(name))) for name, line in lines.items()]
+        drawn.append(_panel(number, axes, across, up, marks))
+    return _page(title, names, drawn)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
 
 
 def _columns(rows: Sequence[Sequence[float]]) -> Iterator[list[float]]:
@@ -100,10 +118,14 @@ def _band_panel(
         marks.append(
             f'<polygon points="{axes.path(there + back)}" fill="{colour}" opacity="0.15"/>'
         )
-        marks.append(
-            f'<polyline points="{axes.path(mean)}" fill="none" stroke="{colour}" stroke-width="2"/>'
-        )
+        marks.append(_line(axes, mean, colour))
     return _panel(number, axes, "control step", label, marks)
+
+
+def _line(axes: _Axes, points: Points, colour: str) -> str:
+    return (
+        f'<polyline points="{axes.path(points)}" fill="none" stroke="{colour}" stroke-width="2"/>'
+    )
 
 
 class _Axes:
