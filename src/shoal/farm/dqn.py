@@ -30,9 +30,9 @@ _MARGINS = (0.0, 0.01, 0.02, 0.04, 0.08)
 
 def train_dqn(training: Training, report: OnEpisode | None = None) -> DoubleDqn:
     """Train a network in the simulated farm."""
-    learner = _Learner(training.seed)
+    learner = Learner(training.seed)
     rng = np.random.default_rng(training.seed)
-    envs, memory = environments(training), _Replay()
+    envs, memory = environments(training), Replay()
     senses, best = Senses(training.phase_clock), Best(training, report)
     episode = 0
     for episode in range(1, training.episodes + 1):
@@ -66,10 +66,11 @@ def with_best_margin(training: Training, policy: DoubleDqn) -> DoubleDqn:
     return max(choices, key=lambda choice: judgement(training, choice))
 
 
-class _Learner:
+class Learner:
     """The online network, which chooses actions, and the target network, which values them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, inputs: int = INPUTS, following: float = _FOLLOWING) -> None:
+        self._inputs, self._following = inputs, following
         self._torch = torch = _torch()
         torch.manual_seed(seed)
         torch.set_num_threads(1)
@@ -80,7 +81,7 @@ class _Learner:
     def _network(self) -> Any:
         nn = self._torch.nn
         return nn.Sequential(
-            nn.Linear(INPUTS, 128),
+            nn.Linear(self._inputs, 128),
             nn.ReLU(),
             nn.Linear(128, 64),
             nn.ReLU(),
@@ -88,10 +89,12 @@ class _Learner:
         )
 
     def best_action(self, state: NDArray[np.float32]) -> int:
+        """Return the number of the action that the online network values most."""
         with self._torch.no_grad():
             return int(self._online(self._torch.from_numpy(state)).argmax())
 
     def learn(self, batch: Sequence[NDArray[Any]]) -> None:
+        """Learn from a batch of a replay."""
         torch, online, target = self._torch, self._online, self._target
         states, actions, returns, discounts, later = map(torch.from_numpy, batch)
         with torch.no_grad():
@@ -104,7 +107,7 @@ class _Learner:
         self._optimizer.step()
         with torch.no_grad():
             for slow, fast in zip(target.parameters(), online.parameters(), strict=True):
-                slow.lerp_(fast, _FOLLOWING)
+                slow.lerp_(fast, self._following)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the network as plain arrays for `DoubleDqn`."""
@@ -116,16 +119,16 @@ class _Learner:
         return arrays
 
 
-class _Replay:
+class Replay:
     """A ring buffer of multi-step transitions."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._states = np.zeros((_REPLAY, INPUTS), np.float32)
+    def __init__(self, *, inputs: int = INPUTS, steps: int = _STEPS) -> None:
+        self._count, self._steps = 0, steps
+        self._states = np.zeros((_REPLAY, inputs), np.float32)
         self._actions = np.zeros(_REPLAY, np.int64)
         self._returns = np.zeros(_REPLAY, np.float32)
         self._discounts = np.zeros(_REPLAY, np.float32)
-        self._later = np.zeros((_REPLAY, INPUTS), np.float32)
+        self._later = np.zeros((_REPLAY, inputs), np.float32)
 
     def __len__(self) -> int:
         return min(self._count, _REPLAY)
@@ -133,11 +136,11 @@ class _Replay:
     def add(self, path: Sequence[tuple[NDArray[np.float32], int, float]]) -> None:
         """Add an episode; the value after its end is 0."""
         for start, (state, action, _) in enumerate(path):
-            at, after = self._count % _REPLAY, start + _STEPS
+            at, after = self._count % _REPLAY, start + self._steps
             rewards = [reward for *_, reward in path[start:after]]
             self._states[at], self._actions[at] = state, action
             self._returns[at] = sum(_GAMMA**k * reward for k, reward in enumerate(rewards))
-            self._discounts[at] = _GAMMA**_STEPS if after < len(path) else 0.0
+            self._discounts[at] = _GAMMA**self._steps if after < len(path) else 0.0
             self._later[at] = path[after][0] if after < len(path) else 0.0
             self._count += 1
 

@@ -19,6 +19,7 @@ from shoal.farm.episode import Episode, run_episode
 from shoal.farm.learned import DoubleDqn, Sarsa, Trained, kind_of_file
 from shoal.farm.model import Autoscaler
 from shoal.farm.orders import order_named
+from shoal.farm.paper_policies import PaperDqn, PaperSarsa
 from shoal.farm.predictive import ModelPredictive
 from shoal.farm.simulated import PAPER, Overheads, SimulatedFarm
 from shoal.farm.workloads import workload_named
@@ -111,8 +112,9 @@ def names_for(setting: Setting) -> list[str]:
 
 def load_policy(path: str) -> Trained:
     """Load a trained policy of any kind."""
+    kinds = {**TRAINED, PaperSarsa.kind: PaperSarsa, PaperDqn.kind: PaperDqn}
     try:
-        return TRAINED.get(kind_of_file(path), Sarsa).load(path)
+        return kinds.get(kind_of_file(path), Sarsa).load(path)
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(f"{path} can't be read as a trained policy: {error}.") from error
 

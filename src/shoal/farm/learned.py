@@ -187,8 +187,12 @@ class DoubleDqn(Trained):
     kind = "dqn"
 
     def values(self, observation: Observation) -> NDArray[Any]:
-        """Return the network's outputs."""
-        arrays, layer = self.arrays, self._senses.inputs(observation)
+        """Return the network's outputs for an observation."""
+        return self.outputs(self._senses.inputs(observation))
+
+    def outputs(self, layer: NDArray[Any]) -> NDArray[Any]:
+        """Return the network's outputs for its inputs."""
+        arrays = self.arrays
         for number in range(len(arrays) // 2):
             layer = arrays[f"weight{number}"] @ layer + arrays[f"bias{number}"]
             if number < len(arrays) // 2 - 1:
