@@ -15,7 +15,7 @@ apt = for program in $(1); do \
 	    exec apt-get install --yes --quiet --no-install-recommends $(2); \
 	done
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types layers tests portable quick search bench engine-bench lithops planning predictions load chaos quality factors farm fuzz executors engines replacement engines-bwrap engines-slurm engines-docker engines-registry engines-packages conformance-joblib conformance-dask coverage docs release clean
+.PHONY: help demo test lint types layers tests portable quick search bench engine-bench lithops planning predictions load chaos quality evaluation factors farm fuzz executors engines replacement engines-bwrap engines-slurm engines-docker engines-registry engines-packages conformance-joblib conformance-dask coverage docs release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 21
@@ -110,6 +110,9 @@ chaos: $(VENV)/.dev  ## run workflows and farms while faults are injected: kille
 
 quality: $(VENV)/.quality  ## measure how good simulated plans of Shoal's planners are, against published schedulers
 	$(BIN)/python benchmarks/plan_quality.py $(ARGS)
+
+evaluation: $(VENV)/.dev  ## run the papers' grids on the virtual clock, and print the tables of docs/evaluation.md
+	$(BIN)/python benchmarks/evaluation.py $(ARGS)
 
 factors: $(VENV)/.dev  ## measure what each step from a central scheduler to Shoal's workers gains
 	$(BIN)/python benchmarks/factors.py $(ARGS)

@@ -9,7 +9,15 @@ import pytest
 
 from evaluating import evaluated
 from shoal.errors import UsageError
-from shoal.experiments.grid import CENTRALISED, GRIDS, PLANNERS, checked, grid_named, restricted
+from shoal.experiments.grid import (
+    CENTRALISED,
+    GRIDS,
+    PLANNERS,
+    REAL_ONLY,
+    checked,
+    grid_named,
+    restricted,
+)
 from shoal.experiments.grid_run import cells_of
 from shoal.experiments.shapes import counted, shape_named
 from shoal.experiments.virtual_costs import BASE, Service, WorkModel
@@ -91,4 +99,4 @@ def test_the_same_seed_does_the_same_work_and_more_cpus_are_faster() -> None:
 
 def test_every_planner_of_a_grid_has_a_maker() -> None:
     for grid in GRIDS.values():
-        assert set(grid.planners) <= {*PLANNERS, *CENTRALISED}
+        assert set(grid.planners) <= {*PLANNERS, *REAL_ONLY}

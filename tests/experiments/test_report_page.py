@@ -9,14 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from report_examples import EXPERIMENT, ROW, recorded, runs
+from report_examples import EXPERIMENT, ROW, TIMELINE, recorded, runs
 
 from shoal.errors import UsageError
+from shoal.execution.timeline import Span
 from shoal.experiments.grid import CENTRALISED
 from shoal.experiments.records import Records, Row, Scale
 from shoal.experiments.report import charts
 from shoal.experiments.report.statistics import PLANNERS
 from shoal.experiments.report.writing import write_report
+from shoal.types import TaskId, WorkerId
 
 
 def planned() -> list[Row]:
@@ -109,6 +111,40 @@ def test_designs_are_drawn_by_workload_and_step(tmp_path: Path) -> None:
     assert "numbers 256" not in page  # equal for all designs, so it isn't shown
     assert "Parallel invokers are faster than the strawman" in page
     assert "Auto" not in page
+
+
+def test_a_sweep_is_drawn_as_a_curve_for_each_design(tmp_path: Path) -> None:
+    sizes = [
+        replace(row, id=f"svd2@{size}/{row.planner}/50/0", workflow="svd2",
+                parameters={"size": size})
+        for size in (1000, 2500)
+        for row in (*runs("svd2", "dask", 3.0), *runs("svd2", "delayed-io", size / 1000))
+    ]  # fmt: skip
+    recorded(tmp_path, sizes, replace(EXPERIMENT, grid="paper-003-sizes", mode="real"))
+    page = page_of(tmp_path)
+    assert "Makespans of svd2 by size" in page
+    assert "Dask, 25 slots: 3 s at 2,500 size" in page
+    assert "+ delayed I/O: 2.5 s at 2,500 size" in page
+
+
+def test_latencies_are_those_of_the_largest_svd2(tmp_path: Path) -> None:
+    sizes = [
+        replace(row, id=f"svd2@{size}/delayed-io/50/0", parameters={"size": size})
+        for size in (1000, 2500)
+        for row in runs("svd2", "delayed-io", 1.0)
+    ]
+    records = recorded(tmp_path, sizes)
+    slow = replace(TIMELINE, spans=(*TIMELINE.spans, read(0.25), read(0.75)))
+    (tmp_path / "runs.jsonl").unlink()
+    for row, timeline in zip(sizes, (TIMELINE, slow), strict=True):
+        records.append(row, timeline)
+    page = page_of(tmp_path)
+    assert "Latencies, svd2, + delayed I/O" in page
+    assert "reads: 50 % took no longer at 0 s" in page
+
+
+def read(seconds: float) -> Span:
+    return Span("fetch", WorkerId("w0"), TaskId("add#0"), 0.0, seconds, nbytes=8)
 
 
 def test_the_scale_of_simulations_is_drawn_as_curves(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def configure(actions: Any) -> None:
     )
     run.add_argument("--grid", metavar="NAME", default="paper-000",
                      help="paper-000 (default), paper-000-as-published, agreement, paper-003, "
-                          "scale, or a .json file")  # fmt: skip
+                          "paper-003-sizes, scale, or a .json file")  # fmt: skip
     run.add_argument("--instance", metavar="FILE", action="append", default=[],
                      help="run this WfCommons instance (WfFormat JSON) instead of a grid; "
                           "repeatable")  # fmt: skip

@@ -70,7 +70,7 @@ def table(pairs: Sequence[Pair]) -> str:
 def _by_cell(rows: Sequence[Row]) -> dict[str, list[Row]]:
     cells: dict[str, list[Row]] = {}
     for row in rows:
-        cells.setdefault(f"{row.workflow}/{row.planner}/{row.sla}", []).append(row)
+        cells.setdefault(row.id.rpartition("/")[0], []).append(row)
     return cells
 
 

@@ -18,6 +18,7 @@ from shoal.experiments.instances import instance_shape
 from shoal.experiments.platforms import platform_named
 from shoal.experiments.published import PREFIX, published_shape
 from shoal.experiments.shapes import Shape, shape_named
+from shoal.experiments.sweeps import DELAYS, SIGN, SIZED, version_shape
 from shoal.experiments.virtual_costs import WorkModel
 from shoal.planning.auto import AutoPlanner
 from shoal.planning.base import Conditions, Planner
@@ -103,12 +104,19 @@ PLANNERS: Mapping[str, PlannerMaker] = {
     "without-fan-out-invoker": _wukong(**(_STEPS[3] | {"large_fan_out": None})),
     "without-clustering": _wukong(**(_STEPS[3] | _UNCLUSTERED)),
     "predicted": _wukong(**(_STEPS[3] | {"decide": "predicted"})),
+    "ideal-storage": _wukong(**_STEPS[3]),
     **{name: _published(name) for name in SCHEDULERS},
 }
 """The planners of grids, by name."""
 
 CENTRALISED = ("strawman", "pubsub", "parallel-invokers")
-"""Designs with a central scheduler, which run only in the mode `real`."""
+"""Designs with a central scheduler."""
+PEERS = ("dask", "laptop")
+"""Dask on a cluster of processes, and as on a laptop."""
+REAL_ONLY = (*CENTRALISED, *PEERS)
+"""What runs only in the mode `real`, without a plan."""
+IDEAL_STORAGE = "ideal-storage"
+"""WUKONG with all its techniques, on the same workflow without data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +164,8 @@ class Grid:
         """Return one of the grid's workflows by its name."""
         if workflow in self.instances:
             return instance_shape(self.instances[workflow], self.nbytes)
+        if SIGN in workflow:
+            return version_shape(workflow)
         name = workflow.removeprefix(PREFIX)
         measured = shape_named(name)
         return measured if name == workflow else published_shape(name, measured)
@@ -217,9 +227,20 @@ GRIDS: Mapping[str, Grid] = {
         workers=128,
         idle_seconds=60.0,
     ),
+    "paper-003-sizes": Grid(
+        "paper-003-sizes",
+        (*DELAYS, *SIZED),
+        (*PEERS, "decentralised", "delayed-io", IDEAL_STORAGE, "auto-fastest"),
+        slas=(50,),
+        warm_up=3,
+        sandboxes=128,
+        workers=128,
+        idle_seconds=60.0,
+    ),
 }
 """The grids by name. `paper-000-as-published` has the paper's own platform and workflows
-(`published.py`). `agreement` is a quarter of `paper-000` that runs in both modes. Its tasks take a
+(`published.py`). `paper-003-sizes` has the workloads of `paper-003` at several sizes, beside Dask.
+`agreement` is a quarter of `paper-000` that runs in both modes. Its tasks take a
 second or more, so that starting dozens of sandboxes on two cores doesn't dominate."""
 
 
@@ -267,8 +288,8 @@ def checked(grid: Grid) -> Grid:
     for workflow in grid.workflows:
         grid.shape(workflow)
     for planner in grid.planners:
-        if planner not in PLANNERS and planner not in CENTRALISED:
-            hint = suggestion(planner, (*PLANNERS, *CENTRALISED))
+        if planner not in PLANNERS and planner not in REAL_ONLY:
+            hint = suggestion(planner, (*PLANNERS, *REAL_ONLY))
             raise UsageError(f"There is no planner {planner!r} for a grid; {hint}")
     platform_named(grid.platform)
     for sla in grid.slas:

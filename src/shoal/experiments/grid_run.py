@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from threading import Event
 
 from shoal.errors import UsageError
-from shoal.experiments.grid import CENTRALISED, SMALL, Cell, Grid
+from shoal.experiments.grid import REAL_ONLY, SMALL, Cell, Grid
 from shoal.experiments.records import Experiment, Records
 from shoal.experiments.trial import TrialRunner, VirtualRunner, run_trial
 from shoal.experiments.virtual_costs import PlatformCosts
@@ -102,7 +102,7 @@ def space(grid: Grid, repeat: int) -> int:
 
 def cells_of(grid: Grid, mode: str) -> list[Cell]:
     """Return the configurations that a mode can run, longest first."""
-    cells = [c for c in grid.cells() if mode == "real" or c.planner not in CENTRALISED]
+    cells = [c for c in grid.cells() if mode == "real" or c.planner not in REAL_ONLY]
     return sorted(cells, key=lambda cell: -len(grid.shape(cell.workflow).tasks))
 
 
@@ -115,7 +115,7 @@ def left(records: Records, grid: Grid, mode: str, repeat: int) -> int:
     warming = sum(
         records.load_samples(f"{cell}/w{number}") is None
         for cell in cells_of(grid, mode)
-        if cell.planner not in CENTRALISED
+        if cell.planner not in REAL_ONLY
         for number in range(grid.warm_up)
     )
     return counted + warming
@@ -182,10 +182,10 @@ def run_real(
     made = ComputingRunner if computing else RealRunner
     with TemporaryDirectory() as folder, made(grid, folder) as stage:
         for cell in cells_of(grid, "real"):
-            if cell.planner in CENTRALISED:
+            if cell.planner in REAL_ONLY:
                 for number in range(repeat):
                     if f"{cell}/{number}" not in records.done():
-                        records.append(stage.run_centrally(grid, cell, number, seed))
+                        records.append(stage.run_unplanned(grid, cell, number, seed))
                         report(1)
                 continue
             for _ in run_cell(records, grid, cell, repeat, seed, stage):

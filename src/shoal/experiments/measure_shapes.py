@@ -117,6 +117,13 @@ def _nbytes(value: Any) -> int:
     return len(head) + sum(buffer.raw().nbytes for buffer in buffers)
 
 
+def with_one_thread(module: str) -> None:
+    """Restart this module's program with one thread for numeric libraries, unless it has."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+
+
 def main(path: str) -> None:
     """Measure all workflows and write their shapes to a file."""
     from shoal.experiments.image_transformation import image_transformation
@@ -146,10 +153,5 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    if "OMP_NUM_THREADS" not in os.environ:
-        os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-        os.execv(
-            sys.executable,
-            [sys.executable, "-m", "shoal.experiments.measure_shapes", *sys.argv[1:]],
-        )
+    with_one_thread("shoal.experiments.measure_shapes")
     main(sys.argv[1])

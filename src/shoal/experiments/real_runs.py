@@ -6,8 +6,9 @@ Every run starts cold: idle sandboxes of earlier runs are removed first. Each re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.clock import RealClock
 from shoal.errors import ShoalError, UsageError
@@ -20,9 +21,10 @@ from shoal.experiments.centralised.scheduler import (
     STRAWMAN,
     CentralScheduler,
 )
-from shoal.experiments.grid import SMALL, Cell, Grid
+from shoal.experiments.grid import PEERS, SMALL, Cell, Grid
 from shoal.experiments.records import Row
 from shoal.experiments.shapes import Shape, counted
+from shoal.experiments.sweeps import version
 from shoal.experiments.tree_reduction import tree_reduction
 from shoal.experiments.virtual_costs import Service
 from shoal.planning.base import Conditions
@@ -32,9 +34,24 @@ from shoal.session import Session
 from shoal.types import TaskId
 from shoal.workflow import Output, Workflow
 
+if TYPE_CHECKING:
+    from shoal.experiments.dask_peer import DaskPeer
+
 _DESIGNS = {"strawman": STRAWMAN, "pubsub": PUB_SUB, "parallel-invokers": PARALLEL_INVOKERS}
 _EXTRA_SECONDS = 120.0
 """How many seconds a run may take beyond its work."""
+_GB = SMALL.memory_mb / 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """What a run without a plan took."""
+
+    makespan: float
+    gb_seconds: float
+    workers: int
+    cold: int = 0
+    warm: int = 0
 
 
 class RealRunner:
@@ -65,6 +82,7 @@ class RealRunner:
         # Large outputs go through the store with its latency, as between machines.
         self._gateway.shares_memory = False
         self._grid = grid
+        self._peer: tuple[str, DaskPeer] | None = None
 
     def shape(self, workflow: str) -> Shape:
         """Return the shape of a workflow of the grid."""
@@ -80,6 +98,7 @@ class RealRunner:
             task: service.seconds(task, placement.resources)
             for task, placement in plan.placements.items()
         }
+        self._end_peer()
         self._gateway.cool()
         outputs = self._outputs(shape, seconds)
         run = self.session.submit(outputs, planner=_Given(plan), name=shape.name)
@@ -94,31 +113,59 @@ class RealRunner:
     def _right(self, shape: Shape, values: Sequence[Any]) -> bool:
         return sum(map(counted, values)) == shape.expected
 
-    def run_centrally(self, grid: Grid, cell: Cell, repeat: int, seed: int) -> Row:
-        """Run a workflow with a central scheduler; its functions are not recorded in detail."""
+    def run_unplanned(self, grid: Grid, cell: Cell, repeat: int, seed: int) -> Row:
+        """Run a workflow with a central scheduler or with Dask, which record no details."""
         shape = self.shape(cell.workflow)
         service = Service(shape, grid.work, f"{seed}/{cell}/{repeat}")
-        outputs = self._outputs(shape, {task: service.seconds(task, SMALL) for task in shape.ids})
-        with CentralScheduler(self.session) as central:
-            begin = RealClock().now()
-            values = central.compute(*outputs, design=_DESIGNS[cell.planner])
-            status = central.gateway.status()
+        seconds = {task: service.seconds(task, SMALL) for task in shape.ids}
+        self._end_peer(cell.planner)
+        run = self._run_on_dask if cell.planner in PEERS else self._run_centrally
+        values, used = run(cell.planner, shape, seconds)
         if not self._right(shape, values):
             raise ShoalError(f"{cell}/{repeat}: the result is wrong.")
-        starts, held = status["invocations"], status["busy_seconds"] * SMALL.memory_mb / 1024
+        workflow, parameters = version(cell.workflow)
         prices = PRICES["aws-lambda"]
+        price = used.gb_seconds * prices.gb_second
+        price += (used.cold + used.warm) * prices.invocation
         return Row(
-            id=f"{cell}/{repeat}", workflow=cell.workflow, planner=cell.planner, sla=cell.sla,
-            repeat=repeat, mode=self.mode, tasks=len(shape.tasks),
-            makespan=central.ended - begin, gb_seconds=held,
-            price=held * prices.gb_second + (starts["cold"] + starts["warm"]) * prices.invocation,
-            startup=0.0, waiting=0.0, executing=sum(service.seconds(t, SMALL) for t in shape.ids),
-            fetching=0.0, saving=0.0, uploaded=0, downloaded=0, operations=0,
-            cold=starts["cold"], warm=starts["warm"], workers=len(shape.tasks), planning=0.0,
+            id=f"{cell}/{repeat}", workflow=workflow, planner=cell.planner, sla=cell.sla,
+            repeat=repeat, mode=self.mode, tasks=len(shape.tasks), makespan=used.makespan,
+            gb_seconds=used.gb_seconds, price=price, startup=0.0, waiting=0.0,
+            executing=sum(seconds.values()), fetching=0.0, saving=0.0, uploaded=0, downloaded=0,
+            operations=0, cold=used.cold, warm=used.warm, workers=used.workers, planning=0.0,
+            parameters=parameters,
         )  # fmt: skip
+
+    def _run_centrally(
+        self, design: str, shape: Shape, seconds: Mapping[TaskId, float]
+    ) -> tuple[Sequence[Any], _Used]:
+        with CentralScheduler(self.session) as central:
+            begin = RealClock().now()
+            values = central.compute(*self._outputs(shape, seconds), design=_DESIGNS[design])
+            status = central.gateway.status()
+        starts, held = status["invocations"], status["busy_seconds"] * _GB
+        makespan = central.ended - begin
+        return values, _Used(makespan, held, len(seconds), starts["cold"], starts["warm"])
+
+    def _run_on_dask(
+        self, name: str, shape: Shape, seconds: Mapping[TaskId, float]
+    ) -> tuple[Sequence[Any], _Used]:
+        if self._peer is None:
+            self._peer = name, _dask_peer(name)
+        peer, begin = self._peer[1], RealClock().now()
+        values = peer.run(shape, seconds.__getitem__)
+        makespan = RealClock().now() - begin
+        return values, _Used(makespan, makespan * peer.slots * _GB, peer.slots)
+
+    def _end_peer(self, keep: str = "") -> None:
+        """Stop the workers of Dask, except for those of the design to keep."""
+        if self._peer is not None and self._peer[0] != keep:
+            self._peer[1].close()
+            self._peer = None
 
     def close(self) -> None:
         """Stop the gateway and the store."""
+        self._end_peer()
         self.session.close()
 
     def __enter__(self) -> RealRunner:
@@ -190,6 +237,12 @@ SMALL_WORKFLOWS: Mapping[str, Callable[[], Output[Any]]] = {
     "image": _image,
 }
 """The workflows whose tasks compute, at sizes suitable for two cores."""
+
+
+def _dask_peer(name: str) -> DaskPeer:
+    from shoal.experiments.dask_peer import DaskPeer
+
+    return DaskPeer(name)
 
 
 class _Given:

@@ -109,6 +109,12 @@ class Shape:
         }
 
     @cached_property
+    def weightless(self) -> Shape:
+        """The same workflow without data, as if storage were ideal."""
+        tasks = [replace(task, constants=(), nbytes=0) for task in self.tasks]
+        return Shape(f"{self.name}-weightless", tasks, (), f"{self.about}, without data")
+
+    @cached_property
     def expected(self) -> int:
         """The sum of the counts that the sinks return."""
         counts: list[int] = []

@@ -17,10 +17,11 @@ from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import simulate
 from shoal.execution.timeline import STARTS, Timeline
-from shoal.experiments.grid import PLANNERS, SMALL, Cell, Grid
+from shoal.experiments.grid import IDEAL_STORAGE, PLANNERS, SMALL, Cell, Grid
 from shoal.experiments.platforms import OneByOne, platform_named
 from shoal.experiments.records import Row
 from shoal.experiments.shapes import Shape
+from shoal.experiments.sweeps import version
 from shoal.experiments.virtual_costs import PlatformCosts, Service, VirtualCosts
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.quality import prediction_errors
@@ -129,6 +130,8 @@ def run_trial(
         stage: The runner that executes the plan.
     """
     shape = stage.shape(cell.workflow)
+    if cell.planner == IDEAL_STORAGE:
+        shape = shape.weightless
     name = f"{cell}/{repeat}"
     preview = preview_of(grid, cell, shape, runs, stage)
     counts = isinstance(repeat, int)
@@ -176,6 +179,7 @@ def _row(
     grid: Grid, cell: Cell, repeat: int, preview: Preview, timeline: Timeline, mode: str
 ) -> Row:
     plan = preview.plan
+    workflow, parameters = version(cell.workflow)
     cost = cost_of(plan, timeline, PRICES["aws-lambda"])
     seconds: dict[str, Any] = {
         kind: sum(span.seconds for span in timeline.of_kind(*kinds))
@@ -183,7 +187,8 @@ def _row(
     }
     return Row(
         id="",
-        workflow=cell.workflow,
+        workflow=workflow,
+        parameters=parameters,
         planner=cell.planner,
         sla=cell.sla,
         repeat=repeat,

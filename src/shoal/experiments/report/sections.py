@@ -22,12 +22,14 @@ from shoal.experiments.report.statistics import (
     by_planner,
     change,
     curves,
+    distribution,
     grouped,
     label,
     middle,
     middle_run,
     promises,
     spread,
+    sweep,
     values,
 )
 
@@ -263,11 +265,42 @@ def _workload(rows: Sequence[Row], number: str, links: Links) -> Section:
     for case, group in found.items():
         title = f"{name}, {case}" if case else name
         drawings[title] = charts.bars(f"Makespans, {title}", "s", _designs(group, links), width)
+    drawings |= _sweep(rows)
     about = "Median makespans with 95 % intervals. A bar opens the Gantt chart of its median run."
     paper = figure(f"003/{number}") if number else None
     plain = "".join(letter if letter.isalnum() else "-" for letter in name)
     heading = paper.title if paper else name
     return Section(f"wukong-{number or plain}", heading, about, drawings, paper)
+
+
+def _sweep(rows: Sequence[Row]) -> dict[str, str]:
+    """Draw each design's median makespan by the parameter that differs, if there is one."""
+    points = sweep(rows)
+    if not points:
+        return {}
+    parameter, lines = points
+    named = {label(name): line for name, line in lines.items()}
+    colours = {name: _SERIES[i % len(_SERIES)] for i, name in enumerate(named)}
+    title = f"Makespans of {rows[0].workflow} by {parameter}"
+    return {title: charts.curves(title, (parameter, "s"), named, colours)}
+
+
+def latency_section(found: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Section]:
+    """Draw the distributions of latencies, given by run and by part."""
+    drawings = {}
+    for run, parts in found.items():
+        lines = {part: distribution(seconds) for part, seconds in parts.items() if seconds}
+        title = f"Latencies, {run}"
+        colours = dict(zip(lines, _SERIES, strict=False))
+        drawings[title] = charts.curves(title, ("s", "% took no longer"), lines, colours)
+    if not drawings:
+        return []
+    about = (
+        "The share of executions, and of reads and writes of the store, that took no longer, in "
+        "the median run of the largest workload. Outputs that moved together count once."
+    )
+    paper = figure("003/13")
+    return [Section("wukong-13", paper.title, about, drawings, paper)]
 
 
 def _designs(rows: Sequence[Row], links: Links) -> list[charts.Bar]:

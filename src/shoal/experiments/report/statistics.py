@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import nan, sqrt
+from math import ceil, nan, sqrt
 from statistics import NormalDist, fmean, median, quantiles
 from typing import Literal, TypeVar
 
+from shoal.execution.timeline import Timeline
 from shoal.experiments.records import Row, Scale
 from shoal.experiments.report.intervals import TAIL, Estimate, Groups, estimate, pooled_median
 
@@ -47,10 +48,13 @@ VARIANTS = {
     "without-fan-out-invoker": "all but the invoker",
     "without-clustering": "all but clustering",
     "predicted": "all, by predictions",
+    "ideal-storage": "all, with ideal storage",
 }
 """The design that the last one is compared with."""
 
-_LABELS = {**DESIGNS, **VARIANTS, **PLANNERS}
+PEERS = {"dask": "Dask, 25 slots", "laptop": "Dask, laptop"}
+
+_LABELS = {**PEERS, **DESIGNS, **VARIANTS, **PLANNERS}
 
 BREAKDOWN = {
     "startup": "start-up",
@@ -239,4 +243,42 @@ def curves(
         points.setdefault(getattr(row, along), []).append(value(row))
     return {
         name: [(at, median(each)) for at, each in points.items()] for name, points in found.items()
+    }
+
+
+Points = list[tuple[float, float]]
+
+
+def sweep(rows: Sequence[Row]) -> tuple[str, dict[str, Points]] | None:
+    """Return the parameter that differs, and each planner's medians by it; None if none does."""
+    found: dict[str, set[float]] = {}
+    for row in rows:
+        for name, value in row.parameters.items():
+            found.setdefault(name, set()).add(value)
+    names = [name for name, seen in found.items() if len(seen) > 1]
+    if len(names) != 1:
+        return None
+    (name,) = names
+    lines: dict[str, Points] = {}
+    for planner, group in by_planner(rows).items():
+        by_value = grouped(group, lambda row: float(row.parameters[name]))
+        lines[planner] = [
+            (value, median(values(runs, "makespan"))) for value, runs in sorted(by_value.items())
+        ]
+    return name, lines
+
+
+def distribution(seconds: Sequence[float]) -> Points:
+    """Return points (seconds, per cent that took no longer) of a cumulative distribution."""
+    ranked = sorted(seconds)
+    shares = [*range(5, 100, 5), 99, 100]
+    return [(ranked[ceil(len(ranked) * share / 100) - 1], float(share)) for share in shares]
+
+
+def latencies(timeline: Timeline) -> dict[str, list[float]]:
+    """Return how long executions took, and reads and writes of the store."""
+    kinds = {"reads": "fetch", "executions": "execute", "writes": "save"}
+    return {
+        part: [span.seconds for span in timeline.of_kind(kind) if not span.came_along]
+        for part, kind in kinds.items()
     }

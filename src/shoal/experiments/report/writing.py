@@ -6,6 +6,7 @@ resvg is installed, as PNG; `gantt/` has the median run of each bar and table ce
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from shoal.errors import ShoalError, UsageError
 from shoal.execution.gantt import gantt_html
-from shoal.experiments.grid import CENTRALISED
+from shoal.experiments.grid import REAL_ONLY
 from shoal.experiments.records import Records, Row
 from shoal.experiments.report.charts import plain, standalone
 from shoal.experiments.report.claims import Verdict, claims, judged
@@ -22,6 +23,7 @@ from shoal.experiments.report.sections import (
     Links,
     Section,
     design_sections,
+    latency_section,
     planner_sections,
     scale_sections,
 )
@@ -31,6 +33,7 @@ from shoal.experiments.report.statistics import (
     configurations,
     grouped,
     label,
+    latencies,
     middle_run,
 )
 
@@ -70,6 +73,8 @@ def write_report(folder: Path) -> Written:
         damaged += missing
         designs = any(row.planner in DESIGNS for row in rows)
         drawn = design_sections(rows, links) if designs else planner_sections(rows, links)
+        if designs:
+            drawn += latency_section(_latencies(records, rows))
         drawn += scale_sections(lines)
         verdicts = _verdicts(rows, designs)
         note = _draw_figures(folder / FIGURES, drawn)
@@ -88,9 +93,9 @@ def _verdicts(rows: Sequence[Row], designs: bool) -> list[Verdict]:
 def _draw_runs(records: Records, rows: Sequence[Row]) -> tuple[Links, list[str]]:
     """Write Gantt charts of the median runs; return their links and the unreadable timelines.
 
-    Central designs have no timelines.
+    Central designs and Dask have no timelines.
     """
-    rows = [row for row in rows if row.planner not in CENTRALISED]
+    rows = [row for row in rows if row.planner not in REAL_ONLY]
     groups = [*configurations(rows), *by_planner(rows).values()]
     for workflow in grouped(rows, lambda row: row.workflow).values():
         groups += by_planner(workflow).values()
@@ -108,6 +113,19 @@ def _draw_runs(records: Records, rows: Sequence[Row]) -> tuple[Links, list[str]]
         (records.folder / link).write_text(gantt_html(timeline, title), encoding="utf-8")
         links[run.id] = link
     return links, missing
+
+
+def _latencies(records: Records, rows: Sequence[Row]) -> dict[str, dict[str, list[float]]]:
+    """Return the latencies of the median runs of the largest SVD2, by planner."""
+    known = [row for row in rows if row.workflow == "svd2" and row.planner not in REAL_ONLY]
+    largest = max((row.parameters.get("size", 0) for row in known), default=0)
+    group = [row for row in known if row.parameters.get("size", 0) == largest]
+    found = {}
+    for planner, runs in by_planner(group).items():
+        with contextlib.suppress(ShoalError):  # reported with the Gantt charts
+            timeline = records.timeline(middle_run(runs).id)
+            found[f"svd2, {label(planner)}"] = latencies(timeline)
+    return found
 
 
 def _draw_figures(folder: Path, sections: Sequence[Section]) -> str:
