@@ -1,8 +1,8 @@
-"""Run the papers' grids on the virtual clock, and print the tables of docs/evaluation.md.
+"""Run the papers' grids, and print the tables of docs/evaluation.md.
 
 Each grid has a folder of its own, with `report.html`. What an earlier call has run isn't run again,
-so an interrupted evaluation continues, and `--parts` and `--planners` divide it. `--docs` puts the
-tables between the page's comments.
+so an interrupted evaluation continues, and `--parts` and `--planners` divide it. The part with real
+runs takes hours and runs only if named. `--docs` puts the tables between the page's comments.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from shoal.experiments.report.statistics import (
     label,
     middle,
     promises,
-    sweep,
 )
 
 BASELINE = "wukong-optimised"
 PUBLISHED = "paper-000-as-published"
+REAL = "paper-003-sizes-real"
 PARTS: Mapping[str, Sequence[str]] = {
     "paper-000": ("paper-000", "measured"),
     "as-published": (PUBLISHED, "published"),
@@ -39,8 +39,9 @@ PARTS: Mapping[str, Sequence[str]] = {
     "as-published-serialised-each-input": (PUBLISHED, "published-serialised-each-input"),
     "paper-003": ("paper-003", "measured"),
     "paper-003-sizes": ("paper-003-sizes", "measured"),
+    REAL: ("paper-003-sizes", "measured", "real"),
 }
-"""The grid and the platform of each part, which is also the name of its folder."""
+"""The grid and the platform of each part, by the name of its folder; one has real runs."""
 VARIANTS = {
     "as-published": "parallel starts",
     "as-published-serialised": "serialised starts",
@@ -53,11 +54,12 @@ Table = Sequence[Sequence[str]]
 
 def run(part: str, options: argparse.Namespace) -> None:
     """Run what is left of a part."""
-    grid, platform = PARTS[part]
+    grid, platform, *real = PARTS[part]
     folder = options.to / part
     command = [Path(sys.executable).with_name("shoal"), "experiments", "run", "--grid", grid,
                "--platform", platform, "--repeat", str(options.repeat), "--to", folder]  # fmt: skip
     command += ["--planners", options.planners] if options.planners else []
+    command += ["--mode", *real] if real else []
     command += ["--resume"] if Records(folder).exists else []
     subprocess.run(command, check=True)
 
@@ -136,16 +138,14 @@ def sizes_table(rows: Sequence[Row]) -> Table:
     """Return the median makespan of each design on each version of a workload."""
     designs = list(by_planner(rows))
     found = [["workload", "", *map(label, designs)]]
-    for workload, group in grouped(rows, lambda row: row.workflow).items():
-        points = sweep(group)
-        if points is None:
-            continue
-        parameter, lines = points
-        at = {name: dict(line) for name, line in lines.items()}
-        for value in sorted({value for line in at.values() for value in line}):
-            medians = [at.get(name, {}).get(value) for name in designs]
-            cells = ["-" if median is None else f"{median:.3g}" for median in medians]
-            found.append([workload, f"{value:,.0f} {parameter}", *cells])
+    versions = grouped(rows, lambda row: (row.workflow, *row.parameters.items()))
+    for (workload, *parameters), group in sorted(versions.items(), key=lambda item: item[0]):
+        described = ", ".join(f"{name} {value:,}" for name, value in parameters)
+        makespans = (
+            middle([row for row in group if row.planner == name], "makespan") for name in designs
+        )
+        cells = [f"{known.value:.3g}" if known else "-" for known in makespans]
+        found.append([workload, described, *cells])
     return found
 
 
@@ -180,6 +180,7 @@ TABLES: Mapping[str, tuple[str, Callable[[Sequence[Row]], Table]]] = {
     "planners-serialised": ("as-published-serialised", planners_table),
     "techniques": ("paper-003", workflows_table),
     "sizes": ("paper-003-sizes", sizes_table),
+    "sizes-real": (REAL, sizes_table),
 }
 
 
@@ -199,7 +200,8 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--to", type=Path, default=Path("out/evaluation"), metavar="FOLDER", help="of the records")
     choice = list(PARTS)
-    add("--parts", type=names_of(choice), default=choice, metavar="A,B", help=", ".join(choice))
+    virtual = [name for name in choice if name != REAL]
+    add("--parts", type=names_of(choice), default=virtual, metavar="A,B", help=", ".join(choice))
     add("--planners", metavar="A,B", help="run only these planners")
     add("--repeat", type=positive, default=10, metavar="N", help="of each configuration (10)")
     add("--tables", action="store_true", help="print the tables of earlier runs, and run nothing")

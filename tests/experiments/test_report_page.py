@@ -113,6 +113,18 @@ def test_designs_are_drawn_by_workload_and_step(tmp_path: Path) -> None:
     assert "Auto" not in page
 
 
+def test_planners_are_compared_with_the_best_published_scheduler(tmp_path: Path) -> None:
+    recorded(tmp_path, planned())
+    assert "Against published schedulers" not in page_of(tmp_path)
+    beside = [*runs("tree", "HEFT", 8.0), *runs("tree", "CPOP", 10.0), *runs("text", "CPOP", 5.0)]
+    recorded(tmp_path, beside)
+    page = page_of(tmp_path)
+    assert "Against published schedulers" in page
+    assert "tree: 131.2 % of HEFT" in page  # WUKONG takes 10.5
+    assert "text: 210.0 % of CPOP" in page
+    assert "of HEFT</title></circle>" in page
+
+
 def test_a_sweep_is_drawn_as_a_curve_for_each_design(tmp_path: Path) -> None:
     sizes = [
         replace(row, id=f"svd2@{size}/{row.planner}/50/0", workflow="svd2",

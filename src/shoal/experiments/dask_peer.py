@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import time
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ class DaskPeer:
                 "The design 'dask' needs Dask's distributed scheduler: "
                 "pip install 'dask[distributed]'."
             ) from error
+        logging.getLogger("distributed").setLevel(logging.ERROR)  # it reports that it closes
         cluster: Any = LocalCluster
         client: Any = Client
         workers = cluster(n_workers=_PROCESSES, threads_per_worker=_THREADS, dashboard_address=None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from shoal.experiments.grid import CENTRALISED
+from shoal.experiments.grid import CENTRALISED, SCHEDULERS
 from shoal.experiments.records import Row, Scale
 from shoal.experiments.report import charts
 from shoal.experiments.report.claims import Figure, figure, relative, relative_note
@@ -18,6 +18,7 @@ from shoal.experiments.report.intervals import Estimate, percentage
 from shoal.experiments.report.statistics import (
     BREAKDOWN,
     DESIGNS,
+    best_of,
     breakdown,
     by_planner,
     change,
@@ -77,6 +78,7 @@ def planner_sections(rows: Sequence[Row], links: Links) -> list[Section]:
             _times(rows),
             _compared(rows, "000/6", "makespan", "s", links),
             _compared(rows, "000/7", "gb_seconds", "GB-seconds", links),
+            _against_published(rows),
         )
         if section.drawings
     ]
@@ -219,6 +221,30 @@ def _medians(
         colour = _colour(planner)
         found.append(charts.Bar(label(planner), known.value, colour, note, frame, link, known))
     return found
+
+
+def _against_published(rows: Sequence[Row]) -> Section:
+    """Draw each planner's makespan as a percentage of the best published scheduler's."""
+    workflows = grouped(rows, lambda row: row.workflow)
+    colours = {name: _SERIES[i % len(_SERIES)] for i, name in enumerate(workflows)}
+    found: dict[str, list[charts.Dot]] = {}
+    for workflow, group in workflows.items():
+        best = best_of(group, "makespan", SCHEDULERS)
+        for planner in by_planner(group) if best else ():
+            if planner in SCHEDULERS or (step := change(group, "makespan", planner, best)) is None:
+                continue
+            share = replace(step, value=1 + step.value, low=1 + step.low, high=1 + step.high)
+            tip = f"{workflow}: {percentage(share)} of {best}"
+            dot = charts.Dot(100 * share.value, colours[workflow], tip)
+            found.setdefault(label(planner), []).append(dot)
+    title = "Makespan, in per cent of the best published scheduler's"
+    guides = [charts.Guide(100, 100, "#94a3b8", "the best published scheduler")]
+    drawings = {title: charts.dots(title, "%", found, guides, colours)} if found else {}
+    about = (
+        "Median makespans on each workflow, compared with the published scheduler that was best "
+        "there. Published schedulers know nothing of starts."
+    )
+    return Section("published", "Against published schedulers", about, drawings)
 
 
 def _changed(found: Estimate | None) -> str:

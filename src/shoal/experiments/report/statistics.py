@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil, nan, sqrt
@@ -180,6 +180,16 @@ def middle(rows: Sequence[Row], metric: str) -> Estimate | None:
     """Return the median of a metric over all runs that have it."""
     groups = _by_case(rows, metric)
     return estimate(groups, pooled_median) if groups else None
+
+
+def best_of(rows: Sequence[Row], metric: str, names: Collection[str]) -> str:
+    """Return which of these planners has the least median; empty if none has run."""
+    medians = {
+        planner: median(values(group, metric))
+        for planner, group in by_planner(rows).items()
+        if planner in names and values(group, metric)
+    }
+    return min(medians, key=medians.__getitem__, default="")
 
 
 def _by_case(rows: Sequence[Row], metric: str) -> list[list[float]]:
