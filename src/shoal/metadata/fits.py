@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import log, sqrt
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ _PRIOR = 0.7
 """The standard deviation of slopes around the prior one."""
 _AROUND_KNOT = 0.3
 """The same for the line of a knot, around the slope of all samples."""
-_NOISE = 0.05
+NOISE = 0.05
 """The deviation to assume within a thing, worth one sample."""
 _DIFFERENCE = 0.2
 """The deviation to assume between things, worth two things."""
@@ -112,7 +113,16 @@ class Curve(NamedTuple):
         share = (x - knots[above - 1]) / (knots[above] - knots[above - 1])
         return heights[above - 1] + share * (heights[above] - heights[above - 1])
 
-    def error(self, x: float) -> float:
+    def doubt(self, here: float, there: float) -> float:
+        """Return the standard error of the difference between the heights at two places.
+
+        The slopes on both sides of a knot are wrong independently of each other.
+        """
+        low, high = min(here, there), max(here, there)
+        places = [low, *(knot for knot in self.knots if low < knot < high), high]
+        return sqrt(sum([(self._error(b) * (b - a)) ** 2 for a, b in pairwise(places)]))
+
+    def _error(self, x: float) -> float:
         """Return the standard error of the slope at `x`."""
         return self.lines[min(bisect_left(self.knots, x), len(self.lines) - 1)].error
 
@@ -156,13 +166,16 @@ class Fit(NamedTuple):
     def doubt(self, here: Sequence[float], there: Sequence[float]) -> float:
         """Return the standard error of the difference between two places."""
         squares = [
-            (curve.error(x) * (x - known)) ** 2
+            curve.doubt(x, known) ** 2
             for curve, x, known in zip(self.curves, here, there, strict=True)
         ]
         return sqrt(sum(squares))
 
 
-def fit(points: Sequence[Point], first: str, slopes: Mapping[str, float] | None = None) -> Fit:
+def fit(
+    points: Sequence[Point], first: str, slopes: Mapping[str, float] | None = None,
+    noise: float = NOISE,
+) -> Fit:  # fmt: skip
     """Fit how amounts depend on features.
 
     Args:
@@ -170,13 +183,14 @@ def fit(points: Sequence[Point], first: str, slopes: Mapping[str, float] | None 
         first: The feature to prefer; every point has it.
         slopes: The prior slopes of features that grow in proportion unless samples say otherwise;
             by default, only the first one does.
+        noise: The deviation to assume within a thing, worth one sample.
     """
     prior = {first: 1.0} if slopes is None else slopes
     numbers, constant = _numeric(points, first)
     rest = [point.amount for point in points]
     curves: list[Curve] = []
     for _ in range(2):
-        found = _best(points, rest, numbers, first, prior, second=bool(curves))
+        found = _best(points, rest, numbers, first, prior, noise, second=bool(curves))
         if found is None:
             break
         curves.append(found)
@@ -208,32 +222,32 @@ def _numeric(points: Sequence[Point], first: str) -> tuple[list[str], dict[str, 
 
 def _best(
     points: Sequence[Point], rest: Sequence[float], names: Iterable[str], first: str,
-    prior: Mapping[str, float], *, second: bool,
+    prior: Mapping[str, float], noise: float, *, second: bool,
 ) -> Curve | None:  # fmt: skip
     """Return the curve of the feature that explains most."""
     best: tuple[float, str, Line, list[_Dot]] | None = None
     for name in names:
         rows = [_Dot(_number(p, name), y, 1.0, p.thing) for p, y in zip(points, rest, strict=True)]
-        line, rows = _robust(rows, 0.0 if second else prior.get(name, 0.0))
+        line, rows = _robust(rows, 0.0 if second else prior.get(name, 0.0), noise)
         score = line.rest - (_HEAD_START if name == first else 0.0)
         if best is None or score < best[0]:
             best = score, name, line, rows
     if best is None:
         return None
     score, name, line, rows = best
-    if second and _flat(rows) - score < _SECOND:
+    if second and _flat(rows, noise) - score < _SECOND:
         return None
-    return _curve(name, rows, line)
+    return _curve(name, rows, line, noise)
 
 
-def _flat(rows: Sequence[_Dot]) -> float:
+def _flat(rows: Sequence[_Dot], noise: float) -> float:
     """Return how badly a level line fits."""
-    return _line([row._replace(x=0.0) for row in rows], 0.0, _PRIOR).rest
+    return _line([row._replace(x=0.0) for row in rows], 0.0, _PRIOR, noise).rest
 
 
-def _robust(rows: list[_Dot], slope: float) -> tuple[Line, list[_Dot]]:
+def _robust(rows: list[_Dot], slope: float, noise: float) -> tuple[Line, list[_Dot]]:
     """Fit a line; return it with the rows, of which those far from it are pulled in."""
-    line = _line(rows, slope, _PRIOR)
+    line = _line(rows, slope, _PRIOR, noise)
     heights: dict[Hashable, list[float]] = {}
     for row in rows:
         heights.setdefault(row.thing, []).append(row.y - line.slope * row.x)
@@ -247,11 +261,11 @@ def _robust(rows: list[_Dot], slope: float) -> tuple[Line, list[_Dot]]:
         row if abs(o) <= most else row._replace(y=row.y - o + (most if o > 0 else -most))
         for row, o in zip(rows, off, strict=True)
     ]
-    return _line(pulled, slope, _PRIOR), pulled
+    return _line(pulled, slope, _PRIOR, noise), pulled
 
 
-def _line(rows: Sequence[_Dot], slope: float, around: float) -> Line:
-    """Fit a line, given a prior slope and its standard deviation."""
+def _line(rows: Sequence[_Dot], slope: float, around: float, usual: float) -> Line:
+    """Fit a line, given a prior slope and its standard deviation, and the usual noise."""
     sums: dict[Hashable, list[float]] = {}
     for x, y, weight, thing in rows:
         found = sums.get(thing)
@@ -270,7 +284,7 @@ def _line(rows: Sequence[_Dot], slope: float, around: float) -> Line:
     for x, y in means.values():
         between.add(x - middle[0], y - middle[1], 1.0)
     freedom = max(0.0, within.weight - len(means) - 1)
-    noise = (within.least() + _NOISE**2) / (freedom + 1)
+    noise = (within.least() + usual**2) / (freedom + 1)
     others = max(0, len(means) - 2)
     difference = (between.least() + 2 * _DIFFERENCE**2) / (others + 2)
     precision = within.xx / noise + between.xx / difference + 1 / around**2
@@ -305,7 +319,7 @@ class _Sums:
         return count * log(left / count + _LEAST_NOISE**2)
 
 
-def _curve(name: str, rows: Sequence[_Dot], line: Line) -> Curve:
+def _curve(name: str, rows: Sequence[_Dot], line: Line, noise: float) -> Curve:
     """Return the curve that follows a line, with knots if the samples span enough."""
     low, high = min(row.x for row in rows), max(row.x for row in rows)
     if high - low < _REACH:
@@ -322,7 +336,7 @@ def _curve(name: str, rows: Sequence[_Dot], line: Line) -> Curve:
         ]
         if len(near) >= _FEW:
             knots.append(at)
-            lines.append(_line(near, line.slope, _AROUND_KNOT))
+            lines.append(_line(near, line.slope, _AROUND_KNOT, noise))
     if len(knots) < 2:
         return Curve(name, [line])
     heights = _rising([each.at(knot) for each, knot in zip(lines, knots, strict=True)])

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from shoal.metadata.draws import Value
 from shoal.metadata.features import TOTAL, features_of
-from shoal.metadata.fits import Features, Fit, Point, fit
+from shoal.metadata.fits import NOISE, Features, Fit, Point, fit
 from shoal.metadata.samples import Sample
 from shoal.types import MB_PER_CPU, Resources
 
@@ -36,6 +36,8 @@ _FIXED_NBYTES = 64 * 1024
 _MOST_FITTED = 300
 """The most samples that a fit uses."""
 _LEAST_AMOUNT = 1e-7
+_OUTPUT_NOISE = 0.01
+"""The deviation to assume of outputs: the same input nearly always gives as large an output."""
 _REFERENCE = Resources(MB_PER_CPU)
 _SIZED = ("execute", "output", "fetch", "save", "launch", "hand in")
 """The kinds of costs that depend on sizes."""
@@ -114,7 +116,8 @@ class Group:
             )
             for row in rows
         ]  # fmt: skip
-        return fit(points, TOTAL, {TOTAL: slope})
+        noise = _OUTPUT_NOISE if kind == "output" else NOISE
+        return fit(points, TOTAL, {TOTAL: slope}, noise)
 
     def known(
         self, kind: str, part: int | str | None, resources: Resources | None, latest: int,
