@@ -1,11 +1,12 @@
-"""Measure how accurate predictions are for real runs of the papers' workflows.
+"""Measure how accurate predictions are for real runs.
 
-Each workflow runs a few times to build up history, and is then measured: its makespan is predicted
-before each run, and the executions (those over 10 ms), starts and transfers are compared with their
-median predictions after it. All workflows take turns. How much executions deviate from their own
-medians shows how well they could be predicted on this machine at all. The simulator also gets each
-run's own costs, to see whether it reproduces the run's makespan. With --cold, sandboxes are removed
-after each run.
+Each of the papers' workflows runs a few times to build up history, and is then measured: its
+makespan is predicted before each run, and the executions (those over 10 ms), starts and transfers
+are compared with their median predictions after it. All workflows take turns. How much executions
+deviate from their own medians shows how well they could be predicted on this machine at all. The
+simulator also gets each run's own costs, to see whether it reproduces the run's makespan. With
+--cold, sandboxes are removed after each run. Then another workflow runs on data of other sizes than
+in its history (`sizes.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from replay import RecordedCosts
+from sizes import measure_sizes, sizes_table
 
 from shoal import Session
 from shoal.execution.simulator import simulate
@@ -33,6 +35,8 @@ from shoal.types import Percentile
 from shoal.workflow import Output
 
 TARGETS = {"execute": 0.10, "start": 0.20, "transfer": 0.30, "makespan": 0.15, "replay": 0.05}
+SIZED_HISTORY = 6
+"""The fewest earlier runs of the workflow on data of several sizes."""
 ERRORS = ("execute", "noise", "start", "transfer")
 
 
@@ -154,12 +158,22 @@ def main() -> int:
     parser.add_argument("--sla", type=float, metavar="P", help="predict this percentile")
     parser.add_argument("--cold", action="store_true", help="remove sandboxes after each run")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser.add_argument("--only", choices=("papers", "sizes"), help="measure only these")
     options = parser.parse_args()
-    found = measure(options)
     print(machine.described())
-    print(f"{options.workers} workers, {options.history} runs of history, {options.repeats} "
-          f"measured, {'cold' if options.cold else 'warm'} starts\n")  # fmt: skip
-    print(table(found))
+    found: dict[str, Any] = {}
+    if options.only != "sizes":
+        found |= measure(options)
+        print(f"{options.workers} workers, {options.history} runs of history, {options.repeats} "
+              f"measured, {'cold' if options.cold else 'warm'} starts\n")  # fmt: skip
+        print(table(found))
+    if options.only != "papers":
+        history = max(options.history, SIZED_HISTORY)
+        sized = measure_sizes(options.workers, history, options.repeats)
+        print(f"\n{options.workers} workers, {history} runs of history, {options.repeats} measured "
+              "at each size\n")  # fmt: skip
+        print(sizes_table(sized))
+        found["sizes"] = sized
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
     return 0
