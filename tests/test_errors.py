@@ -48,6 +48,7 @@ SAMPLES = [
     errors.RunLost("r1"),
     errors.HistoryError("/data/history-2.sqlite", "disk I/O error"),
     errors.HistoryLocked("/data/history-2.sqlite", "database is locked"),
+    errors.HistoryUnavailable("the server at h:6379", "it can't be reached"),
     errors.HistoryTooNew("/data/history-2.sqlite", "a newer Shoal wrote it"),
     errors.HistoryDamaged("the store at host:6379", "no JSON", "nightly"),
     errors.NoThread("r1", "can't start new thread"),

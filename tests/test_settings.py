@@ -191,6 +191,7 @@ VALUES: dict[str, Any] = {
     "latency": 0.03,
     "progress": True,
     "history": False,
+    "history_url": "redis://elsewhere",
     "cache_mb": 5,
     "folder": "~/shoal",
 }

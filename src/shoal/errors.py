@@ -38,6 +38,7 @@
     ├── HistoryError               the history can't be opened or written
     │   ├── HistoryLocked          another process is writing to it
     │   ├── HistoryTooNew          a newer version of Shoal wrote it
+    │   ├── HistoryUnavailable     its own server can't be used
     │   └── HistoryDamaged         it can't be read
     ├── NoThread                   the system refuses to start another thread
     ├── UnsupportedSystem          Shoal doesn't support this operating system
@@ -402,6 +403,13 @@ class HistoryTooNew(HistoryError):
 
     def _advice(self) -> str:
         return "Upgrade Shoal, or set `folder` to a different folder."
+
+
+class HistoryUnavailable(HistoryError):
+    """The server that keeps the history apart from the store can't be used."""
+
+    def _advice(self) -> str:
+        return "Start the server, set `history_url` to another one, or set history=False."
 
 
 class HistoryDamaged(HistoryError):

@@ -27,7 +27,7 @@ from shoal.storage.resp import RECONNECT_SECONDS
 from shoal.system import PORTABLE
 from shoal.types import HISTORY_RUNS, MEMORY_MB, MIN_MEMORY_MB
 
-SECRET = ("store", "token")
+SECRET = ("store", "token", "history_url")
 """Settings that no error and no command shows."""
 _LEAST = {
     "workers": 1,
@@ -103,6 +103,9 @@ class Settings:
     """Whether to show a progress bar; default: on a terminal."""
     history: bool = True
     """Whether runs are recorded, and planned from the record."""
+    history_url: str | None = None
+    """Where runs are recorded: the URL of a Valkey or Redis server, or a folder; default: the
+    store's server, or `folder`."""
     history_runs: int = HISTORY_RUNS
     """How many runs of each workflow are recorded."""
     planner: str | None = None
@@ -137,7 +140,7 @@ class Settings:
 
 LASTING = ("store", "durable", "store_memory_mb", "reconnect_seconds", "platform", "token",
            "ca_file", "sandboxes", "idle_seconds", "isolation", "pass_variables",
-           "exclude_files", "latency", "folder")  # fmt: skip
+           "exclude_files", "latency", "history_url", "folder")  # fmt: skip
 """What a session is opened with; other settings may differ from run to run."""
 connections = attrgetter(*LASTING)
 """The settings that calls must have in common to share a session."""

@@ -16,7 +16,7 @@ from shoal.cli.runs import NO_RUNS, configure_most, start_time
 from shoal.cli.settings import configure_set, parse_assignments
 from shoal.cli.terminal import NARROW, print_table
 from shoal.cli.trends import met_sla, relative_error, trends
-from shoal.client.backends import open_history
+from shoal.client.backends import history_folder, open_history
 from shoal.errors import HistoryDamaged, UsageError
 from shoal.execution.formatting import counted, listed, percent, printable
 from shoal.metadata.history import ALL, RESUMED, History, RunRecord, export_runs, import_runs
@@ -73,7 +73,7 @@ def carry_out(args: argparse.Namespace) -> None:
     except HistoryDamaged:
         if args.action != "clear" or not args.all:
             raise
-        aside = set_aside(settings.data_folder())
+        aside = set_aside(history_folder(settings))
         print(f"Moved the damaged history to {aside}.")
 
 

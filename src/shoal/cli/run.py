@@ -29,6 +29,8 @@ from shoal.workflow import Output, Outputs
 
 _OPTIONS = {"name", "timeout", "deadline", "budget", "sla"}
 """The options of a run that are not settings."""
+_WHERE = ("store", "history_url", "folder")
+"""Settings without which other commands don't find the run."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +77,7 @@ def carry_out(args: argparse.Namespace) -> None:
     sys.stdout.flush()
     if args.report:
         print(run.report(terminal_width(), colored(sys.stderr)), file=sys.stderr)
-    elsewhere = "".join(f" --set {name}=…" for name in ("store", "folder") if name in given)
+    elsewhere = "".join(f" --set {name}=…" for name in _WHERE if name in given)
     print(f"run {run.id}: {counted(len(run.workflow), 'task')} in {run.makespan:.3f} s "
           f"(`shoal show {run.id}{elsewhere}` shows them)", file=sys.stderr)  # fmt: skip
 

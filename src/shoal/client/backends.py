@@ -19,7 +19,7 @@ from shoal.client.notices import Notices, Room
 from shoal.client.shared_folders import SharedFolders
 from shoal.errors import HistoryError, SettingsError
 from shoal.metadata.history import History, text_of
-from shoal.metadata.remote import RedisHistory
+from shoal.metadata.remote import RedisHistory, SeparateHistory
 from shoal.metadata.sqlite import SqliteHistory
 from shoal.platform.base import Platform
 from shoal.platform.gateway import LocalGateway
@@ -28,6 +28,7 @@ from shoal.platform.nesting import refuse_in_sandbox
 from shoal.platform.sandbox_env import SandboxEnv, hidden_folder, variable_names
 from shoal.platform.server import GatewayServer
 from shoal.platform.tokens import Token, address_of, new_token, reached_as, read_token
+from shoal.private import data_folder
 from shoal.settings import Settings
 from shoal.storage.base import Store
 from shoal.storage.cache import Cache, CacheLocation, cache_key
@@ -55,6 +56,8 @@ T = TypeVar("T")
 
 WORKER_ENTRY = "shoal.worker.entry:handle"
 """What sandboxes call with each message, also those of jobs."""
+_HISTORY_SECONDS = 1.0
+"""How long to wait for a history's own server: runs do without it."""
 
 
 class Backends:
@@ -218,17 +221,37 @@ def platform_name(url: str | None) -> str:
 
 
 def open_history(settings: Settings, *, known: bool = False) -> History:
-    """The history: on the store's server if a store is set and no folder, else in the folder.
+    """The history.
+
+    It is where `history_url` says, else on the store's server if a store is set and no folder, else
+    in the folder.
 
     Args:
-        settings: What names the store and the folder.
+        settings: What names these.
         known: Whether the store has been reached before: if it doesn't answer now, wait for it.
     """
+    separate = settings.history_url
+    if separate is not None and names_servers(separate):
+        url = with_reconnect_seconds(url_for(separate, "history"), _HISTORY_SECONDS)
+        return SeparateHistory(url, settings.history_runs, settings.latency)
     servers = _servers(settings)
-    if servers is not None and settings.folder is None:
+    if servers is not None and settings.folder is None and separate is None:
         url = with_reconnect_seconds(url_for(servers, "history"), settings.reconnect_seconds)
         return RedisHistory(url, settings.history_runs, settings.latency, known=known)
-    return SqliteHistory(settings.data_folder(), settings.history_runs)
+    return SqliteHistory(history_folder(settings), settings.history_runs)
+
+
+def history_folder(settings: Settings) -> Path:
+    """The folder of a history that is on no server."""
+    if settings.history_url is None:
+        return settings.data_folder()
+    scheme, colon, path = settings.history_url.rpartition("://")
+    if scheme not in ("", "file") or not path:
+        raise SettingsError(
+            f"history_url names no history{f' ({scheme}://)' if colon else ''}: use the URL of a "
+            "Valkey or Redis server (redis://HOST:PORT/DB), or a folder."
+        )
+    return data_folder(Path(path).expanduser(), named=True)
 
 
 def _servers(settings: Settings) -> str | None:

@@ -4,22 +4,25 @@
    hashes have the shape and the samples of each run. In these keys, a workflow's key is its name.
 2. Each write is one script, so others see all of it or nothing.
 3. Reads follow the sorted sets; no key is ever searched for.
+4. If history has a server of its own, the server's faults are the history's: runs go on without it.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
-from shoal.errors import HistoryDamaged, UnknownRun
+from shoal.errors import HistoryDamaged, HistoryUnavailable, StoreError, UnknownRun
 from shoal.metadata.history import READ, BlockReader, FiledRun, RunRecord, checked
 from shoal.metadata.samples import Samples
 from shoal.storage import keys
 from shoal.storage.codec import Buffer
 from shoal.storage.resp import Arg
-from shoal.storage.scripts import load
+from shoal.storage.scripts import Script, load
 from shoal.storage.server import ServerClient
 from shoal.types import HISTORY_RUNS, TaskId
 
@@ -130,6 +133,46 @@ class RedisHistory(ServerClient):
     def close(self) -> None:
         """Close the connection."""
         self.disconnect()
+
+
+class SeparateHistory(RedisHistory):
+    """The same on a server of its own, which isn't the store's."""
+
+    def __init__(self, url: str, kept: int = HISTORY_RUNS, latency: float = 0.0) -> None:
+        """Connect to the server at a URL; keep so many runs of each workflow."""
+        with self._as_history_errors():
+            super().__init__(url, kept, latency)
+
+    @property
+    def where(self) -> str:
+        """The server, for messages."""
+        return f"the server at {self._address}"
+
+    def _call(
+        self, commands: Sequence[Sequence[Arg]], *, seconds: float | None = None
+    ) -> list[Any]:
+        with self._as_history_errors():
+            return super()._call(commands, seconds=seconds)
+
+    def _script(
+        self,
+        script: Script,
+        script_keys: Sequence[Arg],
+        args: Sequence[Arg],
+        before: Sequence[Sequence[Arg]] = (),
+        *,
+        after: Sequence[Sequence[Arg]] = (),
+        seconds: float | None = None,
+    ) -> Any:
+        with self._as_history_errors():
+            return super()._script(script, script_keys, args, before, after=after, seconds=seconds)
+
+    @contextmanager
+    def _as_history_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            raise HistoryUnavailable(self.where, str(error)) from error
 
 
 def _of_all() -> tuple[str, str, str]:
