@@ -108,7 +108,7 @@ load: $(VENV)/.dev  ## measure many clients on one gateway, and one run of 100,0
 chaos: $(VENV)/.dev  ## run workflows and farms while faults are injected: killed processes, slow links, harmful tasks
 	$(BIN)/python benchmarks/chaos.py $(ARGS)
 
-quality: $(VENV)/.quality  ## measure how good simulated plans of Shoal's planners are, against published schedulers
+quality: $(VENV)/.quality  ## measure how good simulated plans of Shoal's planners are, against published schedulers and the optimum
 	$(BIN)/python benchmarks/plan_quality.py $(ARGS)
 
 evaluation: $(VENV)/.dev  ## run the papers' grids on the virtual clock, and print the tables of docs/evaluation.md

@@ -12,7 +12,8 @@ package anrg-saga). Name the parts that you want; default: all of them.
            shared evenly, whichever is more. GB-seconds are billed from a worker's start until it
            leaves; saga's workers stay until their last task. A scheduler that exceeds the limit is
            skipped for the rest of that recipe.
-  small    graphs of 6 to 10 tasks, against saga's brute force and the best of all plans
+  optimum  graphs of 20 to 60 tasks of all shapes on 2, 4 and 8 workers: Auto against the bound that
+           a constraint solver (OR-tools) proves, and against the best of its plans, polished
 """
 
 import argparse
@@ -26,12 +27,12 @@ from arguments import names_of, new_file, positive
 
 try:
     from quality.contest import Case, Contestant, Terms, contend
+    from quality.distance import BoundedCase, contend_bound, distance_table, small_graphs
     from quality.graphs import KINDS
     from quality.kinds import PUBLISHED, contend_kind, kinds_table, ratio
     from quality.planners import OURS
-    from quality.report import QualityReport, find_setting, save, small_table
-    from quality.shapes import RECIPES, generate
-    from quality.small import SmallCase, contend_small, small_shapes
+    from quality.report import QualityReport, find_setting, save
+    from quality.shapes import RECIPES, Shape, generate
 
     from shoal.experiments.schedulers import SCHEDULERS, SagaPlanner
 except ModuleNotFoundError as missing:
@@ -39,6 +40,8 @@ except ModuleNotFoundError as missing:
     raise SystemExit(2) from missing
 
 SEED = 1
+
+WORKERS = "workers of one slot (kinds 4,16; recipes 8; optimum 2,4,8)"
 
 Say = Callable[[str], None]
 """Prints progress."""
@@ -93,20 +96,16 @@ def compare_kind(
     return cases
 
 
-def compare_small(
-    number: int, ccrs: Sequence[float], everyone: Sequence[Contestant], terms: Terms, say: Say
-) -> list[SmallCase]:
-    """Score small shapes at every ratio."""
-    cases = []
-    for shape, workers in small_shapes(number, SEED):
-        for ccr in ccrs:
-            cases.append(contend_small(shape, ccr, everyone, workers, terms))
-            case = cases[-1]
-            say(
-                f"{case.shape} ccr {ccr:g} on {workers} workers: brute force "
-                f"{case.brute_force:.3f} s, optimum {case.optimum:.3f} s"
-            )
-    return cases
+def compare_bound(
+    shape: Shape, ccr: float, workers: int, terms: Terms, seconds: float, say: Say
+) -> BoundedCase:
+    """Hold Auto's plan of a small graph against the optimum."""
+    case = contend_bound(shape, ccr, replace(terms, workers=workers), seconds)
+    say(
+        f"{case.shape} ccr {ccr:g} on {workers} workers: {case.over_best:.1%} over the best plan, "
+        f"{case.over_bound:.1%} over the bound"
+    )
+    return case
 
 
 def _progress(case: Case) -> str:
@@ -143,10 +142,10 @@ def parser() -> argparse.ArgumentParser:
         add(f"--{name}", type=names_of(choice), default=choice, metavar="A,B", help=_listed(choice))
     add("--tasks", type=_sizes, default=[100, 300], metavar="N,M", help="of recipes (100,300)")
     add("--ccr", type=_ratios, default=[0.1, 1.0, 10.0], metavar="R,S", help="0.1,1,10")
-    add("--workers", type=_sizes, metavar="N,M", help="workers of one slot (kinds 4,16; recipes 8)")
+    add("--workers", type=_sizes, metavar="N,M", help=WORKERS)
     add("--seconds", type=float, metavar="S", help="planning limit that Shoal's planners are told")
     add("--limit", type=float, default=60.0, metavar="S", help="seconds any planning may take (60)")
-    add("--small", type=positive, default=20, metavar="N", help="small graphs (20)")
+    add("--solver", type=float, default=60.0, metavar="S", help="seconds for each optimum (60)")
     add("--json", type=new_file, metavar="FILE", help="write everything, each case included")
     add("--jobs", type=positive, default=1, metavar="N", help="processes (1)")
     add("--quiet", action="store_true", help="print the tables only, no progress")
@@ -194,19 +193,26 @@ def run_recipes(options: argparse.Namespace, pool: ProcessPoolExecutor, say: Say
     return cases
 
 
-def run_small(options: argparse.Namespace, pool: ProcessPoolExecutor, say: Say) -> list[SmallCase]:
-    """Score the small graphs, and print their table."""
+def run_optimum(
+    options: argparse.Namespace, pool: ProcessPoolExecutor, say: Say
+) -> list[BoundedCase]:
+    """Hold Auto against the optimum of small graphs, and print the table."""
     terms = Terms(0, options.seconds, options.limit)
-    everyone = contestants(list(OURS), options.schedulers)
-    cases = compare_small(options.small, options.ccr, everyone, terms, say)
-    print("", small_table(cases), sep="\n")
+    started = [
+        pool.submit(compare_bound, shape, ccr, count, terms, options.solver, say)
+        for shape in small_graphs(options.kinds, options.recipes, SEED)
+        for ccr in options.ccr
+        for count in options.workers or [2, 4, 8]
+    ]
+    cases = [future.result() for future in started]
+    print("", distance_table(cases), sep="\n")
     return cases
 
 
 PARTS: dict[str, Callable[[argparse.Namespace, ProcessPoolExecutor, Say], Sequence[object]]] = {
     "kinds": run_kinds,
     "recipes": run_recipes,
-    "small": run_small,
+    "optimum": run_optimum,
 }
 
 

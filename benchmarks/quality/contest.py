@@ -118,12 +118,23 @@ def score(contestant: Contestant, shape: Shape, costs: FixedCosts, terms: Terms)
     Raises:
         OverLimitError: Planning took too long.
     """
+    plan, planning = planned(contestant, shape, costs, terms)
+    return Score(*simulated(plan, costs, terms), planning)
+
+
+def planned(
+    contestant: Contestant, shape: Shape, costs: FixedCosts, terms: Terms
+) -> tuple[Plan, float]:
+    """Return a contestant's plan of a case, and how many seconds planning took.
+
+    Raises:
+        OverLimitError: Planning took too long.
+    """
     planner = contestant.make()
     with _at_most(terms.limit):
         start = perf_counter()
         plan = planner.plan(shape.workflow, terms.conditions(costs))
-        planning = perf_counter() - start
-    return Score(*simulated(plan, costs, terms), planning)
+        return plan, perf_counter() - start
 
 
 def simulated(plan: Plan, costs: FixedCosts, terms: Terms) -> tuple[float, float]:

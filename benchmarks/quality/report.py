@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 from quality.contest import Case, Contestant, Score
-from quality.small import SmallCase
 from quality.tables import aligned, geometric, rounded
 from shoal.experiments.machine import version_of
 from shoal.system import processor
@@ -49,7 +48,7 @@ class BenchmarkSetting:
 
 def find_setting(seed: int, seconds: float | None, limit: float) -> BenchmarkSetting:
     """Describe this machine and the installed packages."""
-    packages = ("shoal", "anrg-saga", "wfcommons", "networkx", "numpy", "scipy")
+    packages = ("shoal", "anrg-saga", "wfcommons", "ortools", "networkx", "numpy", "scipy")
     return BenchmarkSetting(
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         cpu=processor(),
@@ -178,32 +177,6 @@ class QualityReport:
             for (name, reason), count in sorted(reasons.items())
         ]
         return ["Left out\n" + "\n".join(lines)] if lines else []
-
-
-def small_table(cases: Sequence[SmallCase]) -> str:
-    """Compare every contestant with both yardsticks."""
-    rows = [["", "mean", "worst", "to optimum: mean", "worst", "optimal", "cases"]]
-    names = dict.fromkeys(name for case in cases for name in case.scores)
-    for name in names:
-        scored = [case for case in cases if name in case.scores]
-        brute = [case.scores[name].makespan / case.brute_force for case in scored]
-        best = [case.scores[name].makespan / case.optimum for case in scored]
-        rows.append([name, *_figures(brute), *_figures(best), _optimal(best), str(len(scored))])
-    best = [case.brute_force / case.optimum for case in cases]
-    rows.append(["brute force", "", "", *_figures(best), _optimal(best), str(len(cases))])
-    title = (
-        "Small workflows: makespan over that of saga's brute force, and over that of the best of "
-        "all plans"
-    )
-    return title + "\n" + aligned(rows)
-
-
-def _figures(ratios: Sequence[float]) -> tuple[str, str]:
-    return f"{mean(ratios):.3f}", f"{max(ratios):.3f}"
-
-
-def _optimal(ratios: Sequence[float]) -> str:
-    return str(sum(ratio <= 1 + TOLERANCE for ratio in ratios))
 
 
 def save(path: Path, setting: BenchmarkSetting, parts: Mapping[str, Sequence[Any]]) -> None:

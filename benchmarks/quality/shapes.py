@@ -120,18 +120,3 @@ def _sorted(steps: Mapping[str, Step]) -> dict[str, Step]:
         else:
             ordered[open_.pop()] = steps[key]
     return ordered
-
-
-def random_shape(tasks: int, seed: int) -> Shape:
-    """Generate a small shape: every task depends on the first, and the last on every task."""
-    rng = random.Random(seed)
-    steps: dict[str, Step] = {}
-    taken: set[str] = set()
-    for number in range(tasks):
-        count = min(number, rng.choice((1, 1, 2, 3)))
-        upstream = rng.sample(list(steps), count)
-        if number == tasks - 1:
-            upstream = [key for key in steps if key not in taken or key in upstream]
-        taken.update(upstream)
-        steps[str(number)] = Step("task", rng.uniform(0.2, 1.8), rng.uniform(0.2, 1.8), upstream)
-    return shape_of(f"random-{tasks}-{seed}", steps)

@@ -51,9 +51,6 @@ class NoPlanError(Exception):
     """A scheduler returned no plan; the message says why."""
 
 
-BRUTE_FORCE: Callable[[], Scheduler] = saga.BruteForceScheduler
-
-
 class SagaPlanner:
     """A planner that uses one of saga's schedulers."""
 
