@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 
 from quality.contest import Contestant, Terms, planned
-from quality.costs import FixedCosts, costs_at
+from quality.costs import costs_at
 from quality.graphs import graph
 from quality.optimum import bounded
 from quality.planners import OURS
@@ -79,25 +79,20 @@ def contend_bound(shape: Shape, ccr: float, terms: Terms, seconds: float) -> Bou
         AssertionError: A plan is better than the bound, so the model is wrong.
     """
     costs = costs_at(shape, ccr)
-    plan, planning = planned(Contestant("auto", OURS["auto"]), shape, costs, terms)
-    timeline = simulate(plan, costs, terms.pool())
-    answer = bounded(shape.workflow, costs, terms.workers, timeline, seconds)
-    plans = [found for schedule in answer.schedules for found in schedule.plans(shape.workflow)]
-    best = _shortest([plan, *plans], costs, terms)
-    assert best >= answer.bound * (1 - 1e-9), f"{best} is below the bound {answer.bound}"
-    case = (shape.name, len(shape.workflow), ccr, terms.workers)
-    return BoundedCase(*case, timeline.makespan, planning, best, answer.bound, answer.seconds)
-
-
-def _shortest(plans: Sequence[Plan], costs: FixedCosts, terms: Terms) -> float:
-    """Return the makespan of the best of these plans and of what polishing makes of it."""
 
     def makespan(plan: Plan) -> float:
         return makespan_of(plan, costs, terms.pool())
 
-    best = min(plans, key=makespan)
-    better = polished(best, terms.workers, SIMULATIONS, makespan)
-    return min(makespan(best), makespan(better))
+    auto, planning = planned(Contestant("auto", OURS["auto"]), shape, costs, terms)
+    known = polished(auto, terms.workers, SIMULATIONS, makespan)
+    timeline = simulate(known, costs, terms.pool())
+    answer = bounded(shape.workflow, costs, terms.workers, timeline, seconds)
+    plans = [plan for schedule in answer.schedules for plan in schedule.plans(shape.workflow)]
+    solved = polished(min([known, *plans], key=makespan), terms.workers, SIMULATIONS, makespan)
+    best = min(makespan(auto), makespan(solved))
+    assert best >= answer.bound * (1 - 1e-9), f"{best} is below the bound {answer.bound}"
+    case = (shape.name, len(shape.workflow), ccr, terms.workers)
+    return BoundedCase(*case, makespan(auto), planning, best, answer.bound, answer.seconds)
 
 
 def distance_table(cases: Sequence[BoundedCase]) -> str:

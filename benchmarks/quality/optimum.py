@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from quality.bounds import shared_bound
 from quality.contest import RESOURCES
 from quality.costs import FixedCosts
 from shoal.execution.outbox import SHORT, shared_room
@@ -99,6 +100,7 @@ class Model:
             t: self._steps(costs.transfer("save", costs.nbytes[t], RESOURCES)) for t in self.tasks
         }
         self.taken = [t for t in self.tasks if workflow.downstream(t)]
+        self.least = shared_bound(workflow, costs, workers, RESOURCES)
         self.cp = cp_model.CpModel()
         self.end = self._time("end")
         self.home = {t: self._each(f"{t} on") for t in self.tasks}
@@ -257,6 +259,14 @@ class Model:
                 for task in self.tasks
             )
         self.cp.add(sum(busy.values()) <= len(self.workers) * self.end)
+        runs = [
+            self.cp.new_interval_var(self.begin[task], busy[task], free[task], str(task))
+            for task in self.tasks
+        ]
+        self.cp.add_cumulative(runs, [1] * len(runs), len(self.workers))
+
+        rounded = 3 * len(self.tasks)
+        self.cp.add(self.end >= self._steps(self.least) - rounded)
 
     def _share_couriers(self) -> None:
         """A worker moves one output at a time."""
@@ -327,5 +337,5 @@ def bounded(
     status = solver.solve(model.cp, collect)
     if status == cp_model.INFEASIBLE:
         raise RuntimeError("the model of the simulator forbids a plan that was simulated")
-    bound = solver.best_objective_bound * model.step
+    bound = max(model.least, solver.best_objective_bound * model.step)
     return Answer(min(bound, known.makespan), collect.found, solver.wall_time)

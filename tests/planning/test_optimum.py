@@ -141,3 +141,21 @@ def test_a_known_makespan_that_no_plan_has_is_an_error() -> None:
     known = simulate(on_one_worker(workflow), costs)
     with pytest.raises(RuntimeError, match="forbids"):
         bounded(workflow, costs, 2, replace(known, makespan=1.9), 10)
+
+
+@pytest.mark.parametrize(
+    ("given", "workers", "bound"),
+    [
+        ({name: (1.0, 0.5, []) for name in "abc"}, 2, 1.5),
+        ({"a": (1.0, 0.5, []), "b": (1.0, 0.0, ["a"]), "c": (1.0, 0.0, ["a"])}, 2, 2.5),
+        ({"a": (1.0, 5.0, []), "b": (1.0, 0.0, ["a"]), "c": (1.0, 0.0, ["a"])}, 2, 3.0),
+    ],
+)
+def test_a_worker_is_idle_until_its_first_inputs_have_come(
+    given: Given, workers: int, bound: float
+) -> None:
+    """In the second case, one of two workers waits 2 of 5 s; in the third, one has no task."""
+    from quality.bounds import shared_bound
+
+    workflow, costs = shaped(given)
+    assert shared_bound(workflow, costs, workers, ONE_SLOT) == pytest.approx(bound, rel=1e-3)
