@@ -54,6 +54,11 @@ class VirtualClock:
         heapq.heappush(self._due, (max(when, self._now), self._count, callback))
 
     @property
+    def count(self) -> int:
+        """The number of callbacks so far."""
+        return self._count
+
+    @property
     def pending(self) -> bool:
         """Whether any callback is left."""
         return bool(self._due)

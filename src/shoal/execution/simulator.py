@@ -563,9 +563,16 @@ def simulate(
 
 
 def makespan_of(
-    plan: Plan, costs: Costs, pool: WarmPool[Resources] | None = None, *, workers: int = 0
+    plan: Plan,
+    costs: Costs,
+    pool: WarmPool[Resources] | None = None,
+    clock: VirtualClock | None = None,
+    *,
+    workers: int = 0,
 ) -> float:
     """Predict the makespan of a plan; faster than a whole timeline."""
-    pool = pool or WarmPool()
+    simulation = Simulation(
+        plan, costs, pool or WarmPool(), clock=clock, recorded=False, workers=workers
+    )
     with gc_paused():
-        return Simulation(plan, costs, pool, recorded=False, workers=workers).run().makespan
+        return simulation.run().makespan

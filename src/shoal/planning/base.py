@@ -1,17 +1,18 @@
 """Define `Planner`, which makes a plan for a workflow, and `Optimization`, which refines one.
 
 Both are pure: the same workflow and conditions give the same plan. They score plans with
-`Conditions.simulate`, which runs the same state machines as the workers.
+`Conditions.simulate`, which runs the same state machines as the workers, and limit how long they
+take by what they simulate (see `effort`).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Protocol
 
+from shoal.clock import VirtualClock
 from shoal.errors import PlanError
 from shoal.execution.costs import Costs, Predictions
 from shoal.execution.plan import Plan, Prewarm
@@ -19,6 +20,7 @@ from shoal.execution.policies import Policies
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
 from shoal.planning.arguments import is_number, is_whole
+from shoal.planning.effort import Allowance, Effort
 from shoal.planning.estimates import Estimates
 from shoal.storage.keys import CLIENT
 from shoal.types import Resources, TaskId, WorkerId
@@ -31,8 +33,6 @@ DEFAULT_PRICES = "aws-lambda"
 """Whose prices apply unless the platform has its own: an example."""
 _LONGEST = 100
 """The longest worker id, in characters."""
-_SIMULATED_A_SECOND = 25_000
-"""Roughly how many tasks and edges a slow machine simulates per second."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class Conditions:
     """What the platform charges: the name of a price list, or `Prices`."""
     memory_steps: Sequence[int] = ()
     """The sizes of memory that the platform offers, smallest first; empty: any size."""
+    effort: Effort = field(default_factory=Effort, compare=False, repr=False)
+    """How much was simulated so far."""
 
     def offered(self, configurations: Sequence[Resources]) -> list[Resources]:
         """Return those that the platform offers; if none, return all, so that validation fails."""
@@ -96,22 +98,27 @@ class Conditions:
         """Simulate a plan and return its timeline."""
         from shoal.execution.simulator import simulate
 
-        return simulate(self._carried_out(plan), costs, self.pool(), workers=self.workers)
+        clock, plan = VirtualClock(), self._carried_out(plan)
+        timeline = simulate(plan, costs, self.pool(), clock, workers=self.workers)
+        self.effort.add(clock.count)
+        return timeline
 
     def makespan(self, plan: Plan, costs: Costs) -> float:
         """Simulate a plan and return only its makespan, which is faster."""
         from shoal.execution.simulator import makespan_of
 
-        return makespan_of(self._carried_out(plan), costs, self.pool(), workers=self.workers)
+        clock, plan = VirtualClock(), self._carried_out(plan)
+        makespan = makespan_of(plan, costs, self.pool(), clock, workers=self.workers)
+        self.effort.add(clock.count)
+        return makespan
+
+    def allowance(self) -> Allowance:
+        """Return what planning may still do: simulations worth `seconds`."""
+        return Allowance(self.effort, self.seconds)
 
     def _carried_out(self, plan: Plan) -> Plan:
         plan = self.sized(plan)
         return plan if plan.limit == self.limit else replace(plan, limit=self.limit)
-
-
-def simulating_seconds(workflow: Workflow) -> float:
-    """Estimate how long it takes to simulate a plan."""
-    return (len(workflow) + sum(map(len, workflow.upstream.values()))) / _SIMULATED_A_SECOND
 
 
 def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:
@@ -254,31 +261,6 @@ def _check_prewarms(prewarms: object, task: TaskId, conditions: Conditions) -> N
 
 def _first(plan: Plan, worker: WorkerId) -> TaskId:
     return next(task for task, found in plan.placements.items() if found.worker == worker)
-
-
-class Stopwatch:
-    """Measures whether there is time left for planning.
-
-    Time is over when less is left than the longest time between two checks so far, so that the
-    next step doesn't exceed the limit.
-    """
-
-    def __init__(self, seconds: float | None) -> None:
-        self._looked = time.monotonic()
-        self._until = None if seconds is None else self._looked + seconds
-        self._longest = 0.0
-
-    def skip(self) -> None:
-        """Ignore the time since the last check, which is not typical of the next steps."""
-        self._looked = time.monotonic()
-
-    @property
-    def over(self) -> bool:
-        """Whether the time is over."""
-        now = time.monotonic()
-        self._longest = max(self._longest, now - self._looked)
-        self._looked = now
-        return self._until is not None and now + self._longest >= self._until
 
 
 class Planner(Protocol):

@@ -14,9 +14,10 @@ from shoal.planning.arguments import (
     is_whole,
     optimizations_of,
 )
-from shoal.planning.base import Conditions, Optimization, Stopwatch, simulating_seconds
+from shoal.planning.base import Conditions, Optimization
 from shoal.planning.clusters import MAX_CLUSTERING, clustered
 from shoal.planning.critical_path import critical_path
+from shoal.planning.effort import Allowance, simulating_seconds
 from shoal.planning.estimates import Estimates
 from shoal.planning.optimizations import optimized
 from shoal.types import SLA, Resources, WorkerId
@@ -64,7 +65,7 @@ class NonUniformPlanner:
 
     def plan(self, workflow: Workflow, conditions: Conditions) -> Plan:
         """Plan a workflow under these conditions."""
-        watch = Stopwatch(conditions.seconds)
+        allowance = conditions.allowance()
         costs = conditions.predictions.at(self.sla)
         configurations = conditions.offered(self.resources)
         strongest = configurations[0]
@@ -79,7 +80,7 @@ class NonUniformPlanner:
             note = "all workers have the strongest configuration: no time to simulate weaker ones"
             plan = replace(plan, notes=(note,))
         else:
-            plan = downgraded(plan, conditions, costs, configurations, watch)
+            plan = downgraded(plan, conditions, costs, configurations, allowance)
         return optimized(plan, conditions, costs, self.optimizations)
 
 
@@ -93,7 +94,7 @@ def downgraded(
     conditions: Conditions,
     costs: Costs,
     configurations: Sequence[Resources],
-    watch: Stopwatch,
+    allowance: Allowance,
 ) -> Plan:
     """Give workers weaker configurations where that doesn't lengthen the makespan."""
     timeline = conditions.simulate(plan, costs)
@@ -105,7 +106,7 @@ def downgraded(
     }
     for worker in [worker for worker in plan.workers if worker not in critical | fixed]:
         for weaker in configurations[1:]:
-            if watch.over:
+            if allowance.spent:
                 return plan
             trial = with_resources(plan, worker, weaker)
             tried = conditions.simulate(trial, costs)

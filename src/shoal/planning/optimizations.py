@@ -17,7 +17,7 @@ from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.timeline import Timeline
 from shoal.planning.arguments import check, is_number, is_whole
-from shoal.planning.base import Conditions, Optimization, Stopwatch
+from shoal.planning.base import Conditions, Optimization
 from shoal.planning.critical_path import critical_path
 from shoal.planning.estimates import Estimates
 from shoal.planning.warm_groups import ColdGroup, Trigger, cold_groups
@@ -56,7 +56,7 @@ class PreLoadOptimization:
 
     def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
         """Return the plan with pre-loading where it helps."""
-        watch = Stopwatch(conditions.seconds)
+        allowance = conditions.allowance()
         away = _elsewhere(plan)
         chosen = [task for task, count in away.items() if count >= self.threshold]
         best, timeline = plan, conditions.simulate(plan, costs)
@@ -67,7 +67,7 @@ class PreLoadOptimization:
         for _ in range(self.iterations):
             path = critical_path(plan.workflow, timeline)
             more = [t for t in path if away.get(t) and not best.placements[t].preload]
-            if not more or watch.over:
+            if not more or allowance.spent:
                 break
             trial = _preloaded(best, more)
             tried = conditions.simulate(trial, costs)
@@ -127,7 +127,7 @@ class _PreWarming:
     ) -> None:
         self.aims = tuple(dict.fromkeys((options.aim, *_AIMS)))
         self.left = options.iterations
-        self.watch = Stopwatch(conditions.seconds)
+        self.allowance = conditions.allowance()
         self.conditions, self.costs = conditions, costs
         self.idle = conditions.pool().idle_seconds
         self.request = costs.coordination()
@@ -160,7 +160,7 @@ class _PreWarming:
     ) -> tuple[Plan, Timeline] | None:
         """Simulate the plan with one more trigger; None: it is known, or there is no time left."""
         key = (trigger.task, round(trigger.delay, 3), count, group.resources)
-        if key in self.tried or not self.left or self.watch.over:
+        if key in self.tried or not self.left or self.allowance.spent:
             return None
         self.tried.add(key)
         self.left -= 1

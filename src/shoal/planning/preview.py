@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -21,7 +20,8 @@ from shoal.execution.formatting import counted, figure, listed, nbytes_text, per
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import Timeline
-from shoal.planning.base import Conditions, simulating_seconds
+from shoal.planning.base import Conditions
+from shoal.planning.effort import Effort, simulating_seconds
 from shoal.types import SLA, Percentile, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
@@ -121,13 +121,14 @@ class Preview:
         return self._drawn(DRAWING_SECONDS)
 
     def _drawn(self, seconds: float) -> list[float]:
-        until = time.monotonic() + seconds
+        conditions = replace(self.conditions, seconds=seconds, effort=Effort())
+        allowance = conditions.allowance()
         found: list[float] = []
         for seed in range(DRAWS):
-            if seed >= _FEW and time.monotonic() > until:
+            if allowance.spent and seed >= _FEW:
                 break
             costs = self.conditions.predictions.sampled(seed)
-            found.append(self.conditions.makespan(self.plan, costs))
+            found.append(conditions.makespan(self.plan, costs))
         return sorted(found)
 
     @cached_property

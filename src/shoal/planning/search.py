@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +21,9 @@ from random import Random
 
 from shoal.execution.plan import Placement, Plan
 from shoal.execution.timeline import Timeline
-from shoal.planning.base import Conditions, Optimization, Stopwatch, simulating_seconds
+from shoal.planning.base import Conditions, Optimization
 from shoal.planning.critical_path import critical_path
+from shoal.planning.effort import STEPS_A_SECOND, Allowance, simulating_seconds
 from shoal.planning.estimates import Estimates
 from shoal.planning.list_scheduling import Lister, Style
 from shoal.planning.nonuniform import NonUniformPlanner, downgraded, strongest_first
@@ -55,8 +55,8 @@ _FRUITLESS = 400
 """The number of rounds in a row without improvement after which to stop."""
 _MOST_INSERTED = 2000
 """The most tasks for which a list schedule looks for gaps."""
-_LISTED_A_SECOND = 500_000
-"""Roughly how many pairs of task and worker a list schedule examines per second."""
+_LOOKS_A_STEP = 10
+"""Roughly how many pairs of task and worker a list schedule examines in the time of a step."""
 _STYLES = (
     Style(),
     Style(insertion=True),
@@ -100,7 +100,6 @@ class Search:
     """One search for a plan."""
 
     def __init__(self, goal: Goal, workflow: Workflow, conditions: Conditions) -> None:
-        begin = time.monotonic()
         self.goal = goal
         self.workflow = workflow
         self.conditions = conditions
@@ -118,11 +117,11 @@ class Search:
         self.limit = limit
         self.fixed = any(workflow.resources(task) for task in workflow.calls)
         """Whether any task requests resources."""
-        looks = len(workflow) * conditions.workers
-        self.lists = not self.fixed and looks < limit * _LISTED_A_SECOND / 4
+        steps = len(workflow) * conditions.workers / _LOOKS_A_STEP
+        self.lists = not self.fixed and steps < limit * STEPS_A_SECOND / 4
         """Whether to try list schedules, which are slow for many tasks and workers."""
-        self.begin = begin
-        self.watch = Stopwatch(0.9 * limit - (time.monotonic() - begin))
+        self.improving = Allowance(conditions.effort, 0.75 * limit)
+        self.allowance = Allowance(conditions.effort, 0.9 * limit)
         self.optimizations = [optimization_of(given) for given in goal.optimizations]
         self.conditions = replace(conditions, seconds=limit / 4)
         self.scored: list[_Scored] = []
@@ -145,10 +144,10 @@ class Search:
             return self._finished(self._unsimulated())
         for propose in self._proposals():
             propose()
-            if self.watch.over:
+            if self.allowance.spent:
                 break
         self._improve()
-        self.watch.skip()
+        self.allowance.skip()
         return self._finished(self._refined(self._chosen()))
 
     def _unsimulated(self) -> Plan:
@@ -207,6 +206,7 @@ class Search:
             lister = self._listers[key] = Lister(self.estimates, [kind] * count)
         if style.insertion and len(self.workflow) > _MOST_INSERTED:
             style = replace(style, insertion=False)
+        self.conditions.effort.add(len(self.workflow) * count / _LOOKS_A_STEP)
         return lister.listed(style)
 
     def _score(self, plan: Plan) -> _Scored:
@@ -234,12 +234,11 @@ class Search:
         if self.fixed or self.conditions.workers == 1:
             return
         rng = Random(len(self.workflow))
-        watch = Stopwatch(0.75 * self.limit - (time.monotonic() - self.begin))
         kind, workers = self.configurations[0], self.conditions.workers
         here = best = self._fastest()
         idle = 0
         for round_ in range(_ROUNDS):
-            if watch.over or idle > _FRUITLESS:
+            if self.improving.spent or idle > _FRUITLESS:
                 return
             if self.lists and round_ % 8 == 0:
                 style = replace(
@@ -379,19 +378,20 @@ class Search:
     def _refined(self, scored: _Scored) -> Plan:
         """Apply the optimizations that shorten the plan, and downgrade workers."""
         plan, makespan = scored.plan, scored.makespan
-        if plan.linger == self.linger and not self.watch.over:
+        if plan.linger == self.linger and not self.allowance.spent:
             parking = self._simulated(replace(plan, linger=0.5))
             if parking.makespan <= makespan and parking.gb_seconds < scored.gb_seconds:
                 plan = parking.plan
         for optimization in self.optimizations:
-            if self.watch.over:
+            if self.allowance.spent:
                 break
             trial = applied(optimization, plan, self.conditions, self.costs)
             tried = self._simulated(trial)
             if tried.makespan < makespan * (1 - 1e-6):
                 plan, makespan = trial, tried.makespan
-        if len(self.configurations) > 1 and not self.watch.over:
-            plan = downgraded(plan, self.conditions, self.costs, self.configurations, self.watch)
+        if len(self.configurations) > 1 and not self.allowance.spent:
+            kinds = self.configurations
+            plan = downgraded(plan, self.conditions, self.costs, kinds, self.allowance)
         return plan
 
     def _finished(self, plan: Plan) -> Plan:
