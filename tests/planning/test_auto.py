@@ -29,6 +29,7 @@ from shoal import (
     PreLoadOptimization,
     Resources,
     UniformPlanner,
+    WukongPlanner,
     task,
 )
 from shoal.errors import UsageError
@@ -36,6 +37,7 @@ from shoal.execution.costs import Costs
 from shoal.execution.plan import Plan
 from shoal.planning.base import Conditions
 from shoal.planning.preview import Preview
+from shoal.planning.spread import SpreadPlanner
 from shoal.types import TaskId
 from shoal.workflow import Workflow
 
@@ -76,14 +78,20 @@ def test_among_equally_fast_plans_the_cheapest_wins() -> None:
 @pytest.mark.slow
 @examples(12)
 @given(cases(), st.sampled_from([None, (SMALL, LARGE)]))
-def test_the_plan_is_never_slower_than_the_papers_planners(
+def test_the_plan_is_never_slower_than_those_of_other_planners(
     case: tuple[Workflow, Table, int], resources: tuple[Resources, ...] | None
 ) -> None:
     flow, costs, workers = case
     under = conditions(costs, workers)
     found = AutoPlanner(resources, seconds=30).plan(flow, under)
     makespan = under.simulate(found, costs).makespan
-    for planner in (UniformPlanner(), NonUniformPlanner(resources or [SMALL])):
+    others = (
+        UniformPlanner(),
+        NonUniformPlanner(resources or [SMALL]),
+        WukongPlanner(),
+        SpreadPlanner(),
+    )
+    for planner in others:
         known = under.simulate(planner.plan(flow, under), costs).makespan
         assert makespan <= known * (1 + 1e-6)
     assert len(found.workers) <= workers

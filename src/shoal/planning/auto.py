@@ -80,16 +80,19 @@ class AutoPlanner:
         if unknown and self.resources is None:
             plan = SpreadPlanner(sla=self.sla).plan(workflow, conditions)
             return self._unsure(plan, conditions, "there is no history yet")
-        from shoal.planning.search import OPTIMIZATIONS, Goal, Search
+        from shoal.planning.finalists import Goal
+        from shoal.planning.optimizations import PreLoadOptimization, PreWarmOptimization
+        from shoal.planning.search import Search
 
-        optimizations = OPTIMIZATIONS if self.optimizations is None else self.optimizations
+        default = (PreLoadOptimization, PreWarmOptimization)
+        optimizations = default if self.optimizations is None else self.optimizations
         goal = Goal(self.resources, self.deadline, self.budget, self.thrift, self.sla,
                     self.seconds, optimizations, self._charged(conditions))  # fmt: skip
         search = Search(goal, workflow, conditions)
         plan = search.best()
         if unknown:
             return replace(plan, unmet=self._hopeless(conditions))
-        if search.scored:
+        if search.simulated:
             return plan
         return self._unsure(plan, conditions, "simulating it takes longer than planning may")
 

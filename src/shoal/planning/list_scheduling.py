@@ -1,8 +1,10 @@
-"""Plan by list scheduling: place tasks by rank, each where it is predicted to end first.
+"""Plan by list scheduling: place one task after the other, each where it is predicted to end first.
 
-The model of a worker is a faster version of the simulator's: a number of slots, one transfer at a
-time, and an output that is saved once and fetched once by each worker that needs it. It proposes
-plans; the simulator scores them.
+1. Which task comes next is decided in advance, by its rank, or each time anew among those whose
+   inputs are placed.
+2. The model of a worker is a faster version of the simulator's: a number of slots, one transfer at
+   a time, and an output that is saved once and fetched once by each worker that needs it. It
+   proposes plans; the simulator scores them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from bisect import bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
+from math import inf
 from random import Random
+from typing import Literal, NamedTuple
 
 from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan
@@ -19,6 +23,10 @@ from shoal.planning.estimates import Estimates
 from shoal.types import Resources, WorkerId
 
 _Gap = tuple[float, int]
+Order = Literal["rank", "shortest", "longest", "sufferage", "earliest"]
+"""Which task is placed next: the one with the highest rank; of those whose inputs are placed, the
+one that would end first or last; the one that would lose most without its best worker; or the one
+that would begin first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,7 @@ class Style:
     seed: int = 0
     insertion: bool = False
     """Whether a task may run in a gap before tasks that were placed earlier."""
+    order: Order = "rank"
 
 
 class Lister:
@@ -57,6 +66,8 @@ class Lister:
         self.coordination = estimates.costs.coordination()
         self.large = [estimates.output_nbytes[t] > INLINE_NBYTES for t in self.tasks]
         self.starts = [estimates.costs.startup(r, warm=False) for r in self.workers]
+        self.looks = 0
+        """How many pairs of task and worker were examined so far."""
 
     def ranks(self, style: Style) -> list[float]:
         """Return the length of the longest path from each task to a sink, in seconds."""
@@ -79,9 +90,10 @@ class Lister:
     def listed(self, style: Style) -> Plan:
         """Return a list schedule with these parameters."""
         ranks = self.ranks(style)
-        listing = _Listing(self, ranks, style)
+        dynamic = style.order != "rank"
+        listing = (_DynamicListing if dynamic else _Listing)(self, ranks, style)
         homes = listing.homes()
-        order = [-start for start in listing.starts] if style.insertion else ranks
+        order = [-start for start in listing.starts] if style.insertion or dynamic else ranks
         return self.plan(homes, order, "list")
 
     def plan(self, homes: Sequence[int], ranks: Sequence[float], planner: str) -> Plan:
@@ -97,6 +109,21 @@ class Lister:
             planner=planner,
             ranks={self.tasks[i]: position for position, i in enumerate(order)},
         )
+
+
+class _Choice(NamedTuple):
+    """Where a task would run, and when."""
+
+    worker: int
+    score: float
+    end: float
+    ready: float
+    begin: float
+    loss: float = 0.0
+    """By how much the second-best worker is worse."""
+
+
+_NOWHERE = _Choice(0, inf, 0.0, 0.0, 0.0)
 
 
 class _Listing:
@@ -147,37 +174,43 @@ class _Listing:
         return ordered
 
     def _place(self, task: int) -> None:
+        self._settle(task, self._choice(task))
+
+    def _choice(self, task: int) -> _Choice:
+        """Return where a task is predicted to end first."""
         lister, sources = self.lister, self.lister.sources[task]
-        workers = lister.workers
-        best, best_score, best_end, best_ready = 0, float("inf"), 0.0, 0.0
+        workers, home, moving = lister.workers, self.home, self.moving
+        lister.looks += len(workers)
         local, remote, saving, fetching = self._inputs(sources)
-        for worker in range(len(workers)):
-            kind = workers[worker]
-            arrival = max([at for home, at in remote.items() if home != worker], default=0.0)
-            fetches = fetching[kind] if fetching else 0.0
-            extra = 0.0
+        latest = max(remote.values(), default=0.0)
+        near = {*local, *[holder for source in sources for holder in self.holders[source]]}
+        best, second = _NOWHERE, inf
+        for worker, kind in enumerate(workers):
+            ready = extra = 0.0
             if sources:
-                if fetches:
+                ready, fetches = latest, fetching[kind]
+                if worker in near:
                     own = lister.fetches[kind]
                     fetches -= sum(
-                        [own[s] for s in sources
-                         if self.home[s] == worker or worker in self.holders[s]]
-                    )  # fmt: skip
-                ready = max(arrival, local.get(worker, 0.0))
+                        [own[s] for s in sources if home[s] == worker or worker in self.holders[s]]
+                    )
+                    elsewhere = [at for there, at in remote.items() if there != worker]
+                    ready = max(elsewhere, default=0.0)
+                    ready = max(ready, local.get(worker, 0.0))
                 if fetches > 1e-12:
-                    ready = max(ready, self.moving[worker]) + fetches
-                    extra = fetches + saving.get(-1, 0.0) - saving.get(worker, 0.0)
-            else:
-                ready = 0.0
+                    ready = max(ready, moving[worker]) + fetches
+                    extra = fetches + saving[-1] - saving.get(worker, 0.0)
             seconds = lister.seconds[kind][task]
             if self.gaps is None:
                 end = max(ready, self.slots[worker][0]) + seconds
             else:
                 end = _earliest(self.gaps[worker], ready, seconds)[0] + seconds
             score = end + self.thrift * extra
-            if score < best_score - 1e-12:
-                best, best_score, best_end, best_ready = worker, score, end, ready
-        self._settle(task, best, best_end, best_ready)
+            if score < best.score - 1e-12:
+                best, second = _Choice(worker, score, end, ready, end - seconds), best.score
+            elif score < second:
+                second = score
+        return best._replace(loss=second - best.score)
 
     def _inputs(
         self, sources: Sequence[int]
@@ -204,8 +237,8 @@ class _Listing:
             fetching[kind] = sum([fetches[source] for source in sources])
         return local, remote, saving, fetching
 
-    def _settle(self, task: int, worker: int, end: float, ready: float) -> None:
-        lister = self.lister
+    def _settle(self, task: int, choice: _Choice) -> None:
+        lister, worker, end, ready = self.lister, choice.worker, choice.end, choice.ready
         moved = False
         for source in lister.sources[task]:
             home = self.home[source]
@@ -233,6 +266,53 @@ class _Listing:
         else:
             _, slot = _earliest(self.gaps[worker], ready, seconds)
             insort(self.gaps[worker][slot], (end - seconds, end))
+
+
+class _DynamicListing(_Listing):
+    """One pass over the tasks, which chooses the next one each time anew."""
+
+    def __init__(self, lister: Lister, ranks: Sequence[float], style: Style) -> None:
+        super().__init__(lister, ranks, style)
+        self.rule = style.order
+        self.ranks = ranks
+        self.choices: dict[int, _Choice] = {}
+        """What is known of each task whose inputs are placed."""
+
+    def homes(self) -> list[int]:
+        missing = [len(sources) for sources in self.lister.sources]
+        for task, count in enumerate(missing):
+            if not count:
+                self.choices[task] = self._choice(task)
+        while self.choices:
+            task = min(self.choices, key=self._urgency)
+            choice = self.choices.pop(task)
+            self._settle(task, choice)
+            for taker in self.lister.takers[task]:
+                missing[taker] -= 1
+                if not missing[taker]:
+                    self.choices[taker] = self._choice(taker)
+            self._look_again(task, choice.worker)
+        return self.home
+
+    def _urgency(self, task: int) -> tuple[float, float, int]:
+        choice = self.choices[task]
+        match self.rule:
+            case "shortest":
+                first = choice.end
+            case "longest":
+                first = -choice.end
+            case "earliest":
+                first = choice.begin
+            case _:
+                first = -choice.loss
+        return first, -self.ranks[task], task
+
+    def _look_again(self, placed: int, worker: int) -> None:
+        """Examine the tasks again that wanted the worker, or take what it has fetched now."""
+        sources = set(self.lister.sources[placed])
+        for task, choice in self.choices.items():
+            if choice.worker == worker or not sources.isdisjoint(self.lister.sources[task]):
+                self.choices[task] = self._choice(task)
 
 
 def _earliest(slots: list[list[tuple[float, float]]], ready: float, seconds: float) -> _Gap:

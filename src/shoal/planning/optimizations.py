@@ -265,7 +265,7 @@ def optimized(
     """
     for given in optimizations:
         optimization = optimization_of(given)
-        if plan.flexible and isinstance(optimization, _FOR_PLACED):
+        if plan.flexible and needs_workers(optimization):
             plan = _without(plan, optimization)
         else:
             plan = applied(optimization, plan, conditions, costs)
@@ -313,7 +313,7 @@ def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
                 wanted.append((given, [task]))
     for given, tasks in wanted:
         optimization = optimization_of(given, f"forced_optimizations of task {tasks[0]!r}")
-        if plan.flexible and isinstance(optimization, _FOR_PLACED):
+        if plan.flexible and needs_workers(optimization):
             plan = _without(plan, optimization)
         elif callable(getattr(optimization, "force", None)):
             plan = _made_by(optimization, optimization.force(plan, tasks, conditions, costs))
@@ -322,8 +322,9 @@ def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
     return replace(plan, forced=True) if wanted else plan
 
 
-_FOR_PLACED = (PreLoadOptimization, PreWarmOptimization, TaskDupOptimization)
-"""The optimizations that need to know workers in advance."""
+def needs_workers(optimization: Optimization) -> bool:
+    """Return whether an optimization needs to know workers in advance, so no flexible plan."""
+    return isinstance(optimization, PreLoadOptimization | PreWarmOptimization | TaskDupOptimization)
 
 
 def _without(plan: Plan, optimization: Optimization) -> Plan:
