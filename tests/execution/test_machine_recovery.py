@@ -30,7 +30,7 @@ from shoal.execution.events import (
     Unsaved,
 )
 from shoal.execution.memory import INLINE_NBYTES
-from shoal.execution.timers import LimitTimer
+from shoal.execution.timers import LimitTimer, ParkTimer
 from shoal.types import TaskId
 
 t = TaskId("t")
@@ -131,6 +131,21 @@ def test_a_worker_that_must_leave_with_an_unpicklable_output_ends_the_run() -> N
     machine.handle(TimerFired(LimitTimer()))
     assert machine.handle(Executed(a, SMALL)) == [Save(a)]
     assert machine.handle(Unsaved(a)) == [Abort(a)]
+
+
+def test_a_worker_that_must_leave_with_an_output_known_as_unpicklable_ends_the_run() -> None:
+    """The next start would fetch an output that nobody has saved.
+
+    1. The worker is idle, tries to save `a` so that it can park, and stays because it can't.
+    2. `c` still hasn't arrived when the time limit is near, and needs `a`.
+    """
+    wiring = {"a": "", "b": "", "c": "ab"}
+    machine = machine_of(wiring, {"w0": "ac", "w1": "b"}, linger=0.5, limit=10.0)
+    machine.handle(Started())
+    machine.handle(Executed(a, SMALL))
+    assert machine.handle(TimerFired(ParkTimer(1))) == [Save(a)]
+    assert machine.handle(Unsaved(a)) == []
+    assert machine.handle(TimerFired(LimitTimer())) == [Abort(a)]
 
 
 def test_an_unpicklable_output_does_not_matter_if_the_run_ends_anyway() -> None:

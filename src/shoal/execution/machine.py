@@ -426,7 +426,10 @@ class WorkerMachine(Machine):
         if self._running or memory.fetching or memory.saving or self._rest is Rest.LEAVING:
             return
         self._save_progress(effects)
-        if not memory.saving:
+        if lost := memory.held & memory.unpicklable:
+            self.finished = True
+            effects.append(Abort(min(lost)))
+        elif not memory.saving:
             self._rest = Rest.LEAVING
             effects.append(Park(self._known_done, again=True))
 
