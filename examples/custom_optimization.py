@@ -1,10 +1,13 @@
-"""Write an optimization: the first task pre-warms a sandbox for every later worker."""
+"""Write optimizations: one changes the plan, the other says how workers react during the run."""
+
+from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from shoal import Conditions, Costs, Plan, Prewarm, UniformPlanner, task
+from shoal import Conditions, Costs, Plan, Prewarm, Resources, UniformPlanner, task
+from shoal.reactions import Event, Order, RunAfter, WorkerView
 
 
 class WarmEverything:
@@ -19,6 +22,23 @@ class WarmEverything:
         wanted = [Prewarm(kind, count=count) for kind, count in Counter(later).items()]
         placement = replace(plan.placements[first], prewarm=tuple(wanted))
         return replace(plan, placements={**plan.placements, first: placement})
+
+
+@dataclass(frozen=True)
+class OneAtATime:
+    """Lets no worker run two tasks of a name together: each needs most of the worker's memory."""
+
+    name: str
+
+    def apply(self, plan: Plan, conditions: Conditions, costs: Costs) -> Plan:
+        """Return the plan with this object as a reaction of its workers."""
+        return replace(plan, reactions=(*plan.reactions, self))
+
+    def react(self, event: Event, worker: WorkerView) -> list[Order]:
+        """Put off such tasks until the first one has ended; workers call this method."""
+        known = (*worker.running, *worker.ready)
+        alike = [name for name in known if name.partition("#")[0] == self.name]
+        return [RunAfter(each, alike[0]) for each in alike[1:]]
 
 
 @task
@@ -44,13 +64,21 @@ def total(*numbers: int) -> int:
 if __name__ == "__main__":
     numbers = split(8)
     out = total(*[work(numbers, part) for part in range(8)])
-    planner = UniformPlanner(optimizations=[WarmEverything])
+    two_slots = Resources(memory_mb=2048, cpus=2)
+    planner = UniformPlanner(two_slots, optimizations=[WarmEverything, OneAtATime("work")])
 
-    plain = out.plan(planner="uniform", workers=3)
-    warming = out.plan(planner=planner, workers=3)
-    print(plain.compare(warming))
-    print(warming.explain("split#0"))
+    plain = out.plan(planner=UniformPlanner(two_slots), workers=3)
+    changed = out.plan(planner=planner, workers=3)
+    print(plain.compare(changed))
+    print(changed)
+    print(changed.explain("split#0"))
 
     run = out.submit(planner=planner, workers=3)
     print(run.result())
     print(len(run.timeline.of_kind("warm start")), "warm starts")
+    spans = [s for s in run.timeline.of_kind("execute") if s.task and s.task.startswith("work")]
+    most = max(
+        sum(s.worker == other.worker and s.start <= other.start < s.end for s in spans)
+        for other in spans
+    )
+    print("at most", most, "part at once on a worker")

@@ -16,6 +16,7 @@ SAMPLES = [
     errors.SettingsError("unknown setting"),
     errors.WorkflowError("a cycle"),
     errors.PlanError("each task has one placement", "'a#0' has none"),
+    errors.ReactionError("The reaction Late is broken"),
     errors.NotPicklable("argument 0 of 'clean'", "a lock"),
     errors.CodeTooLarge(70 * 2**20, 64 * 2**20, [("project/data", 60 * 2**20)]),
     errors.RunGoesOn("r1"),

@@ -4,7 +4,8 @@
     ├── UsageError                 the caller
     │   ├── SettingsError          a setting is unknown or has the wrong type
     │   ├── WorkflowError          the workflow can't be built or planned
-    │   │   └── PlanError          a plan breaks a rule
+    │   │   ├── PlanError          a plan breaks a rule
+    │   │   └── ReactionError      a reaction of an optimization fails
     │   ├── NotPicklable           a value can't be pickled
     │   ├── CodeTooLarge           the project's modules are too large to send
     │   ├── RunGoesOn              a detached run outlives the session that waited for it
@@ -102,6 +103,10 @@ class PlanError(WorkflowError):
         self.rule = rule
         self.where = where
         super().__init__(f"Invalid plan: {rule}, but {where}.")
+
+
+class ReactionError(WorkflowError):
+    """A reaction of an optimization raised an exception, or gave something else than orders."""
 
 
 class NotPicklable(UsageError):

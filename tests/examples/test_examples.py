@@ -22,7 +22,12 @@ SHOWN = {
         "w1 run",
     ],
     "custom_planner.py": ["by by-name", "1 of 3000 MB", "21253400", "total#0 ran on worker-total"],
-    "custom_optimization.py": ["It pre-warms 2 sandboxes for other tasks.", "140"],
+    "custom_optimization.py": [
+        "It pre-warms 2 sandboxes for other tasks.",
+        "reactions  OneAtATime",
+        "140",
+        "at most 1 part at once on a worker",
+    ],
     "caching.py": [
         "7837 primes below 80000: 0 hits, 9 misses",
         "7837 primes below 80000: 9 hits, 0 misses",

@@ -11,6 +11,8 @@ from shoal.execution.events import Event
 from shoal.execution.machine import Rest, WorkerMachine
 from shoal.execution.memory import Memory
 from shoal.execution.plan import Placement, Plan, PlannedPart, Prewarm
+from shoal.execution.reacting import ReactingMachine
+from shoal.execution.reactions import Reaction
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 from shoal.workflow import Call, Task, Workflow
 
@@ -57,6 +59,7 @@ def plan_of(
     duplicable: Sequence[str] = (),
     expected: Mapping[str, tuple[float, float]] | None = None,
     limit: float | None = None,
+    reactions: tuple[Reaction, ...] = (),
 ) -> Plan:
     """Build a plan from each worker's tasks, as in `{"w0": "abc", "w1": ["long", "names"]}`."""
     placements = {
@@ -76,6 +79,7 @@ def plan_of(
         linger,
         expected={TaskId(task): found for task, found in (expected or {}).items()},
         limit=limit,
+        reactions=reactions,
     )
 
 
@@ -96,7 +100,8 @@ def machine_of(
     **options: Any,
 ) -> CheckedMachine:
     """Create the machine of one worker of such a plan."""
-    return CheckedMachine(part_of(plan_of(wiring, assignment, **options), worker, constants))
+    part = part_of(plan_of(wiring, assignment, **options), worker, constants)
+    return CheckedReactingMachine(part) if part.reactions else CheckedMachine(part)
 
 
 def check_memory(memory: Memory) -> None:
@@ -133,11 +138,12 @@ class CheckedMachine(WorkerMachine):
         check_memory(memory)
         ready = {obligations.order[rank] for rank in self._ready}
         stages = [self._executed, self._running, self._retries.pausing, ready, set(memory.missing)]
+        stages.append(self.put_off)
         assert sum(map(len, stages)) == len(set().union(*stages)), "a task in two stages"
         assert len(self._running) <= self._slots
         for count in (*self._lacks.values(), *self._owes.values()):
             assert count >= 0
-        for task in (*self._running, *self._retries.pausing, *ready):
+        for task in (*self._running, *self._retries.pausing, *ready, *self.put_off):
             assert not self._lacks.get(task)
             assert memory.held.issuperset(obligations.inputs[task])
         assert memory.held.isdisjoint(self._lacks.keys() - self._executed), "held before executed"
@@ -146,6 +152,11 @@ class CheckedMachine(WorkerMachine):
         assert self._rest is Rest.NONE or self._late or not busy
         if self.finished and not self._failed():
             self.check_nothing_left()
+
+    @property
+    def put_off(self) -> set[TaskId]:
+        """Ready tasks that a reaction lets run after others."""
+        return set()
 
     def _check_copies(self) -> None:
         copies, memory = self._copies, self._memory
@@ -172,3 +183,21 @@ class CheckedMachine(WorkerMachine):
 
     def _failed(self) -> bool:
         return len(self._executed) < len(self.part.tasks)
+
+
+class CheckedReactingMachine(CheckedMachine, ReactingMachine):
+    """The same for a machine that asks reactions."""
+
+    @property
+    def put_off(self) -> set[TaskId]:
+        """Ready tasks that a reaction lets run after others."""
+        return {task for tasks in self._put_off.values() for task in tasks}
+
+    def check(self) -> None:
+        """Raise AssertionError if an invariant is broken."""
+        super().check()
+        known = self._obligations
+        assert [known.order[known.rank[task]] for task in known.rank] == [*known.rank]
+        active = self._running | {known.order[rank] for rank in self._ready} | self.put_off
+        assert self._put_off.keys() <= active, "a task waits for one that doesn't run"
+        assert not self.put_off or self._running or self._ready, "all tasks wait for each other"

@@ -16,9 +16,20 @@ from hypothesis import strategies as st
 
 from shoal.clock import VirtualClock
 from shoal.execution.costs import Costs, Direction
+from shoal.execution.events import Event
 from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
 from shoal.execution.pool import UNBOUNDED, Acquired, Bound, WarmPool
+from shoal.execution.reactions import (
+    Duplicate,
+    Linger,
+    Order,
+    Preload,
+    RunAfter,
+    RunFirst,
+    SaveEarly,
+    WorkerView,
+)
 from shoal.execution.simulator import Simulation
 from shoal.execution.timeline import Timeline
 from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
@@ -220,6 +231,46 @@ def optimized(plan: Plan, choices: Sequence[Optimized], gain: float) -> Plan:
     )
 
 
+@dataclass(frozen=True)
+class Whims:
+    """A reaction that gives any orders about any tasks, whether they fit or not."""
+
+    seed: int
+    tasks: tuple[TaskId, ...]
+    kinds: tuple[int, ...] = tuple(range(7))
+    """The kinds of orders that it gives."""
+
+    def react(self, event: Event, worker: WorkerView) -> list[Order]:
+        """Up to four orders, always the same for the same event and state."""
+        moment = (self.seed, worker.worker, worker.now, type(event), worker.ready)
+        rng = random.Random(repr(moment))
+        near = [*worker.ready, *sorted(worker.running | worker.held), *self.tasks]
+        return [self._order(rng, near) for _ in range(rng.randint(0, 4))]
+
+    def _order(self, rng: random.Random, near: list[TaskId]) -> Order:
+        task = near[min(rng.randrange(len(near)), rng.randrange(len(near)))]
+        orders: list[Order] = [
+            Preload(task),
+            Prewarm(rng.choice(CONFIGURATIONS), rng.choice(SECONDS), rng.randint(1, 3)),
+            SaveEarly(task),
+            RunFirst(task),
+            RunAfter(task, rng.choice(near)),
+            Duplicate(task),
+            Linger(rng.choice(SECONDS)),
+        ]
+        return orders[rng.choice(self.kinds)]
+
+
+def whimsical(plan: Plan, seed: int | None) -> Plan:
+    """Return the plan with a reaction of this seed, if there is one."""
+    if seed is None:
+        return plan
+    return replace(plan, reactions=(Whims(seed, tuple(plan.workflow.calls)),))
+
+
+seeds = st.none() | st.integers(0, 2**16)
+"""The seed of a reaction; None: there is no reaction."""
+
 WORKERS = 6
 
 _distances = [(), (1,), (2,), (1, 2), (2, 1), (3,), (1, 4), (3, 2, 1), (5,), (8,), (6, 1), (9, 4)]
@@ -270,7 +321,9 @@ def scenarios(draw: st.DrawFn, most: int = 16) -> Scenario:
     linger = draw(lingers | st.none() if spacious else lingers)
     choices = draw(plain | st.lists(optimizations, min_size=1, max_size=7))
     return Scenario(
-        optimized(sketch.plan(configurations, linger), choices, draw(gains)),
+        whimsical(
+            optimized(sketch.plan(configurations, linger), choices, draw(gains)), draw(seeds)
+        ),
         seconds=tuple(draw(st.lists(st.sampled_from(SECONDS), min_size=1, max_size=9))),
         sizes=tuple(draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=7))),
         repeats=tuple(draw(st.lists(delays, min_size=1, max_size=5))),
@@ -293,8 +346,9 @@ def large_scenario(seed: int, tasks: int) -> Scenario:
         sketch.assignment.append(rng.randrange(workers))
     configurations = [rng.choice(CONFIGURATIONS) for _ in range(workers)]
     plan = sketch.plan(configurations, rng.choice([0.0, 0.125, 2.0]))
+    plan = optimized(plan, [_random_choice(rng) for _ in range(13)], rng.choice([0.0, 0.5]))
     return Scenario(
-        optimized(plan, [_random_choice(rng) for _ in range(13)], rng.choice([0.0, 0.5])),
+        whimsical(plan, seed if rng.random() < 0.5 else None),
         seconds=tuple(rng.choices(SECONDS, k=97)),
         sizes=tuple(rng.choices(SIZES, k=31)),
         repeats=tuple(tuple(rng.choices([0.0, 0.5, 8.0], k=rng.randint(1, 3))) for _ in range(11)),

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.errors import (
     EnvironmentMismatch,
+    ReactionError,
     ShardLost,
     ShardUnavailable,
     ShoalError,
@@ -110,6 +111,7 @@ FINAL = [
     ShardUnavailable("a"),
     ShardLost("a"),
     Tampered("x"),
+    ReactionError("x"),
     UsageError("x"),
 ]
 

@@ -7,7 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from execution_examples import CheckedMachine, a, b, c, d, plan_of, w0, w1
+from execution_examples import (
+    CheckedMachine,
+    CheckedReactingMachine,
+    a,
+    b,
+    c,
+    d,
+    plan_of,
+    w0,
+    w1,
+)
 from execution_strategies import (
     CONFIGURATIONS,
     DrawnCosts,
@@ -23,7 +33,7 @@ from hypothesis import strategies as st
 
 from examples_drawn import examples
 from shoal.errors import WorkflowError
-from shoal.execution import simulator
+from shoal.execution import reacting
 from shoal.execution.costs import Direction
 from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan, Prewarm
@@ -39,7 +49,8 @@ many = examples(300)
 def checked_machines() -> Iterator[None]:
     """Let every machine check its invariants after each event."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulator, "WorkerMachine", CheckedMachine)
+        patch.setattr(reacting, "WorkerMachine", CheckedMachine)
+        patch.setattr(reacting, "ReactingMachine", CheckedReactingMachine)
         yield
 
 

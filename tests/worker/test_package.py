@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.errors import NotPicklable, Tampered, UsageError
-from shoal.execution.plan import Placement, Plan
+from shoal.client.references import referenced_modules
+from shoal.errors import NotPicklable, ReactionError, Tampered, UsageError
+from shoal.execution.events import Event
+from shoal.execution.plan import Placement, Plan, PlannedPart
+from shoal.execution.reactions import Order, Reaction, WorkerView
 from shoal.storage.codec import decode
 from shoal.storage.keys import signed_output
 from shoal.types import Resources, TaskId, WorkerId
@@ -164,3 +167,59 @@ def test_a_constant_shared_by_several_tasks_has_one_name() -> None:
         for found in constant_sizes(Workflow.of(first(array), first(0, key=array))).values()
     ]
     assert names[0] == names[1]
+
+
+class Reacting:
+    """A reaction with something that may not be picklable."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
+
+    def react(self, event: Event, worker: WorkerView) -> list[Order]:
+        """Give no orders."""
+        return []
+
+
+def reacting(*reactions: Reaction) -> Packed:
+    workflow = Workflow.of(first(1))
+    placement = Placement(WorkerId("w0"), Resources(2048))
+    placements = dict.fromkeys(workflow.calls, placement)
+    return pack(Plan(workflow, placements, reactions=reactions), KEY)
+
+
+def test_reactions_travel_with_the_part_by_value_if_need_be() -> None:
+    class Local(Reacting): ...
+
+    blob = reacting(Local(7), Reacting(8)).packages[WorkerId("w0")]
+    part = unpack(b"".join(blob), KEY, WorkerId("w0")).part
+    assert isinstance(part, PlannedPart)
+    assert [each.thing for each in part.reactions if isinstance(each, Reacting)] == [7, 8]
+    assert isinstance(part.reactions[1], Reacting)
+
+
+def test_a_reaction_that_cannot_be_pickled_is_named() -> None:
+    with pytest.raises(NotPicklable, match="the reaction Reacting can't be sent"):
+        reacting(Reacting(threading.Lock()))
+
+
+def _unloadable() -> None:
+    raise ImportError("no such thing here")
+
+
+class Unloadable:
+    """Can be pickled, and not unpickled."""
+
+    def __reduce__(self) -> Any:
+        return _unloadable, ()
+
+
+def test_a_reaction_that_cannot_be_loaded_is_named() -> None:
+    blob = reacting(Reacting(Unloadable())).packages[WorkerId("w0")]
+    said = "The reaction Reacting can't be loaded on machine .*: ImportError: no such thing here"
+    with pytest.raises(ReactionError, match=said):
+        unpack(b"".join(blob), KEY, WorkerId("w0"))
+
+
+def test_the_modules_that_a_reaction_needs_are_found() -> None:
+    found = referenced_modules(reacting(Reacting(Unloadable())).pickles())
+    assert __name__ in found

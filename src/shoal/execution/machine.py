@@ -126,7 +126,7 @@ class WorkerMachine(Machine):
         would ever get done."""
 
     def _react(self, event: Event, effects: list[Effect], now: float) -> None:
-        _HANDLERS[type(event)](self, event, effects)
+        HANDLERS[type(event)](self, event, effects)
         self._memory.forget(effects)
         if not self.finished:
             self._go_on(effects, now)
@@ -467,7 +467,7 @@ class WorkerMachine(Machine):
         self._rest = Rest.WAITING
 
 
-_HANDLERS: dict[type, Callable[[WorkerMachine, Any, list[Effect]], None]] = {
+HANDLERS: dict[type, Callable[[WorkerMachine, Any, list[Effect]], None]] = {
     Started: WorkerMachine._on_started,
     Arrived: WorkerMachine._on_arrived,
     Announced: WorkerMachine._on_announced,

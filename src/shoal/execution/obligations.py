@@ -21,7 +21,7 @@ class Obligations:
 
     order: list[TaskId]
     """Own tasks in the order in which ready ones run, then copies."""
-    rank: Mapping[TaskId, int]
+    rank: dict[TaskId, int]
     """The position of each in that order."""
     inputs: dict[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
     """What each own task or copy needs in memory: upstream outputs and constants."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, KeysView, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from shoal.errors import PlanError
 from shoal.execution.policies import Policies
 from shoal.types import Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
+
+if TYPE_CHECKING:
+    from shoal.execution.reactions import Reaction
 
 DUPLICATION_GAIN = 0.5
 """Seconds that a copy of a task must be predicted to save."""
@@ -115,6 +118,9 @@ class PlannedPart(_BasePart):
     """Tasks of other workers that this one may run too."""
     duplication_gain: float = DUPLICATION_GAIN
     """Seconds that a copy must be predicted to save."""
+    reactions: tuple[Reaction, ...] = ()
+    """What the worker asks for orders after each event. They travel on their own, as users' code
+    does."""
 
     def numbered(self) -> dict[TaskId, int]:
         """The numbers of own tasks, then of copies."""
@@ -207,6 +213,8 @@ class Plan:
     in seconds since the run's start. A task without an entry is never copied."""
     duplication_gain: float = DUPLICATION_GAIN
     """Seconds that a copy must be predicted to save."""
+    reactions: tuple[Reaction, ...] = ()
+    """What its workers ask for orders as they run; none if it is flexible."""
     limit: float | None = None
     """How many seconds one start of a worker may take; None: any number."""
     policies: Policies = field(default_factory=Policies)
@@ -430,4 +438,5 @@ class _Cut:
             prewarms={t: plan.placements[t].prewarm for t in tasks if plan.placements[t].prewarm},
             copies=copies,
             duplication_gain=plan.duplication_gain,
+            reactions=plan.reactions,
         )

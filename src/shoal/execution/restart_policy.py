@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from shoal.errors import (
     CodeLost,
     EnvironmentMismatch,
+    ReactionError,
     ShardLost,
     ShardUnavailable,
     StoreError,
@@ -59,7 +60,7 @@ _KILLED = frozenset((-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.S
 FinalError = StoreError | UsageError | EnvironmentMismatch
 _FINAL = (
     *(EnvironmentMismatch, CodeLost, StoreRefused, ShardUnavailable, ShardLost, Tampered),
-    UsageError,
+    *(ReactionError, UsageError),
 )
 """Errors that the next start of a worker would meet, too."""
 

@@ -51,12 +51,12 @@ from shoal.execution.events import (
     TimerFired,
 )
 from shoal.execution.flexible import FlexibleMachine
-from shoal.execution.machine import WorkerMachine
 from shoal.execution.obligations import Obligations
 from shoal.execution.outbox import Trip
 from shoal.execution.plan import FlexiblePart, Plan, PlannedPart
 from shoal.execution.policies import invoked_after
 from shoal.execution.pool import WarmPool
+from shoal.execution.reacting import planned_machine
 from shoal.execution.simulated_courier import AGAIN, Couriers, Spans, TripAnswer
 from shoal.execution.simulated_platform import (
     SimulatedInvocation,
@@ -238,7 +238,7 @@ class Simulation:
                 self.tell(worker, first, epoch, took=inf)
             case PlannedPart() as part:
                 worker.obligations = worker.obligations or Obligations.of(part)
-                worker.machine = WorkerMachine(part, worker.obligations)
+                worker.machine = planned_machine(part, worker.obligations)
                 if recovered is None:
                     worker.values = {}
                 worker.read = 0

@@ -177,6 +177,7 @@ def _check_fields(plan: Plan) -> None:
     ):
         if not fits:
             raise PlanError(rule, f"`{name}` is {shortened(getattr(plan, name))}")
+    _check_reactions(plan)
     for task, rank in (plan.ranks or {}).items():
         if type(rank) is not int and not is_number(rank):
             raise PlanError("a rank is a number", f"that of {task!r} is {rank!r}")
@@ -188,6 +189,22 @@ def _check_fields(plan: Plan) -> None:
                 "its output is available",
                 f"those of {task!r} are {shortened(times)}",
             )
+
+
+def _check_reactions(plan: Plan) -> None:
+    reactions: object = plan.reactions
+    if not isinstance(reactions, tuple):
+        raise PlanError("`reactions` is a tuple", f"it is {shortened(reactions)}")
+    for reaction in reactions:
+        if isinstance(reaction, type) or not callable(getattr(reaction, "react", None)):
+            raise PlanError(
+                "a reaction is an object with a method `react(event, worker)`",
+                f"there is {shortened(reaction)}",
+            )
+    if reactions and plan.flexible:
+        raise PlanError(
+            "only workers with tasks of their own have reactions", "none of its tasks has a worker"
+        )
 
 
 def _check_workers(plan: Plan, conditions: Conditions) -> None:

@@ -294,7 +294,12 @@ def _made_by(optimization: Optimization, plan: object) -> Plan:
             "an optimization returns a Plan",
             f"{type(optimization).__name__} returned {type(plan).__name__}",
         )
-    return plan
+    return _without(replace(plan, reactions=()), optimization) if _unplaced(plan) else plan
+
+
+def _unplaced(plan: Plan) -> bool:
+    """Whether a plan has reactions, but no workers that could react."""
+    return bool(plan.reactions) and plan.flexible
 
 
 def forced(plan: Plan, conditions: Conditions, costs: Costs) -> Plan:

@@ -19,6 +19,7 @@ from shoal.execution.costs import Costs, Sized
 from shoal.execution.formatting import counted, figure, listed, nbytes_text, percent, seconds_text
 from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
+from shoal.execution.reactions import name_of
 from shoal.execution.timeline import Timeline
 from shoal.planning.base import Conditions
 from shoal.planning.effort import Effort, simulating_seconds
@@ -218,6 +219,8 @@ class Preview:
         ]
         if notes:
             lines.append(f"tasks      {', '.join(notes)}")
+        if plan.reactions:
+            lines.append(f"reactions  {', '.join(map(name_of, plan.reactions))}")
         if plan.flexible:
             lines.append(
                 "placement  dynamic: the worker that completes a task's inputs runs it or invokes "

@@ -4,7 +4,8 @@
    flexible workers get the same package, so it is stored once for the run.
 2. A large constant is saved once for the run, under a name made from its content. The calls that
    take it contain only the name.
-3. Values that can't be pickled are found here, before anything runs, and the error names them.
+3. Reactions travel by value, too, apart from the part that asks them.
+4. Values that can't be pickled are found here, before anything runs, and the error names them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, assert_never
 
-from shoal.errors import InputChanged, NotPicklable, Tampered, UsageError
+from shoal.errors import InputChanged, NotPicklable, ReactionError, Tampered, UsageError
 from shoal.execution.plan import FlexiblePart, Part, Plan, PlannedPart
+from shoal.execution.reactions import Reaction, called
 from shoal.storage.codec import (
     Blob,
     Buffer,
@@ -90,6 +92,8 @@ class Package:
     """Task name and version by function number, for tasks whose outputs are cached across runs."""
     retry_on: dict[int, bytes]
     """By function number, pickled: the only exceptions after which a task is retried."""
+    reactions: tuple[tuple[str, bytes], ...] = ()
+    """What messages call the part's reactions, and their pickles; the part itself has none."""
 
 
 @dataclass
@@ -126,8 +130,9 @@ def pack(plan: Plan, key: bytes, constants: bool = True) -> Packed:
     named = large.of_task
     parts: Sequence[Part] = plan.parts(named) or [plan.common_part(named)]
     packed = Packed(parts, constants=large.blobs)
+    reactions = tuple([_packed_reaction(reaction) for reaction in plan.reactions])
     for part in parts:
-        package = _package(part, plan.workflow, large, packed.functions)
+        package = _package(part, plan.workflow, large, packed.functions, reactions)
         try:
             blob = encode(package, key, SIGNED_PART, what="a plan")
         except NotPicklable:
@@ -144,7 +149,11 @@ def pack(plan: Plan, key: bytes, constants: bool = True) -> Packed:
 
 
 def _package(
-    part: Part, workflow: Workflow, constants: _Constants, functions: dict[int, Function]
+    part: Part,
+    workflow: Workflow,
+    constants: _Constants,
+    functions: dict[int, Function],
+    reactions: tuple[tuple[str, bytes], ...],
 ) -> Package:
     own: list[Function] = []
     numbers: dict[int, int] = {}
@@ -170,7 +179,13 @@ def _package(
             calls.nested[task] = call.nested
         if call.task.timeout is not None:
             calls.timeouts[task] = call.task.timeout
-    return Package(part, own, calls, cached, kinds)
+    if reactions and isinstance(part, PlannedPart):
+        part = replace(part, reactions=())
+    return Package(part, own, calls, cached, kinds, reactions)
+
+
+def _packed_reaction(reaction: Reaction) -> tuple[str, bytes]:
+    return called(reaction), _by_value(reaction, f"the {called(reaction)}")
 
 
 def _function(task: Task[..., Any]) -> Function:
@@ -378,6 +393,16 @@ def _load(packed: Function) -> Any:
     return found.function if isinstance(found, Task) else found
 
 
+def _load_reaction(what: str, pickled: bytes) -> Reaction:
+    try:
+        reaction: Reaction = pickle.loads(pickled)
+    except Exception as error:
+        raise ReactionError(
+            f"The {what} can't be loaded on machine {_machine()}: {type(error).__name__}: {error}."
+        ) from error
+    return reaction
+
+
 def _machine() -> str:
     return os.uname().nodename
 
@@ -413,6 +438,8 @@ def unpack(data: Any, key: bytes, worker: WorkerId) -> Unpacked:
     part = package.part
     if isinstance(part, PlannedPart) and part.worker != worker:
         raise Tampered(f"The store returned the part of worker {part.worker} for worker {worker}.")
+    if package.reactions and isinstance(part, PlannedPart):
+        part = replace(part, reactions=tuple([_load_reaction(*each) for each in package.reactions]))
     numbers = part.numbered()
     return Unpacked(
         part, package.calls, package.functions, package.cached, package.retry_on, numbers

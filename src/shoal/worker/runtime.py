@@ -55,6 +55,7 @@ from shoal.execution.events import (
 from shoal.execution.flexible import FlexibleMachine
 from shoal.execution.machine import WorkerMachine
 from shoal.execution.plan import FlexiblePart, Part, PlannedPart
+from shoal.execution.reacting import planned_machine
 from shoal.platform.base import Platform
 from shoal.platform.invocation import Invocation
 from shoal.storage.base import Entry, Store
@@ -505,7 +506,7 @@ class WorkerRuntime:
 def _machine(part: Part) -> WorkerMachine | FlexibleMachine:
     match part:
         case PlannedPart():
-            return WorkerMachine(part)
+            return planned_machine(part)
         case FlexiblePart():
             return FlexibleMachine(part)
         case _:
