@@ -45,7 +45,7 @@ from shoal.execution.events import (
 from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Prewarm
 from shoal.execution.retries import retry_pause
-from shoal.execution.timers import CopyTimer, ParkTimer, RetryTimer, WarmUpTimer
+from shoal.execution.timers import CopyTimer, LimitTimer, ParkTimer, RetryTimer, WarmUpTimer
 from shoal.types import MB_PER_CPU, Resources, TaskId
 
 SMALL = INLINE_NBYTES
@@ -221,6 +221,15 @@ def test_a_worker_that_parks_does_its_remaining_warm_ups_once() -> None:
     assert machine.handle(Saved(a)) == [WarmUp(TWO_SLOTS), Park(executed=(a,))]
     machine.handle(MailCame())
     assert machine.handle(TimerFired(WarmUpTimer(1))) == []
+
+
+def test_a_worker_that_leaves_at_its_time_limit_does_its_remaining_warm_ups() -> None:
+    prewarm = {"a": (Prewarm(TWO_SLOTS, 60.0),)}
+    machine = machine_of({"a": "", "b": "a"}, {"w0": "ab"}, prewarm=prewarm, limit=10.0)
+    machine.handle(Started())
+    machine.handle(TimerFired(LimitTimer()))
+    assert machine.handle(Executed(a, SMALL)) == [Save(a)]
+    assert machine.handle(Saved(a)) == [WarmUp(TWO_SLOTS), Park(executed=(a,), again=True)]
 
 
 def test_the_timer_of_a_warm_up_neither_keeps_a_worker_nor_restarts_its_linger() -> None:

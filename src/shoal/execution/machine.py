@@ -431,6 +431,7 @@ class WorkerMachine(Machine):
             effects.append(Abort(min(lost)))
         elif not memory.saving:
             self._rest = Rest.LEAVING
+            self._prewarming.leave(effects)
             effects.append(Park(self._known_done, again=True))
 
     @property
