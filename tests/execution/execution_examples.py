@@ -124,8 +124,9 @@ class CheckedMachine(WorkerMachine):
         """The machine's effects."""
         effects = super().handle(event, now)
         self.check()
-        if any(isinstance(effect, Park) for effect in effects):
-            assert self._arrived <= self._executed, "parks before it has done what arrived"
+        for park in [effect for effect in effects if isinstance(effect, Park)]:
+            done = self._arrived <= self._executed
+            assert park.again or done, "parks before it has done what arrived"
             needed = self._lacks.keys() | self._copies.vouched.keys()
             assert self._memory.held & needed <= self._memory.saved
             assert not self._copies.scheduled

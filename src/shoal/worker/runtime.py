@@ -7,7 +7,8 @@
    leaves that to the courier's own thread, which handles the results of several tasks at once.
 3. A thread blocks on the mailbox and reads messages. A worker that waits for no other worker starts
    this thread only after a while, for it might be told to stop.
-4. The machine is only used under the lock. User code and I/O never run under it.
+4. The machine is only used under the lock. I/O never runs under it, and no code of users but
+   reactions, which the machine asks.
 5. A task that exceeds its timeout is given up together with its thread, and the process isn't
    reused.
 """
