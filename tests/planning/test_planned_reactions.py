@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from planning_examples import SMALL, Table, chain, conditions, fan, workflow
+from planning_examples import SMALL, Table, chain, conditions, fan, step, workflow
 
 import shoal.reactions
 from shoal import Conditions, Costs, Plan, Prewarm, UniformPlanner, WukongPlanner, task
@@ -17,8 +17,8 @@ from shoal.execution.plan import Placement
 from shoal.planning.base import validated
 from shoal.planning.choice import planned
 from shoal.planning.optimizations import forced
-from shoal.reactions import Event, Executed, Order, RunAfter, Started, WorkerView
-from shoal.types import MB_PER_CPU, Resources, WorkerId
+from shoal.reactions import Event, Executed, Order, Preload, RunAfter, Started, WorkerView
+from shoal.types import MB_PER_CPU, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 
 UNDER = conditions(Table())
@@ -86,6 +86,38 @@ def test_an_order_warms_up_sandboxes_in_simulation() -> None:
     for reactions, expected in (((), 2), ((Warm(),), 1)):
         timeline = UNDER.simulate(replace(plan, reactions=reactions), Table())
         assert len(timeline.of_kind("cold start")) == expected
+
+
+@dataclass(frozen=True)
+class PreloadLarge(OneAtATime):
+    """Preloads a task once one of its inputs turns out to be large."""
+
+    task: TaskId
+    inputs: tuple[TaskId, ...]
+
+    def react(self, event: Event, worker: WorkerView) -> list[Order]:
+        """Order that its worker fetches the input while it still runs another task."""
+        large = isinstance(event, Executed) and event.nbytes > 10**6
+        return [Preload(self.task)] if large and event.task in self.inputs else []
+
+
+def test_an_order_does_what_the_plan_could_have_done_beforehand() -> None:
+    """The join's worker is busy for 5 s, and a transfer in each direction takes a second."""
+    flow = workflow(step(step(), step()))
+    early, busy, join = flow.calls
+    costs = Table({busy: 5.0}, {early: 10**8})
+    plan = on(flow, "w0", "w1", "w1")
+    planned_so = {**plan.placements, join: replace(plan.placements[join], preload=True)}
+    plain, beforehand, ordered = (
+        UNDER.simulate(each, costs)
+        for each in (
+            plan,
+            replace(plan, placements=planned_so),
+            replace(plan, reactions=(PreloadLarge(join, (early, busy)),)),
+        )
+    )
+    assert ordered == beforehand
+    assert plain.makespan - ordered.makespan == pytest.approx(1.0)
 
 
 def test_two_previews_of_a_plan_with_reactions_are_the_same() -> None:
