@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
+from statistics import median
 from types import FrameType
 from typing import NoReturn
 
@@ -50,20 +51,20 @@ def measure(workload: str, remotes: Sequence[Remote], repeats: int, say: Say) ->
 
 def _take_turn(workload: str, remote: Remote, series: Series, turn: int) -> None:
     try:
-        seconds = remote.run(workload)
+        runs = remote.run(workload)
     except RunFailedError as error:
         series.failure = error.reason
         return
     if turn > 0:
-        series.times.append(seconds)
+        series.add(runs)
     else:
-        series.warm_up = seconds
+        series.warm_up = median(runs)
 
 
 def _progress(workload: str, engine: str, series: Series, turn: int, repeats: int) -> str:
     round_ = f"{turn}/{repeats}" if turn > 0 else "warm-up"
     last = series.times[-1] if series.times else series.warm_up
-    outcome = series.failure or f"{last:.3f} s"
+    outcome = series.failure or f"{last:.4f} s"
     return f"{workload:14} {engine:6} {round_:8} {outcome}"
 
 

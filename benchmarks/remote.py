@@ -64,8 +64,8 @@ class Remote:
             self._stop()
         self._end()
 
-    def run(self, workload: str) -> float:
-        """Run a workload once and return the seconds it took.
+    def run(self, workload: str) -> list[float]:
+        """Measure a workload once and return the seconds that each run took.
 
         Raises:
             RunFailedError: There is no valid time.
@@ -76,7 +76,7 @@ class Remote:
             print(workload, file=process.stdin, flush=True)
         except BrokenPipeError as error:
             raise self._lost(workload, self._last_words()) from error
-        return float(self._receive(workload, process)["seconds"])
+        return [float(seconds) for seconds in self._receive(workload, process)["seconds"]]
 
     def _start(self, workload: str) -> "subprocess.Popen[str]":
         """Start the engine's process and wait until it is ready."""

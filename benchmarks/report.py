@@ -1,6 +1,7 @@
 """Report measurements and the machine, as a table and as JSON."""
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -27,10 +28,19 @@ class Series:
     """The seconds of the first run, which doesn't count."""
 
     times: list[float] = field(default_factory=list)
-    """The seconds of the other runs."""
+    """The seconds of the other runs; of a loop, the median of each."""
+
+    tails: list[float] = field(default_factory=list)
+    """The 99th percentile of each loop."""
 
     failure: str | None = None
     """Why there is no further time."""
+
+    def add(self, runs: Sequence[float]) -> None:
+        """Add a measurement: one run, or the runs of a loop."""
+        self.times.append(statistics.median(runs))
+        if len(runs) > 1:
+            self.tails.append(sorted(runs)[math.ceil(0.99 * len(runs)) - 1])
 
     @property
     def median(self) -> float | None:
@@ -41,6 +51,11 @@ class Series:
     def best(self) -> float | None:
         """The shortest run in seconds; none if a run failed."""
         return min(self.times) if self.times and not self.failure else None
+
+    @property
+    def tail(self) -> float | None:
+        """The median of the loops' 99th percentiles; none if it isn't a loop, or one failed."""
+        return statistics.median(self.tails) if self.tails and not self.failure else None
 
 
 Results = Mapping[str, Mapping[str, Series]]
@@ -71,7 +86,8 @@ class BenchmarkSetting:
             f"{self.date}, load {self.load:.1f} before the start\n"
             f"{self.cpu}, {self.cores} cores, {self.memory_gb:.0f} GB, {self.kernel}\n"
             f"Python {self.python}, {versions}{options}\n"
-            f"Seconds: median and best of {self.repeats} warm runs; ratios of medians."
+            f"Seconds: median and best of {self.repeats} warm runs; ratios of medians.\n"
+            f"Of a loop: median, best median and median 99th percentile of {self.repeats} loops."
         )
 
 
@@ -95,7 +111,7 @@ def find_setting(engines: Sequence[str], repeats: int) -> BenchmarkSetting:
 def table(results: Results, engines: Sequence[str]) -> str:
     """Return a table with a row per workload, then a line for each failure."""
     peers = [peer for peer in PEERS if peer in engines and "shoal" in engines]
-    head = ["workload", *(cell for engine in engines for cell in (engine, "best"))]
+    head = ["workload", *(cell for engine in engines for cell in (engine, "best", "p99"))]
     head += [*(f"{peer}/shoal" for peer in peers), "target", ""]
     rows = [_row(workload, series, peers) for workload, series in results.items()]
     failures = [
@@ -110,7 +126,8 @@ def table(results: Results, engines: Sequence[str]) -> str:
 def _row(workload: str, series: Mapping[str, Series], peers: Sequence[str]) -> list[str]:
     cells = [workload]
     for each in series.values():
-        cells += ["failed" if each.failure else _seconds(each.median), _seconds(each.best)]
+        median = "failed" if each.failure else _seconds(each.median)
+        cells += [median, _seconds(each.best), _seconds(each.tail)]
     for peer in peers:
         ratio = ratio_of(series, peer)
         cells.append("-" if ratio is None else f"{ratio:.2f}")
@@ -118,7 +135,9 @@ def _row(workload: str, series: Mapping[str, Series], peers: Sequence[str]) -> l
 
 
 def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if value < 0.1 else f"{value:.3f}"
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -154,7 +173,9 @@ def verdict(workload: str, series: Mapping[str, Series]) -> str:
 
 
 def _medians(series: Mapping[str, Series]) -> dict[str, float]:
-    return {name: each.median for name, each in series.items() if each.median is not None}
+    found = {name: each.median for name, each in series.items()}
+    found |= {f"{name} p99": each.tail for name, each in series.items()}
+    return {name: seconds for name, seconds in found.items() if seconds is not None}
 
 
 def save(path: Path, setting: BenchmarkSetting, results: Results) -> None:
@@ -166,7 +187,7 @@ def save(path: Path, setting: BenchmarkSetting, results: Results) -> None:
 def _record(workload: str, series: Mapping[str, Series]) -> dict[str, Any]:
     return {
         "engines": {
-            name: {"median": each.median, "best": each.best, **asdict(each)}
+            name: {"median": each.median, "best": each.best, "p99": each.tail, **asdict(each)}
             for name, each in series.items()
         },
         "ratios": {peer: ratio_of(series, peer) for peer in PEERS if peer in series},

@@ -1,7 +1,7 @@
 """Run one engine in this process: `python serve.py ENGINE SLOTS`, or 0 slots for `first`.
 
 It reads the name of a workload from each line of its input and answers with a line of JSON, the
-seconds that one run took or why it failed. When the input ends, it exits and kills every process
+seconds that each run took or why it failed. When the input ends, it exits and kills every process
 that the engine started, even during a run. So nothing survives the benchmark, even if that is
 killed.
 """
@@ -26,8 +26,8 @@ FIRST = Path(__file__).parent / "first"
 GRACE = 10.0
 """How many seconds an engine has to stop by itself."""
 
-Run = Callable[[str], float]
-"""Runs a workload and returns its seconds."""
+Run = Callable[[str], list[float]]
+"""Runs a workload and returns the seconds of each run."""
 
 
 class WrongResultError(Exception):
@@ -37,18 +37,21 @@ class WrongResultError(Exception):
         super().__init__(f"gave {value!r} instead of {WORKLOADS[workload].expected!r}")
 
 
-def time_warm(engine: Contender, workload: str) -> float:
+def time_warm(engine: Contender, workload: str) -> list[float]:
     """Build a workload's tasks and run them, after collecting garbage."""
-    build = WORKLOADS[workload].build
     gc.collect()
+    return [_time_run(engine, workload) for _ in range(WORKLOADS[workload].runs)]
+
+
+def _time_run(engine: Contender, workload: str) -> float:
     start = time.perf_counter()
-    value = engine.run(build(engine.call))
+    value = engine.run(WORKLOADS[workload].build(engine.call))
     seconds = time.perf_counter() - start
     _check(workload, value)
     return seconds
 
 
-def time_fresh(engine: str, workload: str) -> float:
+def time_fresh(engine: str, workload: str) -> list[float]:
     """Run an engine's own script; the time ends with the line that it prints, not with its end."""
     start = time.perf_counter()
     command = [sys.executable, str(FIRST / f"with_{engine}.py")]
@@ -58,7 +61,7 @@ def time_fresh(engine: str, workload: str) -> float:
         seconds = time.perf_counter() - start
     end_descendants(os.getpid())
     _check(workload, int(line) if line.strip().isdigit() else line)
-    return seconds
+    return [seconds]
 
 
 def _check(workload: str, value: object) -> None:
@@ -85,7 +88,7 @@ def _listen(requests: IO[str], queue: "SimpleQueue[str | None]") -> None:
     os._exit(1)
 
 
-def _answer(run: Run, workload: str) -> dict[str, float | str]:
+def _answer(run: Run, workload: str) -> dict[str, list[float] | str]:
     try:
         return {"seconds": run(workload)}
     except Exception as error:  # noqa: BLE001 - whatever an engine raises is a row of the report
@@ -102,7 +105,7 @@ def _serve(engine: str, slots: int, requests: IO[str], replies: IO[str]) -> None
     threading.Thread(target=_listen, args=(requests, queue), daemon=True).start()
     started = CONTENDERS[engine](slots) if slots else None
 
-    def run(workload: str) -> float:
+    def run(workload: str) -> list[float]:
         return time_warm(started, workload) if started else time_fresh(engine, workload)
 
     print(json.dumps({"ready": engine}), file=replies)

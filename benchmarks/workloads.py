@@ -40,6 +40,9 @@ class Benchmark:
     fresh: bool = False
     """Whether each run starts its own interpreter, instead of a warm engine."""
 
+    runs: int = 1
+    """The number of runs back to back that make up one measurement."""
+
     @property
     def warm_ups(self) -> int:
         """Warm-up runs; with many slots Ray starts its processes over several runs."""
@@ -183,5 +186,17 @@ WORKLOADS = {
         lambda call: tree(call, 1024, 0.05),
         expected=523776,
         slots=32,
+    ),
+    "loop1": Benchmark(
+        "one task again and again: 1000 runs back to back",
+        lambda call: call(inc, 1),
+        expected=2,
+        runs=1000,
+    ),
+    "loop1023": Benchmark(
+        "the tree of 1023 tasks again and again: 50 runs back to back",
+        lambda call: tree(call, 1024, 0.0),
+        expected=523776,
+        runs=50,
     ),
 }
