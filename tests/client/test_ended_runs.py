@@ -45,14 +45,14 @@ def failed_run(name: str) -> Any:
 
 def ended_runs_of(store: FakeStore, folder: Path) -> EndedRuns:
     backends: Any = SimpleNamespace(
-        settings=SimpleNamespace(data_folder=lambda: folder, idle_seconds=1.0),
+        settings=SimpleNamespace(data_folder=lambda: folder, idle_seconds=1.0, history_runs=1),
         platform=None,
         temporary_store=None,
         lasting=False,
         store=store,
         hurry=lambda: None,
     )
-    planning: Any = None
+    planning: Any = SimpleNamespace(known=None, take=None)
     return EndedRuns(backends, planning)
 
 

@@ -12,7 +12,7 @@ from shoal import PreLoadOptimization, Preview, Resources, Task, task
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.samples import About, Sample, Samples
 from shoal.planning.base import Conditions
-from shoal.planning.plan_cache import PlanCache, key_of
+from shoal.planning.plan_cache import PlanCache, PlanName, key_of
 from shoal.planning.spread import SpreadPlanner
 from shoal.types import TaskId
 from shoal.workflow import Output
@@ -26,57 +26,55 @@ def preview() -> Preview:
 def test_a_cached_plan_is_found() -> None:
     cache, kept = PlanCache(), preview()
     assert cache.find("key") is None
-    cache.keep("key", kept)
-    assert cache.find("key") is kept
+    name = cache.keep("key", kept)
+    assert cache.find("key") == (kept, name)
+    assert cache.named(name.number) == (kept, name)
     assert cache.find("other") is None
 
 
-def test_a_new_plan_replaces_the_old_one() -> None:
+def test_a_new_plan_replaces_the_old_one_as_another_version() -> None:
     cache, kept = PlanCache(), preview()
-    cache.keep("key", preview())
-    cache.keep("key", kept)
-    assert cache.find("key") is kept
+    old = cache.keep("key", preview())
+    new = cache.keep("key", kept)
+    assert cache.find("key") == (kept, new)
+    assert (new.number, new.version) == (old.number, old.version + 1)
 
 
 def test_a_plan_is_due_after_twice_as_many_runs() -> None:
     cache = PlanCache()
-    cache.keep("key", preview())
+    number = cache.keep("key", preview()).number
     due = []
     for run in range(1, 40):
-        if cache.due("key"):
+        if cache.due(number):
             due.append(run)
             cache.keep("key", preview())
     assert due == [1, 2, 4, 8, 16, 32]
 
 
-def test_a_plan_is_updated_as_often_as_that_takes_little_time() -> None:
-    now, told = 0.0, []
-    cache = PlanCache(lambda: now)
-    cache.keep("key", preview())
-
-    def tell(known: Preview) -> Preview:
-        nonlocal now
-        told.append(now)
-        now += 1
-        return known
-
-    while now < 50:
-        cache.inform("key", tell)
-        now += 1
-    assert told == [0.0, 21.0, 42.0]
-
-
-def test_an_update_replaces_the_previous_preview() -> None:
+def test_what_is_learnt_updates_a_plan_unless_it_has_been_replaced() -> None:
     cache, told = PlanCache(), preview()
-    cache.keep("key", preview())
-    cache.inform("key", lambda _: told)
-    assert cache.find("key") is told
-    cache.inform("other", lambda _: pytest.fail("nothing is kept for it"))
-    assert cache.find("other") is None
+    old = cache.keep("key", preview())
+    cache.update(old, lambda _: told)
+    assert cache.find("key") == (told, old)
+    new = PlanName(old.number, 2)
+    cache.update(new, lambda _: told)
+    cache.update(old, lambda _: preview())
+    assert cache.find("key") == (told, new)
 
 
-def test_a_plan_that_is_not_cached_is_never_due() -> None:
-    assert not PlanCache().due("key")
+def test_a_plan_that_is_not_cached_is_neither_updated_nor_due() -> None:
+    cache = PlanCache()
+    cache.update(PlanName(1, 1), lambda _: pytest.fail("there is no such plan"))
+    assert not cache.due(1)
+
+
+def test_the_oldest_plan_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.planning.plan_cache._MOST", 2)
+    cache = PlanCache()
+    names = [cache.keep(key, preview()) for key in "abc"]
+    assert cache.find("a") is None
+    assert cache.named(names[0].number) is None
+    assert cache.named(names[2].number) == cache.find("c")
 
 
 def key(output: Output[Any], name: str = "name", nbytes: int = 0, *what: Any) -> Any:
@@ -137,8 +135,8 @@ def test_a_cached_plan_predicts_a_run_with_other_constants() -> None:
     later = cache.again("key", workflow(simulate(900)), {}, under.pool)
     assert before is not None
     assert later is not None
-    assert before.predicted(1.0) == pytest.approx(6, rel=0.1)
-    assert later.predicted(1.0) == pytest.approx(9, rel=0.1)
+    assert before[0].predicted(1.0) == pytest.approx(6, rel=0.1)
+    assert later[0].predicted(1.0) == pytest.approx(9, rel=0.1)
 
 
 def test_a_constant_shared_by_several_tasks_counts_once() -> None:

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from shoal import Run, Session, task
-from shoal.client.run_records import filed
+from shoal.client.post_run_work import filed_run
+from shoal.client.run_records import ended_run
 from shoal.errors import TaskError
 from shoal.metadata.samples import decode_samples
 from shoal.planning.wukong import WukongPlanner
@@ -245,11 +246,12 @@ def test_hits_teach_history_no_times_but_sizes(embedded: Session, log: str) -> N
         embedded.settle()
     assert use(run) == "1 hit, 0 misses"
     assert run.preview.learnt
-    samples = decode_samples(filed(run).samples).samples
+    filed = filed_run(ended_run(run), run.workflow, run.preview)
+    samples = decode_samples(filed.samples).samples
     (sample,) = [sample for sample in samples if sample.kind == "execute"]
     assert sample.name == after.key
     assert sample.nbytes >= 10_000, "the size of an input that the cache gave"
-    assert filed(run).record.predicted is None, "it was predicted to be executed"
+    assert filed.record.predicted is None, "it was predicted to be executed"
 
 
 def test_report_and_chart_show_hits_and_misses(embedded: Session, log: str) -> None:

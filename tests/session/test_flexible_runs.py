@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from observing import TIMEOUT, eventually
 from shoal import Output, Resources, Run, Session, WukongPlanner, task
-from shoal.client.run_records import filed
+from shoal.client.post_run_work import filed_run
+from shoal.client.run_records import ended_run
 from shoal.errors import GatewayRefused, RunCancelled, TaskError, TaskTimeout, WorkerDied
 from shoal.platform.invocation import RunContext, Start
 from shoal.storage.letters import Received, WorkerFinished
@@ -89,7 +90,7 @@ def test_a_tree_reduction_gives_the_sum(session: Session, planner: WukongPlanner
     run = session.submit(reduced(32), planner=planner)
     assert ended(session, run) == sum(range(32))
     assert len(run.timeline.workers) == 32
-    assert filed(run).record.workers == 32
+    assert filed_run(ended_run(run), run.workflow, None).record.workers == 32
 
 
 @planners

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from shoal.client.backends import Backends
 from shoal.client.checkpoints import Checkpoints, has_checkpoint, hint
@@ -21,10 +22,12 @@ from shoal.client.planning import SessionPlanning
 from shoal.client.post_run import PostRunQueue
 from shoal.client.resume import UnfinishedRun, forget, read
 from shoal.client.run import Run
-from shoal.client.run_records import filed
+from shoal.client.run_records import ended_run
 from shoal.client.shared_folders import SharedFolders
-from shoal.errors import HistoryError, StoreError, StoreRefused, UsageError
+from shoal.errors import StoreError, StoreRefused, UsageError
+from shoal.platform.gateway import LocalGateway
 from shoal.types import RunId
+from shoal.workflow.outline import outlinable
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +45,14 @@ class EndedRuns:
         self.folders = SharedFolders(backends.platform)
         """Where runs put large outputs; reused from run to run."""
         self._data_folder = backends.settings.data_folder()
-        self._post_run = PostRunQueue(backends.settings.idle_seconds, self.folders.delete_spare)
+        self._post_run = PostRunQueue(
+            lambda: backends.history,
+            backends.settings.history_runs,
+            planning.known,
+            planning.take,
+            backends.settings.idle_seconds,
+            self.folders.delete_spare,
+        )
         self._checkpoints: Checkpoints | None = None
         if backends.temporary_store is not None:
             self._checkpoints = Checkpoints(self._data_folder, backends.temporary_store)
@@ -163,13 +173,15 @@ class EndedRuns:
     def _delete(self, run: Run) -> None:
         """Delete everything of a run in the store and in shared memory."""
         self._delete_stored(run)
-        folder = run.shared
-        if folder is not None:
-            self._post_run.do(lambda: self.folders.retire(folder))
+        if run.shared is not None:
+            self.folders.retire(run.shared)
+            self._post_run.touch()
 
     def _delete_stored(self, run: Run) -> None:
         try:
             self._backends.store.close(run.id, list(run.plan.workers))
+            if isinstance(self._backends.platform, LocalGateway):
+                self._backends.platform.forget(run.id)
         except StoreError as error:
             again = ""
             if isinstance(error, StoreRefused):  # one that is away isn't waited for again
@@ -179,21 +191,22 @@ class EndedRuns:
             run.tell(f"Its data could not be deleted: {error}{again}")
 
     def _file(self, run: Run) -> None:
-        if run.settings.history:
-            self._post_run.do(lambda: self._filed(run))
-            log.info("run %s of %s: %s in %.3f s", run.id, run.name, run.outcome, run.makespan)
-
-    def _filed(self, run: Run) -> None:
-        record = filed(run, self._backends.platform_name)
+        if not run.settings.history:
+            return
+        log.info("run %s of %s: %s in %.3f s", run.id, run.name, run.outcome, run.makespan)
         if self._planning.pool_unknown:
-            timeline = run.timeline
-            self._planning.note_starts(timeline, run.plan.workers_of(timeline.workers))
-        try:
-            self._backends.history.file(record)
-        except HistoryError as error:
-            self._backends.report_history(error)
-        else:
-            self._planning.learn(run.planned, grown=bool(run.needs))
+            self._post_run.call(partial(self._note_starts, run))
+        replan = self._planning.due(run.planned) or bool(run.needs)
+        others = replan and run.planned.name is not None and not outlinable(run.workflow)
+        self._post_run.file(
+            ended_run(run, self._backends.platform_name), replan=replan and not others
+        )
+        if others:
+            self._post_run.call(partial(self._planning.replan, run.planned))
+
+    def _note_starts(self, run: Run) -> None:
+        timeline = run.timeline
+        self._planning.note_starts(timeline, run.plan.workers_of(timeline.workers))
 
     def settle(self) -> None:
         """Wait until ended runs are in history, and what they left is deleted."""
@@ -212,4 +225,5 @@ class EndedRuns:
             elif run.shared is not None:
                 run.shared.delete()
         self._backends.hurry()
+        self._post_run.hurry()
         self._post_run.close()

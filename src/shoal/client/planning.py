@@ -2,18 +2,28 @@
 
 1. Runs of the same workflow under the same settings share a cached plan. A call that names a
    planner or a goal gets a plan of its own.
-2. After a run has been filed, its cached plan is brought up to date, while nobody waits.
+2. What is learnt after a run, while nobody waits, brings its cached plan up to date.
 3. Without a readable history, runs are planned from defaults, and a warning says so once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import assert_never
 
 from shoal.client.backends import Backends
 from shoal.client.notices import of_plan
+from shoal.client.post_run_work import (
+    NO_WORKFLOW,
+    Answer,
+    KnownPlan,
+    Refreshed,
+    Replanned,
+    Unfiled,
+)
+from shoal.client.recalled import Recalled
 from shoal.client.request import Request
 from shoal.client.warm_starts import SeenSandboxes
 from shoal.clock import RealClock
@@ -27,7 +37,7 @@ from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.samples import Samples, measured_on
 from shoal.planning.base import DEFAULT_PRICES, Conditions
 from shoal.planning.choice import planned
-from shoal.planning.plan_cache import PlanCache, key_of
+from shoal.planning.plan_cache import PlanCache, PlanName, key_of
 from shoal.planning.preview import Preview
 from shoal.settings import Settings
 from shoal.types import Resources, WorkerId
@@ -45,8 +55,8 @@ class Planned:
     """How many workers may work at once."""
     constants: bool = True
     """Whether the workflow may have large constants."""
-    key: Hashable | None = None
-    """What the plan is cached under; None if it isn't."""
+    name: PlanName | None = None
+    """The name of the plan in the cache; None: it isn't cached."""
 
 
 class SessionPlanning:
@@ -68,11 +78,11 @@ class SessionPlanning:
         key = key_of(workflow, constants, workers, settings.memory_mb,
                      settings.cpus, settings.planning_seconds, settings.latency, settings.prices,
                      settings.function_seconds)  # fmt: skip
-        preview = self._cache.again(key, workflow, constants, self._pool(workers))
-        if preview is None:
+        found = self._cache.again(key, workflow, constants, self._pool(workers))
+        if found is None:
             preview = self._new_plan(request)
-            self._cache.keep(key, preview)
-        return Planned(preview, request, workers, bool(constants), key)
+            found = preview, self._cache.keep(key, preview)
+        return Planned(found[0], request, workers, bool(constants), found[1])
 
     def _new_plan(self, request: Request) -> Preview:
         """A new plan to run; warns once of what it can't have."""
@@ -85,7 +95,7 @@ class SessionPlanning:
         """A new plan, and what it is predicted to do."""
         workflow, settings = request.workflow, request.settings
         conditions = self._conditions(workflow, settings)
-        if isinstance(conditions.predictions, LearntPredictions):
+        if isinstance(conditions.predictions, Recalled):
             workflow = workflow.needing(conditions.predictions.needs)
         return planned(workflow, conditions, request.wanted.planner(settings.planner))
 
@@ -109,22 +119,51 @@ class SessionPlanning:
         """
         self._seen.note(timeline, workers, self._clock.now())
 
-    def learn(self, done: Planned, *, grown: bool) -> None:
-        """Bring a cached plan up to date after a run of it has been filed.
+    def due(self, done: Planned) -> bool:
+        """Count a run of a cached plan; whether to plan its workflow anew."""
+        return done.name is not None and self._cache.due(done.name.number)
 
-        Args:
-            done: What the run was planned with.
-            grown: Whether a task turned out to need more memory, so the plan no longer fits.
-        """
-        if done.key is None:
-            return
-        if self._cache.due(done.key) or grown:
-            self._cache.keep(done.key, self.preview(done.request))
-        else:
-            workflow, settings = done.preview.plan.workflow, done.request.settings
-            self._cache.inform(
-                done.key, lambda known: known.informed(self._conditions(workflow, settings))
-            )
+    def replan(self, done: Planned) -> None:
+        """Plan the workflow of an ended run anew, with everything that its tasks ask for."""
+        found = None if done.name is None else self._cache.named(done.name.number)
+        if found is not None:
+            preview, (number, version) = self.preview(done.request), found[1]
+            self._cache.update(PlanName(number, version + 1), lambda _: preview)
+
+    def known(self, name: PlanName) -> KnownPlan | None:
+        """A cached plan, for a process that is to learn from its runs."""
+        found = self._cache.named(name.number)
+        return None if found is None else known_plan(found[0], self._backends.settings.latency)
+
+    def take(self, answer: Answer) -> None:
+        """Take over what was learnt from an ended run."""
+        match answer:
+            case Unfiled(error):
+                self._backends.report_history(error)
+            case Refreshed(name):
+                self._cache.update(name, lambda preview: self._refreshed(preview, answer))
+            case Replanned(name):
+                self._cache.update(name, lambda preview: self._replanned(preview, answer))
+            case _:
+                assert_never(answer)
+
+    def _replanned(self, preview: Preview, answer: Replanned) -> Preview:
+        """A preview of the new version of a plan."""
+        plan = answer.new.of(preview.plan.workflow.needing(answer.needs))
+        found = self._refreshed(preview, answer)
+        return Preview(plan, found.conditions, preview.sla, planning=answer.planning)
+
+    def _refreshed(self, preview: Preview, answer: Refreshed | Replanned) -> Preview:
+        """A preview of the same plan, with newer predictions."""
+        defaults = DefaultCosts({}, self._backends.settings.latency)  # runs have their own sizes
+        predictions = Recalled(
+            preview.plan.workflow,
+            answer.blocks,
+            self._backends.platform_name,
+            defaults,
+            answer.basis,
+        )
+        return preview.informed(replace(preview.conditions, predictions=predictions))
 
     def _conditions(self, workflow: Workflow, settings: Settings) -> Conditions:
         """What is known and allowed now."""
@@ -134,9 +173,11 @@ class SessionPlanning:
         defaults = DefaultCosts(constant_sizes(workflow), settings.latency)
         predictions: Predictions = defaults
         here = self._backends.platform_name
-        samples = measured_on(here, self._samples(workflow)) if settings.history else []
+        blocks, runs = self._samples(workflow) if settings.history else ([], [])
+        samples = measured_on(here, runs)
         if samples:
-            predictions = LearntPredictions(workflow, samples, defaults)
+            learnt = LearntPredictions(workflow, samples, defaults)
+            predictions = Recalled(workflow, blocks, here, defaults, learnt.basis, learnt)
         return Conditions(
             predictions=predictions,
             workers=workers,
@@ -150,13 +191,15 @@ class SessionPlanning:
             memory_steps=platform.memory_steps,
         )
 
-    def _samples(self, workflow: Workflow) -> list[Samples]:
-        """What history has of earlier runs; nothing if it can't be read."""
+    def _samples(self, workflow: Workflow) -> tuple[list[bytes], list[Samples]]:
+        """What history has of earlier runs, encoded and decoded; nothing if it can't be read."""
+        key = text_of(workflow.key)
         try:
-            return self._backends.history.samples(text_of(workflow.key))
+            blocks = self._backends.history.blocks(key)
+            return blocks, self._backends.history.decoded(key, blocks)
         except HistoryError as error:
             self._backends.report_history(error)
-            return []
+            return [], []
 
     def _pool(
         self, workers: int, samples: Sequence[Samples] = ()
@@ -168,3 +211,11 @@ class SessionPlanning:
         # Not before it is asked for: the run before may still have to be noted.
         seen = cache(partial(self._seen.pool, samples, workers, self._clock.now()))
         return lambda: seen().copied(0.0, lambda kind: kind)
+
+
+def known_plan(preview: Preview, latency: float) -> KnownPlan:
+    """A plan without what only this process has."""
+    predictions = preview.conditions.predictions
+    blocks = predictions.blocks if isinstance(predictions, Recalled) else ()
+    conditions = replace(preview.conditions, predictions=DefaultCosts(), pool=WarmPool)
+    return KnownPlan(preview.plan.of(NO_WORKFLOW), conditions, preview.sla, latency, blocks)

@@ -17,6 +17,7 @@ from shoal.client.environment import Environment
 from shoal.client.interrupts import interruptible
 from shoal.client.launch import Launch
 from shoal.client.planning import Planned
+from shoal.client.post_run_work import predicting_seconds
 from shoal.client.progress import RunState, Status, display_of
 from shoal.client.reports import WorkerReports
 from shoal.client.resume import UnfinishedRun, leaves_outputs
@@ -286,7 +287,7 @@ class Run:
 
         self._wait()
         timeline = self.timeline
-        makespan = self.predicted(timeline) if self._state == "done" else None
+        makespan = self._predicted(timeline)
         return report(self.preview, timeline, makespan=makespan, width=width, color=color)
 
     @property
@@ -298,16 +299,20 @@ class Run:
         """What the run's tasks printed."""
         return self._environment.platform.logs(self.id)
 
-    def predicted(self, timeline: Timeline) -> float | None:
-        """The makespan that history records as predicted for a run that succeeded.
+    @property
+    def was_predicted(self) -> bool:
+        """Whether the run succeeded, and had a prediction when it began.
 
-        There is none for a run that was resumed or attached to: its beginning is unknown here.
+        A run that was resumed or attached to has none: its beginning is unknown here.
         """
-        if self._detached or self.tries > 1:
+        known = self._state == "done" and not self._detached and self.tries == 1
+        return known and self.preview.learnt
+
+    def _predicted(self, timeline: Timeline) -> float | None:
+        """The makespan that history records as predicted."""
+        if not self.was_predicted or timeline.of_kind("hit"):
             return None
-        if not self.preview.learnt or timeline.of_kind("hit"):
-            return None
-        return self.preview.predicted(max(0.05, self.makespan / 10))
+        return self.preview.predicted(predicting_seconds(self.makespan))
 
     def __repr__(self) -> str:
         return f"<run {self.id} of {self.name}: {self._state}>"

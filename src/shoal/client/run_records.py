@@ -1,55 +1,50 @@
-"""An ended run as history records it."""
+"""What is left of an ended run, as data that any process can file into history."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import pickle
 
+from shoal.client.planning import known_plan
+from shoal.client.post_run_work import EndedRun
 from shoal.client.run import Run
-from shoal.metadata.history import RESUMED, FiledRun, RunRecord, text_of
-from shoal.metadata.quality import prediction_errors
-from shoal.metadata.samples import decode_samples, encode_samples
-from shoal.types import Resources, RunId, WorkerId
+from shoal.metadata.history import RESUMED, RunRecord, text_of
+from shoal.types import RunId
+from shoal.workflow.outline import Outline
 
 
-def filed(run: Run, platform: str = "") -> FiledRun:
-    """The record, timelines and samples of an ended run on a platform of this name."""
-    outcome = run.outcome
-    tasks = list(run.workflow.calls)
-    timeline = run.timeline
-    workers = run.plan.workers_of(timeline.workers)
-    needs = {**run.workflow.needs, **run.needs}
-    constants = run.preview.constants
-    samples = encode_samples(run.workflow, workers, timeline, constants, needs, platform)
-    predicted: float | None = None
-    quality: Mapping[str, float] = {}
-    if outcome == "done" and run.tries > 1:
-        outcome = RESUMED
-    if outcome == "done":
-        predicted = run.predicted(timeline)
-    if predicted is not None:
-        costs = run.preview.conditions.predictions.at("median")
-        quality = prediction_errors(costs, decode_samples(samples).samples, tasks)
-    record = replace(
-        _record(run, outcome, workers), predicted=predicted, quality=quality, platform=platform
+def ended_run(run: Run, platform: str = "") -> EndedRun:
+    """The data of an ended run on a platform of this name."""
+    plan, planned, predict = run.plan, run.planned, run.was_predicted
+    latency = run.settings.latency
+    return EndedRun(
+        _record(run, platform),
+        pickle.dumps(Outline.of(run.workflow), 5),
+        run.records,
+        next(iter(plan.configurations)) if plan.flexible else plan.workers,
+        run.preview.constants,
+        run.needs,
+        plan=planned.name,
+        own=known_plan(run.preview, latency) if predict and planned.name is None else None,
+        pool=run.preview.conditions.pool() if predict or planned.name else None,
+        predict=predict,
     )
-    return FiledRun(record, tasks, run.records, samples)
 
 
-def _record(run: Run, outcome: str, workers: Mapping[WorkerId, Resources]) -> RunRecord:
-    resources = {str(resources) for resources in workers.values()}
+def _record(run: Run, platform: str) -> RunRecord:
+    """The record, without what is found in the workers' timelines."""
+    outcome = RESUMED if run.outcome == "done" and run.tries > 1 else run.outcome
     return RunRecord(
         run=RunId(f"{run.id}-{run.tries}") if run.tries > 1 else run.id,
         name=text_of(run.name),
         key=text_of(run.workflow.key),
-        fingerprint=run.workflow.fingerprint(),
+        fingerprint="",
         planner=text_of(run.plan.planner),
         tasks=len(run.workflow),
-        workers=len(workers),
+        workers=0,
         started=run.started,
         makespan=run.makespan,
         outcome=text_of(outcome),
-        configuration=", ".join(sorted(resources)),
         planning=run.preview.planning,
         sla=str(run.preview.sla),
+        platform=platform,
     )

@@ -111,7 +111,7 @@ class FiledRun:
 
 
 class History(Protocol):
-    """Stores runs; threads and processes may share it."""
+    """Stores runs; threads and processes may share it. Its pickle opens it again."""
 
     @property
     def where(self) -> str:
@@ -144,6 +144,14 @@ class History(Protocol):
 
     def samples(self, key: str) -> list[Samples]:
         """Return the samples of the latest runs of each `RunRecord.shape`, latest first."""
+        ...
+
+    def blocks(self, key: str) -> list[bytes]:
+        """Return the same samples, encoded."""
+        ...
+
+    def decoded(self, key: str, blocks: Sequence[bytes]) -> list[Samples]:
+        """Return encoded samples of a workflow, decoded; damaged ones are left out."""
         ...
 
     def clear(self, key: str | None = None) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
@@ -42,6 +42,10 @@ class RedisHistory(ServerClient):
         super().__init__(url, latency, known=known)
         self._kept = kept
         self._blocks = BlockReader(self.where)
+
+    def __reduce__(self) -> tuple[Callable[..., RedisHistory], tuple[object, ...]]:
+        """Pickle what it takes to open the same history."""
+        return _opened_again, (type(self), self.url, self._kept, self._latency)
 
     @property
     def where(self) -> str:
@@ -120,8 +124,16 @@ class RedisHistory(ServerClient):
 
     def samples(self, key: str) -> list[Samples]:
         """Return the samples of the latest runs of each `RunRecord.shape`, the latest first."""
+        return self.decoded(key, self.blocks(key))
+
+    def decoded(self, key: str, blocks: Sequence[bytes]) -> list[Samples]:
+        """Return encoded samples of a workflow, decoded; damaged ones are left out."""
+        return self._blocks.read(key, blocks)
+
+    def blocks(self, key: str) -> list[bytes]:
+        """Return the same samples, encoded."""
         blocks = self._script(_SAMPLES, _of_workflow(key), [READ])
-        return self._blocks.read(key, [bytes(block) for block in blocks if block is not None])
+        return [bytes(block) for block in blocks if block is not None]
 
     def clear(self, key: str | None = None) -> int:
         """Delete the runs of a workflow, or all; return how many there were."""
@@ -138,10 +150,12 @@ class RedisHistory(ServerClient):
 class SeparateHistory(RedisHistory):
     """The same on a server of its own, which isn't the store's."""
 
-    def __init__(self, url: str, kept: int = HISTORY_RUNS, latency: float = 0.0) -> None:
+    def __init__(
+        self, url: str, kept: int = HISTORY_RUNS, latency: float = 0.0, *, known: bool = False
+    ) -> None:
         """Connect to the server at a URL; keep so many runs of each workflow."""
         with self._as_history_errors():
-            super().__init__(url, kept, latency)
+            super().__init__(url, kept, latency, known=known)
 
     @property
     def where(self) -> str:
@@ -173,6 +187,11 @@ class SeparateHistory(RedisHistory):
             yield
         except StoreError as error:
             raise HistoryUnavailable(self.where, str(error)) from error
+
+
+def _opened_again(kind: type[RedisHistory], url: str, kept: int, latency: float) -> RedisHistory:
+    """Open a history on a server that has been reached before."""
+    return kind(url, kept, latency, known=True)
 
 
 def _of_all() -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ import json
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -45,6 +45,10 @@ class SqliteHistory:
         with _history_errors(self._file):
             private_folder(folder)
             self._database = _open(private_file(self._file))  # -wal and -shm get its mode
+
+    def __reduce__(self) -> tuple[type[SqliteHistory], tuple[Path, int]]:
+        """Pickle what it takes to open the same history."""
+        return SqliteHistory, (self._file.parent.absolute(), self._kept)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -178,6 +182,14 @@ class SqliteHistory:
 
     def samples(self, key: str) -> list[Samples]:
         """Return the samples of the latest runs of each `RunRecord.shape`, latest first."""
+        return self.decoded(key, self.blocks(key))
+
+    def decoded(self, key: str, blocks: Sequence[bytes]) -> list[Samples]:
+        """Return encoded samples of a workflow, decoded; damaged ones are left out."""
+        return self._blocks.read(key, blocks)
+
+    def blocks(self, key: str) -> list[bytes]:
+        """Return the same samples, encoded."""
         with self._transaction() as database:
             rows = database.execute(
                 "SELECT data FROM (SELECT data, started, ROW_NUMBER() OVER "
@@ -185,7 +197,7 @@ class SqliteHistory:
                 "WHERE place <= ? ORDER BY started DESC",
                 (key, READ),
             ).fetchall()
-        return self._blocks.read(key, [row[0] for row in rows])
+        return [row[0] for row in rows]
 
     def clear(self, key: str | None = None) -> int:
         """Delete the runs of one workflow or all; return how many there were."""

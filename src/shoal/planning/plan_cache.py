@@ -2,19 +2,18 @@
 
 1. The key of a plan is the workflow's name and shape, the options of its tasks, the approximate
    size of its constants, large and small, and the goal and conditions that it was planned for.
-2. A workflow is replanned in the background each time its number of runs has doubled. Planning
-   never takes longer than the run.
-3. After other runs the plan stays, and only its predictions are refreshed, as often as that takes
-   a small share of the time.
+2. A workflow is due to be planned anew each time its number of runs has doubled.
+3. A plan keeps its number when it is replaced, and gets another version.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from math import frexp
+from typing import NamedTuple
 
 from shoal.execution.pool import WarmPool
 from shoal.metadata.features import amount_of
@@ -24,34 +23,45 @@ from shoal.workflow import Workflow
 
 _MOST = 100
 """The most plans in the cache; the oldest is evicted."""
-_SHARE = 0.05
-"""The share of time that may be spent on refreshing a plan's predictions."""
+
+
+class PlanName(NamedTuple):
+    """A version of a cached plan."""
+
+    number: int
+    version: int
 
 
 @dataclass
 class _CachedPlan:
     preview: Preview
-    due: int
+    name: PlanName
+    due: int = 1
     """The number of runs after which to replan."""
     runs: int = 0
-    rested: float = 0.0
-    """The time from which on predictions may be refreshed again."""
 
 
 class PlanCache:
     """Plans by key; thread-safe."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create an empty cache; `clock` returns seconds."""
-        self._clock = clock
+    def __init__(self) -> None:
         self._entries: dict[Hashable, _CachedPlan] = {}
+        self._keys: dict[int, Hashable] = {}
+        """The key of each plan, by the plan's number."""
+        self._numbers = count(1)
         self._lock = threading.Lock()
 
-    def find(self, key: Hashable) -> Preview | None:
-        """Return the cached plan for a key, if there is one."""
+    def find(self, key: Hashable) -> tuple[Preview, PlanName] | None:
+        """Return the cached plan for a key and its name, if there is one."""
         with self._lock:
             entry = self._entries.get(key)
-            return None if entry is None else entry.preview
+            return None if entry is None else (entry.preview, entry.name)
+
+    def named(self, number: int) -> tuple[Preview, PlanName] | None:
+        """Return the cached plan with a number and its name, if it is still there."""
+        with self._lock:
+            entry = self._entries.get(self._keys.get(number))
+            return None if entry is None else (entry.preview, entry.name)
 
     def again(
         self,
@@ -59,36 +69,41 @@ class PlanCache:
         workflow: Workflow,
         constants: Mapping[TaskId, Mapping[TaskId, int]],
         pool: Callable[[], WarmPool[Resources]],
-    ) -> Preview | None:
+    ) -> tuple[Preview, PlanName] | None:
         """Return the cached plan for a key, if there is one, for a later run of its workflow."""
         found = self.find(key)
-        return None if found is None else found.again(workflow, constants, pool)
+        return None if found is None else (found[0].again(workflow, constants, pool), found[1])
 
-    def keep(self, key: Hashable, preview: Preview) -> None:
-        """Add a plan, or replace the one with the same key."""
+    def keep(self, key: Hashable, preview: Preview) -> PlanName:
+        """Add a plan, or replace the one with the same key; return its name."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
-                entry.preview = preview
-                return
-            self._entries[key] = _CachedPlan(preview, 1)
+                entry.preview, (number, version) = preview, entry.name
+                entry.name = PlanName(number, version + 1)
+                return entry.name
+            name = PlanName(next(self._numbers), 0)
+            self._entries[key] = _CachedPlan(preview, name)
+            self._keys[name.number] = key
             if len(self._entries) > _MOST:
-                del self._entries[next(iter(self._entries))]
+                oldest = self._entries.pop(next(iter(self._entries)))
+                del self._keys[oldest.name.number]
+            return name
 
-    def inform(self, key: Hashable, inform: Callable[[Preview], Preview]) -> None:
-        """Refresh a plan's predictions after a run, unless that was done recently."""
-        with self._lock:
-            entry = self._entries.get(key)
-        begin = self._clock()
-        if entry is not None and entry.rested <= begin:
-            self.keep(key, inform(entry.preview))
-            end = self._clock()
-            entry.rested = end + (end - begin) / _SHARE
+    def update(self, name: PlanName, change: Callable[[Preview], Preview]) -> None:
+        """Replace a plan by what has been made of it, which has this name, if it is there."""
+        found = self.named(name.number)
+        if found is not None:
+            changed = change(found[0])
+            with self._lock:
+                entry = self._entries.get(self._keys.get(name.number))
+                if entry is not None and entry.name.version <= name.version:
+                    entry.preview, entry.name = changed, name
 
-    def due(self, key: Hashable) -> bool:
-        """Count a run, and return whether to replan."""
+    def due(self, number: int) -> bool:
+        """Count a run of a plan, and return whether to replan."""
         with self._lock:
-            entry = self._entries.get(key)
+            entry = self._entries.get(self._keys.get(number))
             if entry is None:
                 return False
             entry.runs += 1

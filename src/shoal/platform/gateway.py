@@ -256,6 +256,10 @@ class LocalGateway:
                 self._kill(sandbox)
             self._quieter.wait_for(lambda: not self._of(run), _CANCEL_SECONDS)
 
+    def forget(self, run: RunId) -> None:
+        """Stop looking after a run that has ended; its workers end by themselves."""
+        self._supervisor.release(run)
+
     def running(self, run: RunId) -> Sequence[int]:
         """The numbers of the tasks that the run's workers are executing."""
         with self._lock:

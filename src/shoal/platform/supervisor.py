@@ -215,11 +215,15 @@ class GatewaySupervisor:
             self.release(context.run)
 
     def _failing_seconds(self, run: RunId, error: ShoalError) -> float:
-        """For how long a run could not be looked after; the first failure is logged."""
+        """For how long a run could not be looked after; the first failure is logged.
+
+        When the gateway is closed, its connections to stores are, too: that is no failure.
+        """
         now = time.monotonic()
         if run not in self._failing_since:
             self._failing_since[run] = now
-            log.warning("cannot supervise run %s: %s", run, error)
+            if not self._closed:
+                log.warning("cannot supervise run %s: %s", run, error)
         return now - self._failing_since[run]
 
     def _drop_store(self, url: str) -> None:
