@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -53,6 +54,14 @@ def test_nothing_is_left_of_deleted_runs(history: RedisHistory, server: Connecti
     assert server.call("HLEN", keys.history_samples("flow")) == 3
     assert history.clear() == 3
     assert server.call("KEYS", "*") == []
+
+
+def test_a_pickled_history_opens_the_same_server(history: RedisHistory) -> None:
+    with closing(pickle.loads(pickle.dumps(history))) as same:
+        for number in range(5):
+            file(same, f"r{number}", started=number)
+    assert len(history.runs()) == 3
+    assert history.blocks("flow") == [b"s" * 100_000] * 3
 
 
 def test_history_stays_bounded_when_shapes_change(

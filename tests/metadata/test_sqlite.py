@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sqlite3
 import subprocess
 import sys
@@ -58,6 +59,21 @@ def test_processes_can_open_and_record_concurrently(tmp_path: Path) -> None:
     history = SqliteHistory(tmp_path / "new")
     assert len(history.runs(most=1000)) == 80
     history.close()
+
+
+def test_a_pickled_history_opens_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even in another working folder."""
+    monkeypatch.chdir(tmp_path)
+    with closing(SqliteHistory(Path("data"), kept=1)) as history:
+        monkeypatch.chdir("/")
+        with closing(pickle.loads(pickle.dumps(history))) as same:
+            for name in ("r1", "r2"):
+                record = RunRecord(RunId(name), "flow", "f", "planner", 1, 1, 0.0, 1.0, "done")
+                same.file(FiledRun(record, [], [], NOTHING))
+        assert [record.run for record in history.runs()] == ["r2"]
+        assert history.blocks("flow") == [NOTHING]
 
 
 def test_a_folder_that_cannot_be_created_is_an_error_with_advice(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from observing import TIMEOUT, eventually
 from platform_examples import Caller, invocation
+from shoal.errors import StoreUnavailable
 from shoal.platform.detached_runs import DetachedRuns
 from shoal.platform.invocation import Invocation, RunContext, Start
 from shoal.platform.supervisor import GatewaySupervisor
@@ -228,3 +229,29 @@ def test_a_store_opened_while_the_supervisor_closes_is_disconnected_too(
     assert eventually(lambda: opened)
     supervisor.close()
     assert [store.given_up.is_set() for store in opened.values()] == [True, True]
+
+
+def test_closing_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1. A check waits for a store. 2. The supervisor is closed, and its connections with it."""
+    asked = threading.Event()
+
+    class Waiting:
+        def __init__(self) -> None:
+            self.given_up = threading.Event()
+
+        def supervise(self, *_: Any) -> list[Claim]:
+            asked.set()
+            assert self.given_up.wait(TIMEOUT)
+            raise StoreUnavailable("the connection was closed")
+
+        def disconnect(self) -> None:
+            self.given_up.set()
+
+    monkeypatch.setattr("shoal.platform.supervisor.open_store", lambda url, **_: Waiting())
+    supervisor = GatewaySupervisor(dict, lambda context, starts: None, lambda run: None)
+    supervisor.supervise(invocation(lease=0.03).context)
+    assert asked.wait(TIMEOUT)
+    supervisor.close()
+    assert caplog.messages == []

@@ -125,6 +125,23 @@ def test_a_run_ends_even_if_cleanup_fails(
     assert session.submit(add(1)).result(TIMEOUT) == 1
 
 
+def test_the_gateway_forgets_runs_that_have_ended(tmp_path: Path) -> None:
+    with Session(workers=1, folder=str(tmp_path)) as session:
+        for number in range(3):
+            session.compute(add(number))
+        assert isinstance(session.platform, LocalGateway)
+        assert session.platform._supervisor._runs == {}
+
+
+def test_the_next_run_reuses_the_folder_of_the_one_before(tmp_path: Path) -> None:
+    with Session(workers=1, folder=str(tmp_path)) as session:
+        first = session.submit(add(1))
+        first.result(TIMEOUT)
+        second = session.submit(add(2))
+        second.result(TIMEOUT)
+        assert first.shared is second.shared
+
+
 def test_a_session_closes_its_gateway_before_the_server_it_supervises_runs_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

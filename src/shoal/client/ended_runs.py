@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 _MOST_KEPT = 5
 """Resumable runs of a session that stay in the store: in one that outlives this process, and in the
 embedded server if they can't be written to a file. The oldest is deleted for the sixth."""
+_MANY = 2000
+"""From so many tasks on, packing a run for history takes so long that a thread does it."""
 
 
 class EndedRuns:
@@ -197,11 +199,17 @@ class EndedRuns:
         if self._planning.pool_unknown:
             self._post_run.call(partial(self._note_starts, run))
         replan = self._planning.due(run.planned) or bool(run.needs)
-        others = replan and run.planned.name is not None and not outlinable(run.workflow)
-        self._post_run.file(
-            ended_run(run, self._backends.platform_name), replan=replan and not others
-        )
-        if others:
+        if len(run.workflow) > _MANY:
+            self._post_run.call(partial(self._pack, run, replan=replan))
+        else:
+            self._pack(run, replan=replan)
+
+    def _pack(self, run: Run, *, replan: bool) -> None:
+        """Have a run filed; if its tasks ask for the user's code, it is planned anew here."""
+        here = replan and run.planned.name is not None and not outlinable(run.workflow)
+        ended = ended_run(run, self._backends.platform_name)
+        self._post_run.file(ended, replan=replan and not here)
+        if here:
             self._post_run.call(partial(self._planning.replan, run.planned))
 
     def _note_starts(self, run: Run) -> None:

@@ -39,6 +39,7 @@ from shoal.planning.base import DEFAULT_PRICES, Conditions
 from shoal.planning.choice import planned
 from shoal.planning.plan_cache import PlanCache, PlanName, key_of
 from shoal.planning.preview import Preview
+from shoal.planning.spread import SpreadPlanner
 from shoal.settings import Settings
 from shoal.types import Resources, WorkerId
 from shoal.worker.package import constant_sizes
@@ -97,6 +98,8 @@ class SessionPlanning:
         conditions = self._conditions(workflow, settings)
         if isinstance(conditions.predictions, Recalled):
             workflow = workflow.needing(conditions.predictions.needs)
+        if len(workflow) == 1 and not request.special:  # it has only one plan
+            return planned(workflow, conditions, SpreadPlanner())
         return planned(workflow, conditions, request.wanted.planner(settings.planner))
 
     def adopted(self, plan: Plan, settings: Settings) -> Planned:

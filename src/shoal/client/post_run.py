@@ -81,6 +81,8 @@ class PostRunQueue:
         """How many runs ended while others were being filed."""
         self._settling = 0
         """How many threads wait for everything to be done."""
+        self._hurried = False
+        """The session is being closed: nobody needs what could still be learnt."""
         self._closed = False
         self._process: PostRunProcess | None = None
         self._losses = 0
@@ -209,7 +211,8 @@ class PostRunQueue:
             known = self._plan(run.plan)
             if known is not None:
                 self._work.know(run.plan, known)
-        for answer in self._work.do(pickle.loads(run.data), replan=run.replan):
+        ended: EndedRun = pickle.loads(run.data)
+        for answer in self._work.do(ended, replan=run.replan, more=self._hurried):
             self._take(answer)
 
     def _send(self, process: PostRunProcess, run: WaitingRun) -> None:
@@ -323,8 +326,9 @@ class PostRunQueue:
                 self._settling -= 1
 
     def hurry(self) -> None:
-        """Don't wait for a history on a server that doesn't answer."""
+        """File what is left, but learn nothing, and don't wait for a server that doesn't answer."""
         with self._changed:
+            self._hurried = True
             if self._process is not None:
                 self._process.send(Hurry())
 

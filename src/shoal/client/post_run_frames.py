@@ -46,7 +46,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Hurry:
-    """Don't wait for a history on a server that doesn't answer."""
+    """File what is left, but learn nothing, and don't wait for a server that doesn't answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,7 @@ class _Inbox:
         self._backlog = Backlog(hello.kept)
         self._told: list[Told] = []
         self._settle = False
+        self._hurried = False
         self._received = 0
         """The number of the latest run that has arrived."""
 
@@ -180,6 +181,7 @@ class _Inbox:
                     case Settle():
                         self._settle = True
                     case Hurry():
+                        self._hurried = True
                         hurry = getattr(self._opened, "hurry", None)
                         if hurry is not None:
                             hurry()
@@ -193,7 +195,7 @@ class _Inbox:
         os._exit(0)
 
     def next(self, seconds: float | None) -> tuple[list[Told], WaitingRun | None, bool]:
-        """What the session tells, the next run, and whether a later run by its plan waits.
+        """What the session tells, the next run, and whether nothing is to be learnt from it yet.
 
         Args:
             seconds: How long to wait for a run; None: until there is one, or the session waits.
@@ -204,7 +206,7 @@ class _Inbox:
             if not len(self._backlog):
                 return told, None, False
             run = self._backlog.take()
-            return told, run, self._backlog.more(run)
+            return told, run, self._hurried or self._backlog.more(run)
 
     def report(self, done: int) -> Done | None:
         """What to tell the session that waits; None: it doesn't, or not everything is done."""

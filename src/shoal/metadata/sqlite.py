@@ -40,6 +40,7 @@ class SqliteHistory:
         """The folder."""
         self._kept = kept
         self._lock = threading.Lock()
+        self._folder = folder.absolute()
         self._file = folder / _FILE
         self._blocks = BlockReader(str(self._file))
         with _history_errors(self._file):
@@ -48,7 +49,7 @@ class SqliteHistory:
 
     def __reduce__(self) -> tuple[type[SqliteHistory], tuple[Path, int]]:
         """Pickle what it takes to open the same history."""
-        return SqliteHistory, (self._file.parent.absolute(), self._kept)
+        return SqliteHistory, (self._folder, self._kept)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -5,8 +5,9 @@
 2. What happens to a worker that ended is up to the restart policy
    (`execution/restart_policy.py`). If the policy gives up, or the store refuses the restart because
    the same cause came up too often, the client gets a message.
-3. A run that has ended is released. So is a run whose store stays out of reach. The workers of a
-   farm that has ended are cancelled: its owner may be dead, and can't do it.
+3. A run that has ended is released, by its client or at the next check. So is a run whose store
+   stays out of reach. The workers of a farm that has ended are cancelled: its owner may be dead,
+   and can't do it.
 4. Detached runs, which have no client, are saved in files. A gateway that starts again resumes
    them.
 """
@@ -111,6 +112,7 @@ class GatewaySupervisor:
     def release(self, run: RunId) -> None:
         """Stop looking after a run."""
         with self._changed:
+            self._failing_since.pop(run, None)
             if self._runs.pop(run, None) is not None and self._detached is not None:
                 self._detached.delete(run)
 
