@@ -229,6 +229,19 @@ def test_learning_waits_for_later_runs_by_the_same_plan(work: PostRunWork) -> No
     assert kinds([*work.do(ended(fan(4)))]) == [Replanned]
 
 
+def test_a_version_that_another_process_has_made_can_be_told(
+    work: PostRunWork, history: FakeHistory
+) -> None:
+    work.know(FIRST, known(fan(4)))
+    [*work.do(ended(fan(4), 2.0))]
+    work.know(PlanName(1, 4), known(fan(4)))
+    [*work.do(ended(fan(4), 2.0, plan=PlanName(1, 4), predict=True))]
+    assert history.runs[1].record.predicted is not None
+    (answer,) = work.do(ended(fan(4), 2.0, plan=PlanName(1, 4)), replan=True)
+    assert isinstance(answer, Replanned)
+    assert answer.plan == PlanName(1, 5)
+
+
 def test_a_history_that_fails_is_reported_and_nothing_is_learnt(
     work: PostRunWork, history: FakeHistory
 ) -> None:

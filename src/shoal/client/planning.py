@@ -133,10 +133,12 @@ class SessionPlanning:
             preview, (number, version) = self.preview(done.request), found[1]
             self._cache.update(PlanName(number, version + 1), lambda _: preview)
 
-    def known(self, name: PlanName) -> KnownPlan | None:
-        """A cached plan, for a process that is to learn from its runs."""
+    def known(self, name: PlanName) -> tuple[PlanName, KnownPlan] | None:
+        """The latest version of a cached plan, for a process that is to learn from its runs."""
         found = self._cache.named(name.number)
-        return None if found is None else known_plan(found[0], self._backends.settings.latency)
+        if found is None:
+            return None
+        return found[1], known_plan(found[0], self._backends.settings.latency)
 
     def take(self, answer: Answer) -> None:
         """Take over what was learnt from an ended run."""

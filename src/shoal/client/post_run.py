@@ -18,11 +18,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from shoal.client.backlog import Backlog, WaitingRun
 from shoal.client.post_run_frames import Done, Hurry, Ready, Said, Settle, Told, packed_plan
 from shoal.client.post_run_process import PostRunProcess
-from shoal.client.post_run_work import Answer, EndedRun, KnownPlan, PostRunWork
+from shoal.client.post_run_work import Answer, EndedRun, KnownPlan, PostRunWork, Replanned
 from shoal.errors import ShoalError
 from shoal.metadata.history import History
 from shoal.planning.plan_cache import PlanName
@@ -44,7 +45,7 @@ class PostRunQueue:
         self,
         history: Callable[[], History],
         kept: int,
-        plan: Callable[[PlanName], KnownPlan | None],
+        plan: Callable[[PlanName], tuple[PlanName, KnownPlan] | None],
         take: Callable[[Answer], None],
         idle_seconds: float,
         idle: Callable[[], None],
@@ -54,7 +55,7 @@ class PostRunQueue:
         Args:
             history: Opens the history.
             kept: How many runs of each workflow history keeps.
-            plan: Finds a cached plan.
+            plan: Finds the latest version of a cached plan.
             take: Takes over what was learnt from a run.
             idle_seconds: How long after the last run to call `idle`.
             idle: Is also called when the queue is closed.
@@ -69,8 +70,8 @@ class PostRunQueue:
         self._thread: threading.Thread | None = None
         self._work = PostRunWork(history)
         """What the thread knows."""
-        self._told: set[int] = set()
-        """The numbers of the cached plans that the thread knows."""
+        self._told: set[PlanName] = set()
+        """The cached plans that the thread knows."""
         self._calls: deque[tuple[int, Callable[[], None]]] = deque()
         self._backlog = Backlog(kept)
         self._last = 0
@@ -131,7 +132,7 @@ class PostRunQueue:
         process = self._process
         if process is None or not process.ready or self._doing is not None or len(self._backlog):
             return False
-        if run.plan is not None and run.plan.number not in process.told:
+        if run.plan is not None and run.plan not in process.told:
             return False
         return process.filed_at_once(run)
 
@@ -206,23 +207,29 @@ class PostRunQueue:
 
     def _file_here(self, run: WaitingRun) -> None:
         """File a run in this thread."""
-        if run.plan is not None and run.plan.number not in self._told:
-            self._told.add(run.plan.number)
+        if run.plan is not None and run.plan not in self._told:
+            self._told.add(run.plan)
             known = self._plan(run.plan)
             if known is not None:
-                self._work.know(run.plan, known)
+                self._work.know(*known)
         ended: EndedRun = pickle.loads(run.data)
         for answer in self._work.do(ended, replan=run.replan, more=self._hurried):
-            self._take(answer)
+            self._learnt(answer, self._told)
+
+    def _learnt(self, answer: Answer, told: set[PlanName]) -> None:
+        """Pass on what was learnt; whoever makes a plan knows it."""
+        if isinstance(answer, Replanned):
+            told.add(answer.plan)
+        self._take(answer)
 
     def _send(self, process: PostRunProcess, run: WaitingRun) -> None:
         """Send a run to the process, which learns of its plan first."""
-        if run.plan is not None and run.plan.number not in process.told:
-            process.told.add(run.plan.number)
+        if run.plan is not None and run.plan not in process.told:
+            process.told.add(run.plan)
             known = self._plan(run.plan)
-            packed = None if known is None else packed_plan(known)
-            if packed is not None:
-                process.send(Told(run.plan, packed))
+            packed = None if known is None else packed_plan(known[1])
+            if known is not None and packed is not None:
+                process.send(Told(known[0], packed))
         process.file(run)
 
     def _start(self) -> None:
@@ -259,7 +266,7 @@ class PostRunQueue:
                 case Said(logger, level, text):
                     logging.getLogger(logger).log(level, "%s", text)
                 case _:
-                    _guarded(lambda answer=message: self._take(answer))  # type: ignore[misc]
+                    _guarded(partial(self._learnt, message, process.told))
         self._replace(process)
 
     def _note_done(self, process: PostRunProcess, report: Done) -> None:

@@ -40,6 +40,7 @@ from shoal.client.post_run_work import PostRunWork
 from shoal.errors import ShoalError
 from shoal.import_path import import_path
 from shoal.metadata.history import History
+from shoal.planning.plan_cache import PlanName
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +68,8 @@ class PostRunProcess:
         """Whether it can file runs."""
         self.sent: deque[WaitingRun] = deque()
         """What it hasn't reported as filed."""
-        self.told: set[int] = set()
-        """The numbers of the cached plans that it knows."""
+        self.told: set[PlanName] = set()
+        """The cached plans that it knows."""
         self.dropped = 0
         """How many runs it has dropped that history would have kept."""
         self._socket, inside = socket.socketpair()

@@ -162,9 +162,12 @@ class PostRunWork:
         """The latest workflow and its outline: often the next run is of the same."""
 
     def know(self, name: PlanName, plan: KnownPlan) -> None:
-        """Learn of a cached plan."""
-        if name.number not in self._plans:
+        """Learn of a version of a cached plan."""
+        cached = self._plans.get(name.number)
+        if cached is None:
             self._told[name.number] = name.version, plan
+        else:
+            cached.versions[name.version] = plan.plan
 
     def do(self, run: EndedRun, *, replan: bool = False, more: bool = False) -> Iterator[Answer]:
         """File a run and learn from it.
