@@ -112,7 +112,11 @@ def names_for(setting: Setting) -> list[str]:
 
 def load_policy(path: str) -> Trained:
     """Load a trained policy of any kind."""
-    kinds = {**TRAINED, PaperSarsa.kind: PaperSarsa, PaperDqn.kind: PaperDqn}
+    kinds: dict[str, type[Trained]] = {
+        **TRAINED,
+        PaperSarsa.kind: PaperSarsa,
+        PaperDqn.kind: PaperDqn,
+    }
     try:
         return kinds.get(kind_of_file(path), Sarsa).load(path)
     except (OSError, ValueError, KeyError) as error:
