@@ -23,6 +23,9 @@ def take(*values: Any, **named: Any) -> None: ...
 class Mine:
     """A class that only this module has."""
 
+    def __repr__(self) -> str:
+        return "Mine()"
+
 
 class Level(IntEnum):
     LOW = 3
