@@ -80,7 +80,6 @@ def test_whoever_waits_for_runs_does_not_wait_for_the_process(
         "shoal.client.post_run_process._PROGRAM",
         "import time; time.sleep(1000) # {path}{fd}{parent}",
     )
-    monkeypatch.setattr("shoal.client.post_run_process._END_SECONDS", 0.0)
     session.compute(inc(1))
     session.settle()
     assert len(session.history.runs()) == 1
@@ -124,6 +123,18 @@ def test_a_process_that_dies_is_replaced_and_no_run_is_lost(
     assert caplog.messages == ["the process that files runs has died; it is replaced"]
     session.compute(inc(9))
     assert process_of(session) is not process
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_a_process_that_gets_no_time_is_not_waited_for(session: Session) -> None:
+    session.compute(inc(0))
+    process = process_of(session)
+    os.kill(process.pid, signal.SIGSTOP)
+    for number in range(3):
+        session.compute(inc(number))
+    session.settle()
+    assert len(session.history.runs()) == 4
+    assert not exists(process.pid)
 
 
 DYING = (

@@ -5,9 +5,11 @@
    then has no other process. When the session idles, the process ends.
 2. Until the process is ready, runs wait. If somebody waits for them, the thread files them. So
    neither a result nor the end of a program waits for the process to start.
-3. A process that dies is replaced, with a warning. The next one gets what hadn't been filed. If it
+3. The process has the lowest priority. On a machine that is busy otherwise, the thread takes over
+   what somebody waits for.
+4. A process that dies is replaced, with a warning. The next one gets what hadn't been filed. If it
    dies of that too, those runs are dropped, and the thread goes on.
-4. If no thread can be started, the caller does the work.
+5. If no thread can be started, the caller does the work.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 
 _GLANCE = 0.1
 """Seconds between two checks that the thread is still alive."""
+_PATIENCE = 0.5
+"""How many seconds somebody waits for the process before the thread does its work."""
 _CROWDED = 3
 """How many runs end while others are being filed before the process is started."""
 _MOST_LOSSES = 2
@@ -230,7 +234,12 @@ class PostRunQueue:
             packed = None if known is None else packed_plan(known[1])
             if known is not None and packed is not None:
                 process.send(Told(known[0], packed))
-        process.file(run)
+        with self._changed:
+            if process is not self._process:  # it has died meanwhile
+                self._put_back([run])
+                return
+            process.sent.append(run)
+        process.send(run)
 
     def _start(self) -> None:
         """Start the process, and a thread that listens to it; if that fails, this thread goes on.
@@ -324,13 +333,27 @@ class PostRunQueue:
             self._settling += 1
             self._changed.notify_all()
             try:
+                looked, seen = time.monotonic(), self._first()
                 while thread.is_alive() and (first := self._first()) is not None and first <= last:
-                    process = self._process
-                    if process is not None and not len(self._backlog) and self._doing is None:
-                        process.send(Settle())
+                    if first != seen:
+                        looked, seen = time.monotonic(), first
+                    self._press(time.monotonic() - looked)
                     self._changed.wait(_GLANCE)
             finally:
                 self._settling -= 1
+
+    def _press(self, seconds: float) -> None:
+        """Tell the process that somebody waits, and has seen no progress for so many seconds."""
+        process = self._process
+        if process is None or len(self._backlog) or self._doing is not None:
+            return
+        if seconds < _PATIENCE:
+            process.send(Settle())
+            return
+        self._process, self._crowded = None, 0
+        self._put_back([*process.sent])
+        self._changed.notify_all()
+        process.close()
 
     def hurry(self) -> None:
         """File what is left, but learn nothing, and don't wait for a server that doesn't answer."""

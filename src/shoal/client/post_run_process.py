@@ -5,6 +5,8 @@
 2. It ends when its session hangs up, or is gone without having hung up.
 3. It gets nothing that needs the user's modules. It starts with an empty interpreter, so it neither
    repeats a script nor inherits locks and threads, as a fork would.
+4. It lets runs gather for a moment, unless the session waits or a workflow is due to be planned
+   anew. Of those that history would delete again for the latest, it files none.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from shoal.client.backlog import Backlog, WaitingRun
 from shoal.client.post_run_frames import (
@@ -48,7 +51,8 @@ _PROGRAM = (
     "import os; os.nice(19); import sys; sys.path[:] = {path!r}; "
     "from shoal.client.post_run_process import main; main({fd}, {parent})"
 )
-_END_SECONDS = 5.0
+_GATHER_SECONDS = 1.0
+"""How long runs gather before they are filed."""
 _GLANCE = 1.0
 """Seconds between two checks that the session's process is still there."""
 _REPORT_SECONDS = 0.1
@@ -101,11 +105,6 @@ class PostRunProcess:
         with contextlib.suppress(OSError):
             self._socket.sendall(framed(message))
 
-    def file(self, run: WaitingRun) -> None:
-        """Send a run."""
-        self.sent.append(run)
-        self.send(run)
-
     def filed_at_once(self, run: WaitingRun) -> bool:
         """Send a run unless that takes time; whether it was sent."""
         frame = framed(run)
@@ -136,64 +135,57 @@ class PostRunProcess:
             yield message  # type: ignore[misc]
 
     def close(self) -> None:
-        """Hang up, and wait until the process has ended."""
+        """End the process, whatever it is doing: history is never left half written."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
+        self._process.wait()
         self._socket.close()
 
 
-class _Inbox:
-    """What has arrived from the session, received by a thread of its own."""
+class Inbox:
+    """What has arrived from the session; safe to use from several threads."""
 
-    def __init__(self, sock: socket.socket, parent: int, hello: Hello) -> None:
-        self._socket = sock
-        self._parent = parent
-        self._hello = hello
-        self._opened: History | None = None
+    def __init__(self, kept: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create an empty one.
+
+        Args:
+            kept: How many runs of each workflow history keeps.
+            clock: Returns seconds.
+        """
+        self.hurried = False
+        """Nothing more is to be learnt, for the session is being closed."""
+        self._clock = clock
         self._changed = threading.Condition()
-        self._backlog = Backlog(hello.kept)
+        self._backlog = Backlog(kept)
         self._told: list[Told] = []
         self._settle = False
-        self._hurried = False
+        """Whether the session waits."""
         self._received = 0
         """The number of the latest run that has arrived."""
+        self._released = 0
+        """The number of the latest run that has gathered for long enough."""
+        self._since: float | None = None
+        """When the oldest run arrived that hasn't."""
+        self._replan = False
+        """Whether one of those is due to be planned anew."""
 
-    def history(self) -> History:
-        """The history, opened when it is first needed."""
-        if self._opened is None:
-            self._opened = pickle.loads(self._hello.history)
-        return self._opened
-
-    def listen(self) -> None:
-        """Receive messages, and end the process with its session."""
-        while (message := received(self._socket)) is not None:
-            with self._changed:
-                match message:
-                    case WaitingRun():
-                        self._backlog.add(message)
-                        self._received = message.number
-                    case Told():
-                        self._told.append(message)
-                    case Settle():
-                        self._settle = True
-                    case Hurry():
-                        self._hurried = True
-                        hurry = getattr(self._opened, "hurry", None)
-                        if hurry is not None:
-                            hurry()
-                self._changed.notify()
-        os._exit(0)
-
-    def watch(self) -> None:
-        """End the process when its session is gone; another process may hold the connection."""
-        while os.getppid() == self._parent:
-            time.sleep(_GLANCE)
-        os._exit(0)
+    def put(self, message: ToProcess) -> None:
+        """Add what has arrived."""
+        with self._changed:
+            match message:
+                case WaitingRun():
+                    self._backlog.add(message)
+                    self._received = message.number
+                    self._since = self._clock() if self._since is None else self._since
+                    self._replan = self._replan or message.replan
+                case Told():
+                    self._told.append(message)
+                case Settle():
+                    self._settle = True
+                case Hurry():
+                    self.hurried = True
+            self._changed.notify()
 
     def next(self, seconds: float | None) -> tuple[list[Told], WaitingRun | None, bool]:
         """What the session tells, the next run, and whether nothing is to be learnt from it yet.
@@ -201,13 +193,35 @@ class _Inbox:
         Args:
             seconds: How long to wait for a run; None: until there is one, or the session waits.
         """
+        until = None if seconds is None else self._clock() + seconds
         with self._changed:
-            self._changed.wait_for(lambda: len(self._backlog) or self._settle, seconds)
+            while not self._ready():
+                wait = self._wait(until)
+                if wait is not None and wait <= 0:
+                    break
+                self._changed.wait(wait)
             told, self._told = self._told, []
-            if not len(self._backlog):
+            if self._backlog.first is None or self._backlog.first > self._released:
                 return told, None, False
             run = self._backlog.take()
-            return told, run, self._hurried or self._backlog.more(run)
+            return told, run, self.hurried or self._backlog.more(run)
+
+    def _ready(self) -> bool:
+        """Whether there is a run to file, or the session waits."""
+        first = self._backlog.first
+        if first is None or first <= self._released:
+            return first is not None or self._settle
+        gathered = self._since is not None and self._clock() >= self._since + _GATHER_SECONDS
+        if not (gathered or self._settle or self.hurried or self._replan):
+            return False
+        self._released, self._since, self._replan = self._received, None, False
+        return True
+
+    def _wait(self, until: float | None) -> float | None:
+        """How long to wait for what arrives; None: for as long as it takes."""
+        gathered = None if self._since is None else self._since + _GATHER_SECONDS
+        ends = [end for end in (until, gathered) if end is not None]
+        return min(ends) - self._clock() if ends else None
 
     def report(self, done: int) -> Done | None:
         """What to tell the session that waits; None: it doesn't, or not everything is done."""
@@ -222,6 +236,41 @@ class _Inbox:
         """How many runs were dropped that history would have kept."""
         with self._changed:
             return self._backlog.dropped
+
+
+def _listen(sock: socket.socket, inbox: Inbox, history: _OpenedHistory) -> None:
+    """Receive what the session sends, and end the process with it."""
+    while (message := received(sock)) is not None:
+        inbox.put(message)  # type: ignore[arg-type]
+        if isinstance(message, Hurry):
+            history.hurry()
+    os._exit(0)
+
+
+def _watch(parent: int) -> None:
+    """End the process when the session's is gone; a fork of it may hold the connection."""
+    while os.getppid() == parent:
+        time.sleep(_GLANCE)
+    os._exit(0)
+
+
+class _OpenedHistory:
+    """The history, opened when it is first needed."""
+
+    def __init__(self, pickled: bytes) -> None:
+        self._pickled = pickled
+        self._opened: History | None = None
+
+    def __call__(self) -> History:
+        if self._opened is None:
+            self._opened = pickle.loads(self._pickled)
+        return self._opened
+
+    def hurry(self) -> None:
+        """Don't wait for a server that doesn't answer."""
+        hurry = getattr(self._opened, "hurry", None)
+        if hurry is not None:
+            hurry()
 
 
 class _SessionLog(logging.Handler):
@@ -247,16 +296,16 @@ def main(fd: int, parent: int) -> None:
     root = logging.getLogger()
     root.addHandler(_SessionLog(sock))
     root.setLevel(logging.WARNING)
-    inbox = _Inbox(sock, parent, hello)
-    for target in (inbox.listen, inbox.watch):
+    inbox, history = Inbox(hello.kept), _OpenedHistory(hello.history)
+    for target in (partial(_listen, sock, inbox, history), partial(_watch, parent)):
         threading.Thread(target=target, daemon=True).start()
     sock.sendall(framed(Ready()))
     with contextlib.suppress(OSError):
-        _serve(sock, inbox)
+        _serve(sock, inbox, PostRunWork(history))
 
 
-def _serve(sock: socket.socket, inbox: _Inbox) -> None:
-    work = PostRunWork(inbox.history)
+def _serve(sock: socket.socket, inbox: Inbox, work: PostRunWork) -> None:
+    """File what arrives."""
     done = reported = 0
     at = time.monotonic()
     while True:
