@@ -19,13 +19,13 @@ class ProcessEngine:
     """Starts processes."""
 
     def __init__(self, url: str, deployment: Deployment, folder: Path) -> None:
-        """Make an engine from `process://?idle_seconds=5`."""
+        """Make an engine from `process://?capacity=4&idle_seconds=5`."""
         query = dict(parse_qsl(urlsplit(url).query))
         self.facts = EngineFacts(
             stays=True,
             watches=True,
             cpus=float(cores()),
-            capacity=2 * cores(),
+            capacity=int(query.get("capacity", 2 * cores())),
             idle_seconds=float(query.get("idle_seconds", 5)),
         )
         self._environment = {FILE_VARIABLE: str(deployment.file(folder))}
