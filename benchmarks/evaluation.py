@@ -15,7 +15,7 @@ from arguments import names_of, positive
 from engine_report import updated
 
 from shoal.experiments.records import Records, Row
-from shoal.experiments.report.claims import claims, judged, more, ranged
+from shoal.experiments.report.claims import Verdict, claims, judged, more, ranged
 from shoal.experiments.report.intervals import Estimate
 from shoal.experiments.report.statistics import (
     BREAKDOWN,
@@ -84,13 +84,16 @@ def variants_table(parts: Mapping[str, Sequence[Row]]) -> Table:
     for claim in claims():
         if claim.where.startswith("003"):
             continue
-        verdicts = [judged(claim, parts[part]) for part in present]
-        cells = [
-            f"{_with_range(verdict.here, verdict.range)}: **{verdict.verdict}**"
-            for verdict in verdicts
-        ]
+        cells = [_cell(judged(claim, parts[part])) for part in present]
         found.append([claim.claim, claim.paper or "-", *cells])
     return found
+
+
+def _cell(verdict: Verdict) -> str:
+    here = _with_range(verdict.here, verdict.range)
+    typical = _with_range(verdict.typical, verdict.typical_range)
+    between = f"; typical {typical}" if verdict.typical else ""
+    return f"{here}{between}: **{verdict.verdict}**"
 
 
 def planners_table(rows: Sequence[Row]) -> Table:

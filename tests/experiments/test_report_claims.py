@@ -51,6 +51,17 @@ def test_a_claim_is_undecided_if_the_interval_crosses_a_bound() -> None:
     assert judged(FASTER, repeated(ROW, near)).verdict == "undecided"
 
 
+def test_a_claim_is_mixed_if_a_single_workflow_decides_the_medians() -> None:
+    rows = [
+        replace(ROW, workflow=workflow, planner=planner, makespan=makespan)
+        for workflow, ours, theirs in (("a", 1.2, 1.0), ("b", 3.0, 4.0), ("c", 6.0, 5.0))
+        for planner, makespan in (("uniform", ours), ("wukong", theirs))
+    ]
+    verdict = judged(FASTER, repeated(*rows))
+    assert (verdict.here, verdict.typical) == ("25.0 % less", "20.0 % more")
+    assert verdict.verdict == "mixed"
+
+
 def test_a_claim_needs_enough_runs_for_an_interval() -> None:
     slow = replace(ROW, planner="wukong", makespan=10.0)
     verdict = judged(FASTER, [ROW, slow] * 4)

@@ -13,7 +13,7 @@ from shoal.cli.terminal import print_table
 if TYPE_CHECKING:
     from shoal.experiments.report.claims import Verdict
 
-_STYLES = {"holds": "green", "in part": "yellow", "doesn't hold": "red"}
+_STYLES = {"holds": "green", "in part": "yellow", "mixed": "yellow", "doesn't hold": "red"}
 
 
 def configure(actions: Any) -> None:

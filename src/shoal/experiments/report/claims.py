@@ -30,6 +30,8 @@ TOO_FEW = "too few runs"
 """The verdict on figures without a confidence interval."""
 UNDECIDED = "undecided"
 """The verdict if the interval has values within the claim's bounds and beyond them."""
+MIXED = "mixed"
+"""The verdict if the medians over all runs say the opposite of the typical difference."""
 UNREAL = "needs real runs"
 """The verdict on what simulations leave out."""
 
@@ -73,8 +75,8 @@ class Verdict:
     typical: str
     """For a claim about a change, the median of the changes within each workflow and SLA."""
     verdict: str
-    """`holds`, `in part`, `doesn't hold`, `undecided`, `too few runs`, `needs real runs` or `not
-    measured`."""
+    """`holds`, `in part`, `doesn't hold`, `mixed`, `undecided`, `too few runs`, `needs real runs`
+    or `not measured`."""
     range: str = ""
     """The confidence interval of the measured figure; empty if there are too few runs."""
     typical_range: str = ""
@@ -144,9 +146,14 @@ def _verdict(
 ) -> Verdict:
     if found is None:
         return Verdict(claim, "", "", "not measured")
-    verdict = _held(claim, found)
+    verdict = MIXED if typical and _opposed(found, typical) else _held(claim, found)
     return Verdict(claim, text(found.value), text(typical.value) if typical else "", verdict,
                    ranged(found, text), ranged(typical, text))  # fmt: skip
+
+
+def _opposed(found: Estimate, typical: Estimate) -> bool:
+    """Return whether two differences have opposite signs, with their whole intervals."""
+    return found.high < 0 < typical.low or typical.high < 0 < found.low
 
 
 def _error(claim: PaperClaim, rows: Sequence[Row]) -> Verdict:

@@ -22,7 +22,7 @@ from shoal.experiments.report.statistics import (
     values,
 )
 
-_SIGNS = {"holds": "good", "in part": "part", "doesn't hold": "bad"}
+_SIGNS = {"holds": "good", "in part": "part", "mixed": "part", "doesn't hold": "bad"}
 
 
 def page(
@@ -220,7 +220,7 @@ over all workflows and SLAs; “typical” is the median of the differences with
 SLA, so that no workflow decides alone by its size. Below each figure is its 95 % confidence
 interval (bootstrap; for shares, Wilson). A claim holds if the whole interval is within its
 bounds, in part if all of it is on the right side but too small, and is undecided if it crosses a
-bound.</p>
+bound. It is mixed if “here” and “typical” say the opposite of each other.</p>
 <div class="wide"><table><thead><tr><th>claim</th><th>paper</th><th>here</th><th>typical</th>
 <th></th></tr></thead><tbody>{rows}</tbody></table></div></section>"""
 
