@@ -141,15 +141,14 @@ def sizes_table(rows: Sequence[Row]) -> Table:
     """Return the median makespan of each design on each version of a workload."""
     designs = list(by_planner(rows))
     found = [["workload", "", *map(label, designs)]]
-    versions = grouped(rows, lambda row: (row.workflow, *row.parameters.items()))
-    for version, group in sorted(versions.items(), key=lambda item: item[0]):
-        workload, *parameters = version
+    versions = grouped(rows, lambda row: (row.workflow, tuple(row.parameters.items())))
+    for (workload, parameters), group in sorted(versions.items(), key=lambda item: item[0]):
         described = ", ".join(f"{name} {value:,}" for name, value in parameters)
         makespans = (
             middle([row for row in group if row.planner == name], "makespan") for name in designs
         )
         cells = [f"{known.value:.3g}" if known else "-" for known in makespans]
-        found.append([str(workload), described, *cells])
+        found.append([workload, described, *cells])
     return found
 
 
