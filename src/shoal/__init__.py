@@ -26,7 +26,7 @@ if sys.platform == "win32":
 
 if TYPE_CHECKING:
     from shoal.client.run import Run
-    from shoal.engine import compute, plan, submit
+    from shoal.engine import compute, plan, submit, warm
     from shoal.execution.costs import Costs
     from shoal.execution.plan import Placement, Plan, Prewarm
     from shoal.farm.streams import Farm, Pipeline
@@ -87,11 +87,12 @@ __all__ = [
     "plan",
     "submit",
     "task",
+    "warm",
 ]
 
 _WHERE = {
     "client.run": ("Run",),
-    "engine": ("compute", "plan", "submit"),
+    "engine": ("compute", "plan", "submit", "warm"),
     "execution.costs": ("Costs",),
     "execution.plan": ("Placement", "Plan", "Prewarm"),
     "farm.streams": ("Farm", "Pipeline"),

@@ -14,6 +14,7 @@ from typing import Any
 
 from shoal.client.request import Request
 from shoal.client.run import Run
+from shoal.errors import UsageError
 from shoal.planning.preview import Preview
 from shoal.session import Session
 from shoal.settings import LASTING, Settings, connections, of_call
@@ -68,6 +69,14 @@ class _SharedSessions:
         session, settings, others = self._called(options)
         return session.preview(Request.to_plan(outputs, others, settings))
 
+    def warm(self, workers: int | None, options: dict[str, Any]) -> int:
+        """Have sandboxes ready for the runs of this process."""
+        session, settings, others = self._called(options)
+        if others:
+            raise UsageError(f"warm() takes settings only, not {next(iter(others))!r}.")
+        count = settings.workers if workers is None else workers
+        return session.warm(count, memory_mb=settings.memory_mb, cpus=settings.cpus)
+
     def close(self) -> None:
         """Close all sessions."""
         with self._lock, contextlib.ExitStack() as stack:
@@ -107,3 +116,16 @@ def submit(*outputs: Outputs, **options: Any) -> Run:
         **options: As for `compute`, and for `Session.submit`.
     """
     return default_engine.submit(outputs, options)
+
+
+def warm(workers: int | None = None, **options: Any) -> int:
+    """Have sandboxes ready before a run, so that its workers needn't wait for them.
+
+    Args:
+        workers: How many; default: as many as a run may have at once.
+        **options: Any setting, such as `platform`, `memory_mb` or `cpus`.
+
+    Returns:
+        How many are ready or starting: fewer than asked for if the platform has no more room.
+    """
+    return default_engine.warm(workers, options)

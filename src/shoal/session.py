@@ -231,24 +231,48 @@ class Session:
         resumed = Run(planned, self._environment, unfinished)
         return resumed, partial(self._ended_runs.resume, resumed)
 
+    def warm(self, workers: int | None = None, **options: Any) -> int:
+        """Have sandboxes ready before a run, so that its workers needn't wait for them.
+
+        They belong to this session, and stay as long as idle sandboxes do (`idle_seconds`).
+
+        Args:
+            workers: How many; default: as many as a run may have at once.
+            **options: `memory_mb` and `cpus` of these workers, if not those of the session.
+
+        Returns:
+            How many are ready or starting: fewer than asked for if the platform has no more room.
+        """
+        self._check_open()
+        if workers is not None:
+            options["workers"] = workers
+        settings = self.settings.changed(options)
+        if self.platform.idle_seconds == 0:
+            raise UsageError("Nothing can be warmed: idle_seconds=0 removes idle sandboxes.")
+        return self._planning.warm(self._context(settings), settings)
+
     def farm_backend(self, workers: int = 0) -> FarmBackend:
         """The platform for a farm, with room for up to this many workers."""
         self._check_open()
         self._ended_runs.check_store()
         self.room.make(workers)
-        settings, environment, (run, key) = self.settings, self._environment, new_run()
-        context = RunContext(
+        settings = self.settings
+        context = self._context(settings, farm=True)
+        limit = self._backends.limit(settings)
+        remote_code = self._environment.remote_code
+        return FarmBackend(self.platform, context, settings.restarts, limit, remote_code)
+
+    def _context(self, settings: Settings, *, farm: bool = False) -> RunContext:
+        """What workers have in common that no run limits."""
+        run, key = new_run()
+        return RunContext(
             run=run,
             key=key,
             store=url_for(self.store.url, run),
-            code=environment.code(),
-            environment=environment.python,
-            settings=run_settings(settings, workers=0),  # its autoscaler limits them
-            farm=True,
-        )
-        limit = self._backends.limit(settings)
-        return FarmBackend(
-            self.platform, context, settings.restarts, limit, environment.remote_code
+            code=self._environment.code(),
+            environment=self._environment.python,
+            settings=run_settings(settings, workers=0),
+            farm=farm,
         )
 
     def settle(self) -> None:

@@ -16,6 +16,7 @@ from engines_here import ENGINES, parameters
 
 from observing import eventually
 from shoal import Resources, Session, Task, task
+from shoal.cli.main import main
 from shoal.errors import TaskError
 from shoal.storage.resp import Connection, parse_url
 from shoal.system import shared_folder
@@ -47,6 +48,22 @@ def handle_of(session: Session, run: str) -> str:
     platform: Any = session.platform
     found = [job for job, record in platform._board.jobs().items() if record.run == run]
     return str(platform._starter._jobs[found[0]].handle) if found else ""
+
+
+def test_a_run_finds_the_jobs_that_were_warmed(session: Session) -> None:
+    platform: Any = session.platform
+    assert session.warm(2) == 2
+    assert eventually(lambda: len(platform._board.jobs()) >= 2)
+    warmed = set(platform._board.jobs())
+    assert session.compute(Task(abs)(-1), Task(abs)(-2), planner="spread") == [1, 2]
+    assert set(platform._board.jobs()) <= warmed
+
+
+def test_the_command_warms_an_engine(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    given = [f"--set={name}={getattr(session.settings, name)}"
+             for name in ("platform", "store", "folder")]  # fmt: skip
+    assert main(["warm", "1", *given]) == 0
+    assert f"1 worker ready or starting on {scheme(session)}://" in capsys.readouterr().out
 
 
 @task

@@ -83,8 +83,8 @@ class Unknowing:
     def fan_out(self, context: RunContext, starts: list[Start]) -> None:
         self._local.fan_out(context, starts)
 
-    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
-        pass
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> int:
+        return 0
 
     def cancel(self, run: RunId) -> None:
         self._local.cancel(run)

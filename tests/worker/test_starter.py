@@ -40,9 +40,10 @@ class RecordingPlatform:
         self._note("fan_out")
         self.fanned_out.extend(starts)
 
-    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> int:
         self._note("prewarm")
         self.warmed.append((resources, count))
+        return count
 
 
 def starter_of(platform: Any) -> Starter:

@@ -27,6 +27,7 @@ COMMANDS = {
     "farm": "train, evaluate and calibrate autoscalers of farms",
     "experiments": "run the papers' evaluation and report on it",
     "gateway": "start a gateway that runs workers for several clients",
+    "warm": "have workers of an engine ready before a run",
     "deploy": "prepare an engine for workers",
     "undeploy": "remove what `shoal deploy` has created",
     "settings": "show each setting and where its value comes from",

@@ -35,11 +35,12 @@ from shoal.execution.timeline import Timeline
 from shoal.metadata.history import text_of
 from shoal.metadata.predictions import DefaultCosts, LearntPredictions
 from shoal.metadata.samples import Samples, measured_on
-from shoal.planning.base import DEFAULT_PRICES, Conditions
+from shoal.planning.base import DEFAULT_PRICES, Conditions, next_size
 from shoal.planning.choice import planned
 from shoal.planning.plan_cache import PlanCache, PlanName, key_of
 from shoal.planning.preview import Preview
 from shoal.planning.spread import SpreadPlanner
+from shoal.platform.invocation import RunContext
 from shoal.settings import Settings
 from shoal.types import Resources, WorkerId
 from shoal.worker.package import constant_sizes
@@ -121,6 +122,17 @@ class SessionPlanning:
             workers: Their resources.
         """
         self._seen.note(timeline, workers, self._clock.now())
+
+    def warm(self, context: RunContext, settings: Settings) -> int:
+        """Have sandboxes made ready for workers with these settings; returns how many."""
+        platform, room = self._backends.platform, self._backends.room
+        workers = room.workers(settings.workers)
+        room.make(workers)
+        asked = Resources(settings.memory_mb, settings.cpus)
+        kind = next_size(asked, platform.memory_steps)
+        ready = platform.prewarm(context, kind, workers)
+        self._seen.warmed(kind, ready, self._clock.now())
+        return ready
 
     def due(self, done: Planned) -> bool:
         """Count a run of a cached plan; whether to plan its workflow anew."""

@@ -48,6 +48,13 @@ class SeenSandboxes:
             with self._lock:
                 self._left, self._since = left_by(timeline, workers, self._warm(now)), now
 
+    def warmed(self, kind: Resources, count: int, now: float) -> None:
+        """Learn that so many sandboxes of a kind are ready."""
+        with self._lock:
+            known = self._warm(now)
+            self._left = {**known, kind: max(count, known.get(kind, 0))}
+            self._since = now
+
     def pool(self, samples: Sequence[Samples], workers: int, now: float) -> WarmPool[Resources]:
         """The sandboxes that a run probably finds.
 

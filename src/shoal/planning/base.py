@@ -68,10 +68,7 @@ class Conditions:
 
     def given(self, asked: Resources) -> Resources:
         """Return what a worker gets that asks for these resources: the next size up."""
-        sizes = [size for size in self.memory_steps if size >= asked.memory_mb]
-        if not sizes or sizes[0] == asked.memory_mb:
-            return asked
-        return replace(asked, memory_mb=sizes[0])
+        return next_size(asked, self.memory_steps)
 
     def sized(self, plan: Plan) -> Plan:
         """Return the plan with what its workers are given."""
@@ -119,6 +116,12 @@ class Conditions:
     def _carried_out(self, plan: Plan) -> Plan:
         plan = self.sized(plan)
         return plan if plan.limit == self.limit else replace(plan, limit=self.limit)
+
+
+def next_size(asked: Resources, steps: Sequence[int]) -> Resources:
+    """Return what a worker gets that asks for these resources on a platform with these sizes."""
+    sizes = [size for size in steps if size >= asked.memory_mb]
+    return replace(asked, memory_mb=sizes[0]) if sizes and sizes[0] != asked.memory_mb else asked
 
 
 def validated(plan: Plan, workflow: Workflow, conditions: Conditions) -> Plan:

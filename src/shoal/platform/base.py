@@ -107,8 +107,8 @@ class Platform(Protocol):
         """Start many workers of a run in the background; returns at once."""
         ...
 
-    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
-        """Prepare sandboxes for workers of a run's session."""
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> int:
+        """Prepare sandboxes for workers of a run's session; returns how many there is room for."""
         ...
 
     def cancel(self, run: RunId) -> None:

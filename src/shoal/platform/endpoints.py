@@ -236,8 +236,8 @@ class _GatewayHandler(BaseHTTPRequestHandler):
         request = from_json(body, WarmUpRequest)
         if not scope.covers(request.context.run, request.context.code.session):
             return _forbidden()
-        self.door.gateway.prewarm(request.context, request.resources, request.count)
-        return 202, {}
+        ready = self.door.gateway.prewarm(request.context, request.resources, request.count)
+        return 202, {"warm": ready}
 
     def _look(self, path: list[str], scope: Scope) -> tuple[int, Any]:
         gateway = self.door.gateway

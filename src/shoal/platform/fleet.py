@@ -204,14 +204,15 @@ class Fleet:
             members[chosen].room -= count
             return members[chosen], waiting[:count]
 
-    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
-        """Have gateways prepare sandboxes."""
-        members = self._reachable()
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> int:
+        """Have gateways prepare sandboxes; returns how many are ready."""
+        members, ready = self._reachable(), 0
         for i, member in enumerate(members):
             share = (count + len(members) - 1 - i) // len(members)
             if share:
                 with self._leaving_out(member):
-                    member.gateway.prewarm(context, resources, share)
+                    ready += member.gateway.prewarm(context, resources, share)
+        return ready
 
     def cancel(self, run: RunId) -> None:
         """Stop the run's workers on all machines that can be reached."""

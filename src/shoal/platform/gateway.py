@@ -219,8 +219,8 @@ class LocalGateway:
                 found.setdefault(each.run, []).append((each.worker, each.epoch))
         return found
 
-    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
-        """Have idle sandboxes ready for workers like this one."""
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> int:
+        """Have idle sandboxes ready for workers like this one; returns how many."""
         with self._lock:
             self._check_open()
             pool_key = (resources, context.code.session)
@@ -233,6 +233,7 @@ class LocalGateway:
             for sandbox in ready:
                 self._pool.release(sandbox, self._clock.now())
             self._listener.wake()
+            return len(ready)
 
     def pool(self, session: str) -> WarmPool[Resources]:
         """The sandboxes that a session's workers would find now."""

@@ -174,12 +174,13 @@ class HttpPlatform:
         """Have the gateway start many workers of a run in the background."""
         self._request("POST", "/fanout", StartRequest(context=context, starts=tuple(starts)))
 
-    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
-        """Have the gateway prepare sandboxes."""
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> int:
+        """Have the gateway prepare sandboxes; returns how many are ready."""
         self._served.add(context.code.session)
         memory_mb, cpus = resources.memory_mb, resources.cpu_share
         request = WarmUpRequest(context=context, memory_mb=memory_mb, cpus=cpus, count=count)
-        self._request("POST", "/warmup", request)
+        ready: int = self._request("POST", "/warmup", request).get("warm", count)
+        return ready
 
     def cancel(self, run: RunId) -> None:
         """Stop the run's workers."""

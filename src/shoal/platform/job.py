@@ -181,11 +181,12 @@ class JobGateway(LocalGateway):
         super()._give(sandbox, invocation, "warm" if self.up else acquired)
         self.up = True
 
-    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
-        """Have jobs ready elsewhere."""
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> int:
+        """Have jobs ready elsewhere; returns how many were asked for."""
         memory_mb, cpus = resources.memory_mb, resources.cpu_share
         nothing = Start(worker=WorkerId(""), epoch=0, memory_mb=memory_mb, cpus=cpus)
         self._elsewhere(context, [nothing] * count)
+        return count
 
     def alive(self) -> dict[RunId, list[tuple[WorkerId, int]]]:
         """Its own worker, and those that wait for a job: waiting isn't dying."""

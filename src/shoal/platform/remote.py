@@ -160,11 +160,13 @@ class RemotePlatform:
         for context, starts in self._under_way.withdraw_unsent(seconds):
             self._board.push(pushed(context, starts, self._deployment, self._entry))
 
-    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
-        """Have jobs ready."""
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> int:
+        """Have jobs ready, as many as the engine runs; returns how many."""
+        count = min(count, self._engine.facts.capacity)
         memory_mb, cpus = resources.memory_mb, resources.cpu_share
         nothing = Start(worker=WorkerId(""), epoch=0, memory_mb=memory_mb, cpus=cpus)
         self.send(context, [nothing] * count)
+        return count
 
     def cancel(self, run: RunId) -> None:
         """Have jobs end the run's workers; none is left afterwards, as far as the engine can."""

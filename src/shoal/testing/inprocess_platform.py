@@ -88,14 +88,16 @@ class InProcessPlatform:
         """Start workers of a run, at once or when there is room."""
         self.invoke(context, starts)
 
-    def prewarm(self, context: RunContext, resources: Resources, count: int) -> None:
-        """Prepare idle sandboxes for workers of a run's session."""
+    def prewarm(self, context: RunContext, resources: Resources, count: int) -> int:
+        """Prepare idle sandboxes for workers of a run's session; returns how many."""
         with self._lock:
             now = self._expired()
             pool_key = (resources, context.code.session)
-            ready = filter(None, [self._pool.acquire(pool_key, now) for _ in range(count)])
-            for sandbox in [self._ensured(acquired) for acquired in ready]:
+            acquired = [self._pool.acquire(pool_key, now) for _ in range(count)]
+            ready = [self._ensured(each) for each in acquired if each is not None]
+            for sandbox in ready:
                 self._pool.release(sandbox.number, now)
+            return len(ready)
 
     def _serve_queue(self) -> None:
         while (served := self._queue.serve(self._expired())) is not None:

@@ -154,7 +154,7 @@ class PlatformContract:
 
     def test_prewarming_makes_the_next_starts_warm(self, make: MakePlatform) -> None:
         caller = make(capacity=3)
-        caller.prewarm(caller.job(), 2)
+        assert caller.prewarm(caller.job(), 2) == 2
         caller.invoke(*(caller.job(f"w{number}", "await go") for number in range(3)))
         began = caller.await_notes("began", 3)
         assert sorted(line["start"] for line in began) == ["cold", "warm", "warm"]
@@ -173,7 +173,7 @@ class PlatformContract:
         caller = make(capacity=2)
         caller.invoke(caller.job("w0", "await go"))
         caller.await_notes("began")
-        caller.prewarm(caller.job(), 9)
+        assert caller.prewarm(caller.job(), 9) == 1
         caller.carry_out(caller.job("w1", run=RunId("run-2")))
         assert caller.notes("began")[1]["start"] == "warm"
         caller.let_go()

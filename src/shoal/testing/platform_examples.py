@@ -58,9 +58,9 @@ class Caller:
         for context, starts in by_context(jobs).items():
             self.platform.invoke(context, starts)
 
-    def prewarm(self, job: Invocation, count: int) -> None:
-        """Prepare sandboxes for workers like this one."""
-        self.platform.prewarm(job.context, job.start.resources, count)
+    def prewarm(self, job: Invocation, count: int) -> int:
+        """Prepare sandboxes for workers like this one; returns how many are ready."""
+        return self.platform.prewarm(job.context, job.start.resources, count)
 
     def carry_out(self, *jobs: Invocation) -> list[dict[str, Any]]:
         """Start workers, wait until none of their runs is active, and return all notes."""
