@@ -1,11 +1,9 @@
-"""Compute a lower bound of the makespan, and the cost of a plan."""
+"""Compute a lower bound of the makespan."""
 
 from collections.abc import Sequence
 from itertools import accumulate, islice, product
 
 from quality.costs import FixedCosts
-from shoal.execution.plan import Plan
-from shoal.execution.timeline import Timeline
 from shoal.types import Resources, TaskId
 from shoal.workflow import Workflow
 
@@ -65,12 +63,3 @@ def _shared(
         for count, (head, tail) in enumerate(islice(idle, workers), start=1)
     ]
     return min(times, default=0.0)
-
-
-def gb_seconds(plan: Plan, timeline: Timeline) -> float:
-    """Return the GB-seconds that a platform bills: each worker's memory while it runs."""
-    return sum(
-        plan.workers[worker].memory_mb / 1024 * (end - begin)
-        for worker, lives in timeline.lives.items()
-        for begin, end in lives
-    )

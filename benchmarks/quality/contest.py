@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from types import FrameType
 
-from quality.bounds import gb_seconds, lower_bound
+from quality.bounds import lower_bound
 from quality.costs import FixedCosts, costs_at
 from quality.shapes import Shape
 from shoal.execution.plan import Plan
@@ -15,6 +15,7 @@ from shoal.execution.pool import WarmPool
 from shoal.execution.simulator import simulate
 from shoal.experiments.schedulers import NoPlanError
 from shoal.planning.base import Conditions, Planner
+from shoal.planning.prices import gb_seconds
 from shoal.types import MB_PER_CPU, Resources
 
 RESOURCES = Resources(memory_mb=MB_PER_CPU)

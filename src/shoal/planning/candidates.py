@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
@@ -24,7 +24,7 @@ from shoal.planning.scoring import Scored, Scores
 from shoal.planning.spread import spread
 from shoal.planning.uniform import UniformPlanner
 from shoal.planning.wukong import WukongPlanner
-from shoal.types import SLA, Resources, WorkerId
+from shoal.types import SLA, Resources, TaskId, WorkerId
 
 _MOST_INSERTED = 2000
 """The most tasks for which a list schedule looks for gaps."""
@@ -191,14 +191,33 @@ class Candidates:
 
     def list(self, kind: Resources, count: int, style: Style) -> Scored:
         """Score a list schedule."""
+        if style.insertion and len(self.workflow) > _MOST_INSERTED:
+            style = replace(style, insertion=False)
+        return self._listed(kind, count, lambda lister: lister.listed(style))
+
+    def relist(self, scored: Scored, moving: Container[TaskId], style: Style) -> Scored | None:
+        """Score a plan with some tasks placed anew; None if its workers are of several kinds."""
+        plan = scored.plan
+        kinds = set(plan.workers.values())
+        if len(kinds) > 1:
+            return None
+        number = {worker: i for i, worker in enumerate(plan.workers)}
+        kept = {
+            task: number[placement.worker]
+            for task, placement in plan.placements.items()
+            if placement.worker and task not in moving
+        }
+        starts = {span.task: span.start for span in scored.timeline.of_kind("execute") if span.task}
+        count = max(self.conditions.workers, len(number))
+        return self._listed(kinds.pop(), count, lambda lister: lister.relisted(kept, starts, style))
+
+    def _listed(self, kind: Resources, count: int, make: Callable[[Lister], Plan]) -> Scored:
         key = (kind, count)
         lister = self._listers.get(key)
         if lister is None:
             lister = self._listers[key] = Lister(self._estimates, [kind] * count)
-        if style.insertion and len(self.workflow) > _MOST_INSERTED:
-            style = replace(style, insertion=False)
         before = lister.looks
-        plan = lister.listed(style)
+        plan = make(lister)
         self.conditions.effort.add((lister.looks - before) / _LOOKS_A_STEP)
         return self._scores.score_waiting(plan)
 

@@ -13,6 +13,7 @@ from shoal.execution.plan import Placement, Plan
 from shoal.planning.candidates import STYLES, Candidates
 from shoal.planning.critical_path import critical_path
 from shoal.planning.effort import Allowance
+from shoal.planning.list_scheduling import Style
 from shoal.planning.scoring import Scored, Scores
 from shoal.types import Resources, TaskId, WorkerId
 
@@ -81,14 +82,36 @@ class Improvement:
                 here = best
 
     def _tried(self, here: Scored, round_: int) -> Scored:
-        rng = self._rng
         if self._candidates.lists and round_ % 8 == 0:
-            style = replace(
-                STYLES[rng.randrange(len(STYLES))], noise=rng.choice((0.05, 0.15, 0.4)), seed=round_
-            )
-            count = self._workers if rng.random() < 0.7 else rng.randint(1, self._workers)
-            return self._candidates.list(self._kind, count, style)
+            return self._listed(round_)
+        if self._candidates.lists and round_ % 2 == 0:
+            relisted = self._relisted(here)
+            if relisted is not None:
+                return relisted
         return self._scores.score(self._moved(here))
+
+    def _listed(self, round_: int) -> Scored:
+        """Score a list schedule with perturbed ranks."""
+        rng = self._rng
+        style = STYLES[rng.randrange(len(STYLES))]
+        style = replace(style, noise=rng.choice((0.05, 0.15, 0.4)), seed=round_)
+        count = self._workers if rng.random() < 0.7 else rng.randint(1, self._workers)
+        return self._candidates.list(self._kind, count, style)
+
+    def _relisted(self, here: Scored) -> Scored | None:
+        """Place the tasks of one or two workers, or of a period, anew."""
+        rng, homes = self._rng, here.plan.placements
+        if rng.random() < 0.5:
+            workers = list(here.plan.workers)
+            gone = rng.sample(workers, min(len(workers), rng.choice((1, 2))))
+            moving = {task for task, placement in homes.items() if placement.worker in gone}
+        else:
+            begin = rng.random() * here.makespan
+            end = begin + rng.choice((0.1, 0.2, 0.4)) * here.makespan
+            spans = here.timeline.of_kind("execute")
+            moving = {span.task for span in spans if span.task and begin <= span.start <= end}
+        style = Style(thrift=rng.choice((0.0, 0.5, 1.0, 3.0)), insertion=rng.random() < 0.3)
+        return self._candidates.relist(here, moving, style)
 
     def _moved(self, scored: Scored) -> Plan:
         """Return the plan with some tasks moved: of its critical path, or next to it."""

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapreplace
 from math import inf
@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 from shoal.execution.memory import INLINE_NBYTES
 from shoal.execution.plan import Placement, Plan
 from shoal.planning.estimates import Estimates
-from shoal.types import Resources, WorkerId
+from shoal.types import Resources, TaskId, WorkerId
 
 _Gap = tuple[float, int]
 Order = Literal["rank", "shortest", "longest", "sufferage", "earliest"]
@@ -96,6 +96,21 @@ class Lister:
         order = [-start for start in listing.starts] if style.insertion or dynamic else ranks
         return self.plan(homes, order, "list")
 
+    def relisted(
+        self, kept: Mapping[TaskId, int], starts: Mapping[TaskId, float], style: Style
+    ) -> Plan:
+        """Return a plan in which some tasks keep their workers, and the others are placed anew.
+
+        Args:
+            kept: The numbers of the workers of tasks that keep them.
+            starts: When each task began so far, which is the order in which tasks are placed.
+            style: The parameters of the list schedule, apart from its order.
+        """
+        listing = _Listing(self, [-starts[task] for task in self.tasks], style)
+        listing.kept = [kept.get(task) for task in self.tasks]
+        homes = listing.homes()
+        return self.plan(homes, [-start for start in listing.starts], "relisted")
+
     def plan(self, homes: Sequence[int], ranks: Sequence[float], planner: str) -> Plan:
         """Return a plan with these workers, in which tasks with higher ranks run first."""
         used = {home: i for i, home in enumerate(dict.fromkeys(homes))}
@@ -138,11 +153,15 @@ class _Listing:
         self.moving = [0.0] * count
         self.home = [-1] * tasks
         self.ends = [0.0] * tasks
+        self.savable = [0.0] * tasks
+        """When each output would be saved, which happens as soon as it exists."""
         self.released = [-1.0] * tasks
         """When other workers can fetch an output; -1 if none needs it yet."""
         self.holders: list[list[int]] = [[] for _ in range(tasks)]
         """The workers that have fetched each output."""
         self.starts = [0.0] * tasks
+        self.kept: Sequence[int | None] = [None] * tasks
+        """The worker that each task must have; None: any."""
         self.gaps = None
         if style.insertion:
             starts = [[(-1.0, lister.starts[w])] for w in range(count)]
@@ -180,12 +199,15 @@ class _Listing:
         """Return where a task is predicted to end first."""
         lister, sources = self.lister, self.lister.sources[task]
         workers, home, moving = lister.workers, self.home, self.moving
-        lister.looks += len(workers)
+        only = self.kept[task]
+        choices = range(len(workers)) if only is None else (only,)
+        lister.looks += len(choices)
         local, remote, saving, fetching = self._inputs(sources)
         latest = max(remote.values(), default=0.0)
         near = {*local, *[holder for source in sources for holder in self.holders[source]]}
         best, second = _NOWHERE, inf
-        for worker, kind in enumerate(workers):
+        for worker in choices:
+            kind = workers[worker]
             ready = extra = 0.0
             if sources:
                 ready, fetches = latest, fetching[kind]
@@ -228,7 +250,7 @@ class _Listing:
             if at < 0:
                 kind = lister.workers[home]
                 save = lister.saves[kind][source]
-                at = end if not save else max(end, self.moving[home]) + save
+                at = self.savable[source]
                 saving[home] = saving.get(home, 0.0) + save
                 saving[-1] += save
             remote[home] = max(remote.get(home, 0.0), at + lister.coordination)
@@ -246,12 +268,9 @@ class _Listing:
                 continue
             if self.released[source] < 0:
                 save = lister.saves[lister.workers[home]][source]
+                self.released[source] = self.savable[source]
                 if save:
-                    done = max(self.ends[source], self.moving[home]) + save
-                    self.moving[home] = max(self.moving[home], done)
-                    self.released[source] = done
-                else:
-                    self.released[source] = self.ends[source]
+                    self.moving[home] = max(self.moving[home] + save, self.savable[source])
             if lister.large[source] and worker not in self.holders[source]:
                 self.holders[source].append(worker)
                 moved = True
@@ -259,7 +278,9 @@ class _Listing:
             self.moving[worker] = max(self.moving[worker], ready)
         self.home[task] = worker
         self.ends[task] = end
-        seconds = lister.seconds[lister.workers[worker]][task]
+        kind = lister.workers[worker]
+        save, seconds = lister.saves[kind][task], lister.seconds[kind][task]
+        self.savable[task] = max(end, self.moving[worker]) + save if save else end
         self.starts[task] = end - seconds
         if self.gaps is None:
             heapreplace(self.slots[worker], end)

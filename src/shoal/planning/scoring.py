@@ -20,6 +20,8 @@ class Scored:
     gb_seconds: float
     price: float
     timeline: Timeline
+    effort: float
+    """The seconds that the simulation counted."""
 
 
 class Scores:
@@ -45,9 +47,11 @@ class Scores:
     def score(self, plan: Plan) -> Scored:
         """Simulate a plan."""
         plan = self.conditions.sized(plan)
+        before = self.conditions.effort.seconds
         timeline = self.conditions.simulate(plan, self.costs)
+        effort = self.conditions.effort.seconds - before
         cost = cost_of(plan, timeline, self._prices)
-        scored = Scored(plan, timeline.makespan, cost.gb_seconds, cost.price, timeline)
+        scored = Scored(plan, timeline.makespan, cost.gb_seconds, cost.price, timeline, effort)
         self.all.append(scored)
         return scored
 

@@ -29,6 +29,8 @@ from shoal.workflow import Workflow
 
 _SHARE = 0.05
 """The share of the predicted makespan that planning may take by default."""
+_PROPOSING, _IMPROVING, _DRAWING = 0.6, 0.65, 0.15
+"""The shares of the limit by which candidates and their improvement end, and that draws take."""
 _LEAST_SECONDS = 0.05
 """The seconds that planning may always take."""
 _MOST_SECONDS = 10.0
@@ -79,7 +81,7 @@ class Search:
         self._propose()
         self._extend()
         self._improve()
-        return self._finished(self._refined(chosen(self.goal, self.scores)))
+        return self._finished(self._refined(chosen(self.goal, self.scores, _DRAWING * self.limit)))
 
     def _unsimulated(self) -> Plan:
         """Return a sensible plan if there is no time to simulate."""
@@ -95,7 +97,7 @@ class Search:
         return Allowance(self.conditions.effort, share * self.limit - spent)
 
     def _propose(self) -> None:
-        allowance = self._until(0.9)
+        allowance = self._until(_PROPOSING)
         for propose in self.candidates.all():
             propose()
             if allowance.spent:
@@ -108,12 +110,12 @@ class Search:
 
     def _improve(self) -> None:
         kind, keep_all = self.configurations[0], not self.goal.plain
-        allowance = self._until(0.75)
+        allowance = self._until(_IMPROVING)
         Improvement(self.scores, self.candidates, kind, allowance, keep_all=keep_all).run()
 
     def _refined(self, scored: Scored) -> Plan:
         """Apply the optimizations that shorten the plan, and downgrade workers."""
-        plan, makespan, allowance = scored.plan, scored.makespan, self._until(0.9)
+        plan, makespan, allowance = scored.plan, scored.makespan, self._until(0.95)
         if plan.linger == self.scores.linger and not allowance.spent:
             parking = self.scores.score(replace(plan, linger=0.5))
             if parking.makespan <= makespan and parking.gb_seconds < scored.gb_seconds:
