@@ -53,4 +53,5 @@ def test_it_tells_whether_a_later_run_of_the_same_group_waits() -> None:
     backlog = Backlog(kept=5)
     for number, group in enumerate("aba"):
         backlog.add(waiting(number, group))
-    assert [backlog.more(backlog.take()) for _ in range(3)] == [True, False, False]
+    assert not backlog.more(waiting(-1), last=-1)
+    assert [backlog.more(backlog.take(), last=2) for _ in range(3)] == [True, False, False]

@@ -56,6 +56,16 @@ def test_of_many_runs_only_those_are_filed_that_history_would_keep(
     ], "learning waits for the last"
 
 
+def test_learning_does_not_wait_for_runs_that_still_gather(inbox: Inbox, now: list[float]) -> None:
+    """In a loop, there are always some."""
+    inbox.put(run(1))
+    inbox.put(run(2))
+    now[0] = 1.0
+    assert inbox.next(0.0)[1:] == (run(1), True)
+    inbox.put(run(3))
+    assert inbox.next(0.0)[1:] == (run(2), False)
+
+
 @pytest.mark.parametrize("message", [Settle(), Hurry()])
 def test_somebody_who_waits_ends_the_gathering(inbox: Inbox, message: Settle | Hurry) -> None:
     inbox.put(run(1))

@@ -73,9 +73,10 @@ class Backlog:
         self._remove(run)
         return run
 
-    def more(self, run: WaitingRun) -> bool:
-        """Whether a later run of the same group waits."""
-        return run.group in self._groups
+    def more(self, run: WaitingRun, last: int) -> bool:
+        """Whether a later run of the same group waits, up to the one with this number."""
+        group = self._groups.get(run.group)
+        return group is not None and group[0].number <= last
 
     def _drop(self, run: WaitingRun) -> None:
         self._remove(run)

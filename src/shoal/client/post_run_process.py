@@ -204,7 +204,7 @@ class Inbox:
             if self._backlog.first is None or self._backlog.first > self._released:
                 return told, None, False
             run = self._backlog.take()
-            return told, run, self.hurried or self._backlog.more(run)
+            return told, run, self.hurried or self._backlog.more(run, self._released)
 
     def _ready(self) -> bool:
         """Whether there is a run to file, or the session waits."""
