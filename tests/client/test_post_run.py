@@ -120,6 +120,7 @@ def test_a_process_that_dies_is_replaced_and_no_run_is_lost(
     assert eventually(lambda: queue_of(session)._process is not process)
     session.settle()
     assert len(session.history.runs()) == 4
+    assert eventually(lambda: caplog.messages)
     assert caplog.messages == ["the process that files runs has died; it is replaced"]
     session.compute(inc(9))
     assert process_of(session) is not process

@@ -66,6 +66,13 @@ def test_learning_does_not_wait_for_runs_that_still_gather(inbox: Inbox, now: li
     assert inbox.next(0.0)[1:] == (run(2), False)
 
 
+def test_filing_comes_before_learning_if_many_runs_wait(inbox: Inbox) -> None:
+    for number in range(1, 51):
+        inbox.put(run(number, replan=True, group=str(number)))
+    later = [inbox.next(0.0)[2] for _ in range(50)]
+    assert later == [True] * 29 + [False] * 21
+
+
 @pytest.mark.parametrize("message", [Settle(), Hurry()])
 def test_somebody_who_waits_ends_the_gathering(inbox: Inbox, message: Settle | Hurry) -> None:
     inbox.put(run(1))

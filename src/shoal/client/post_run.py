@@ -300,13 +300,13 @@ class PostRunQueue:
             else:
                 self._put_back(left)
             self._changed.notify_all()
-        process.close()
         if given_up and left:
             log.warning(
                 "%d ended runs are not recorded: filing them killed two processes", len(left)
             )
         else:
             log.warning("the process that files runs has died; it is replaced")
+        process.close()
 
     def _put_back(self, runs: list[WaitingRun]) -> None:
         later, self._backlog = self._backlog, Backlog(self._kept)

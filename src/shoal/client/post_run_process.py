@@ -53,6 +53,8 @@ _PROGRAM = (
 )
 _GATHER_SECONDS = 1.0
 """How long runs gather before they are filed."""
+_MOST_BEHIND = 20
+"""How many runs may wait while one teaches; if more do, filing comes first."""
 _GLANCE = 1.0
 """Seconds between two checks that the session's process is still there."""
 _REPORT_SECONDS = 0.1
@@ -204,7 +206,8 @@ class Inbox:
             if self._backlog.first is None or self._backlog.first > self._released:
                 return told, None, False
             run = self._backlog.take()
-            return told, run, self.hurried or self._backlog.more(run, self._released)
+            behind = self._released - run.number > _MOST_BEHIND
+            return told, run, self.hurried or behind or self._backlog.more(run, self._released)
 
     def _ready(self) -> bool:
         """Whether there is a run to file, or the session waits."""
