@@ -19,8 +19,11 @@ from shoal.client.post_run_work import (
     Replanned,
     Unfiled,
     may_pay,
+    packed_plan,
+    unpacked_plan,
 )
 from shoal.errors import HistoryError
+from shoal.execution.plan import Plan
 from shoal.execution.pool import WarmPool
 from shoal.execution.timeline import KINDS, SpanRow, encode_record
 from shoal.metadata.history import FiledRun, RunRecord
@@ -156,9 +159,24 @@ def test_a_run_by_a_plan_of_its_own_is_predicted_but_nothing_is_planned(
     work: PostRunWork, history: FakeHistory
 ) -> None:
     [*work.do(ended(fan(4), 2.0))]
-    own = replace(known(fan(4)), blocks=[history.runs[0].samples])
+    own = packed_plan(replace(known(fan(4)), blocks=[history.runs[0].samples]))
     assert [*work.do(ended(fan(4), 2.0, plan=None, own=own, predict=True), replan=True)] == []
     assert history.runs[1].record.predicted is not None
+
+
+class Theirs(Plan):
+    """A plan of a user's own class."""
+
+
+def test_a_plan_that_cannot_travel_is_left_out() -> None:
+    plan = known(fan(4))
+    data = packed_plan(plan)
+    assert data is not None
+    assert unpacked_plan(data) == plan
+    assert packed_plan(replace(plan, sla=lambda: None)) is None  # type: ignore[arg-type]
+    assert (
+        unpacked_plan(pickle.dumps(Theirs(NO_WORKFLOW, {})).replace(b"Theirs", b"Absent")) is None
+    )
 
 
 def test_a_workflow_that_is_due_is_planned_anew_for_the_sandboxes_that_the_run_left(

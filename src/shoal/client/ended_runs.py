@@ -19,7 +19,7 @@ from functools import partial
 from shoal.client.backends import Backends
 from shoal.client.checkpoints import Checkpoints, has_checkpoint, hint
 from shoal.client.planning import SessionPlanning
-from shoal.client.post_run import PostRunQueue
+from shoal.client.post_run import PostRunQueue, guarded
 from shoal.client.resume import UnfinishedRun, forget, read
 from shoal.client.run import Run
 from shoal.client.run_records import ended_run
@@ -199,10 +199,11 @@ class EndedRuns:
         if self._planning.pool_unknown:
             self._post_run.call(partial(self._note_starts, run))
         replan = self._planning.due(run.planned) or bool(run.needs)
+        pack = partial(self._pack, run, replan=replan)
         if len(run.workflow) > _MANY:
-            self._post_run.call(partial(self._pack, run, replan=replan))
+            self._post_run.call(pack)
         else:
-            self._pack(run, replan=replan)
+            guarded(pack)
 
     def _pack(self, run: Run, *, replan: bool) -> None:
         """Have a run filed; if its tasks ask for the user's code, it is planned anew here."""

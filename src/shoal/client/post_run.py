@@ -23,9 +23,16 @@ from collections.abc import Callable
 from functools import partial
 
 from shoal.client.backlog import Backlog, WaitingRun
-from shoal.client.post_run_frames import Done, Hurry, Ready, Said, Settle, Told, packed_plan
+from shoal.client.post_run_frames import Done, Hurry, Ready, Said, Settle, Told
 from shoal.client.post_run_process import PostRunProcess
-from shoal.client.post_run_work import Answer, EndedRun, KnownPlan, PostRunWork, Replanned
+from shoal.client.post_run_work import (
+    Answer,
+    EndedRun,
+    KnownPlan,
+    PostRunWork,
+    Replanned,
+    packed_plan,
+)
 from shoal.errors import ShoalError
 from shoal.metadata.history import History
 from shoal.planning.plan_cache import PlanName
@@ -103,7 +110,7 @@ class PostRunQueue:
     def call(self, what: Callable[[], None]) -> None:
         """Call a function of the session soon, in the thread."""
         if not self._begun():
-            _guarded(what)
+            guarded(what)
             return
         with self._changed:
             self._last += 1
@@ -125,7 +132,7 @@ class PostRunQueue:
             self._last += 1
             waiting = WaitingRun(self._last, run.plan, group, replan, data)
             if not begun:
-                _guarded(lambda: self._file_here(waiting))
+                guarded(lambda: self._file_here(waiting))
             elif not self._passed_on(waiting):
                 self._crowded += self._doing is not None or len(self._backlog) > 0
                 self._backlog.add(waiting)
@@ -162,7 +169,7 @@ class PostRunQueue:
                     return
                 action = self._next()
             if action is not None:
-                _guarded(action)
+                guarded(action)
             with self._changed:
                 self._doing = None
                 self._changed.notify_all()
@@ -275,7 +282,7 @@ class PostRunQueue:
                 case Said(logger, level, text):
                     logging.getLogger(logger).log(level, "%s", text)
                 case _:
-                    _guarded(partial(self._learnt, message, process.told))
+                    guarded(partial(self._learnt, message, process.told))
         self._replace(process)
 
     def _note_done(self, process: PostRunProcess, report: Done) -> None:
@@ -371,7 +378,7 @@ class PostRunQueue:
                 self._changed.notify_all()
             self._thread.join()
         self._hang_up()
-        _guarded(self._idle)
+        guarded(self._idle)
 
     def _hang_up(self) -> None:
         """End the process, if there is one."""
@@ -381,7 +388,8 @@ class PostRunQueue:
             process.close()
 
 
-def _guarded(what: Callable[[], None]) -> None:
+def guarded(what: Callable[[], None]) -> None:
+    """Do something for a run that has ended; a failure is logged, for the run has its result."""
     try:
         what()
     except ShoalError as error:

@@ -5,17 +5,14 @@ Both sides run the same code, and one has started the other, so frames are pickl
 
 from __future__ import annotations
 
-import logging
 import pickle
 import socket
 import struct
 from dataclasses import dataclass
 
 from shoal.client.backlog import WaitingRun
-from shoal.client.post_run_work import Answer, KnownPlan
+from shoal.client.post_run_work import Answer
 from shoal.planning.plan_cache import PlanName
-
-log = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("<Q")
 
@@ -36,7 +33,7 @@ class Told:
 
     name: PlanName
     plan: bytes
-    """The pickled `KnownPlan`."""
+    """What `packed_plan` makes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +89,6 @@ def received(sock: socket.socket) -> ToProcess | ToSession | None:
         return None
     message: ToProcess | ToSession = pickle.loads(data)
     return message
-
-
-def packed_plan(plan: KnownPlan) -> bytes | None:
-    """A plan as a process is told of it; None if it has something that can't be pickled."""
-    try:
-        return pickle.dumps(plan, 5)
-    except Exception:  # whatever a user's planner has put into it
-        log.debug("a plan by %s can't be pickled", plan.plan.planner, exc_info=True)
-        return None
 
 
 def _exactly(sock: socket.socket, count: int) -> bytearray | None:

@@ -39,7 +39,7 @@ from shoal.client.post_run_frames import (
     framed,
     received,
 )
-from shoal.client.post_run_work import PostRunWork
+from shoal.client.post_run_work import PostRunWork, unpacked_plan
 from shoal.errors import ShoalError
 from shoal.import_path import import_path
 from shoal.metadata.history import History
@@ -313,8 +313,10 @@ def _serve(sock: socket.socket, inbox: Inbox, work: PostRunWork) -> None:
     at = time.monotonic()
     while True:
         told, run, more = inbox.next(_REPORT_SECONDS if reported < done else None)
-        for plan in told:
-            _guard(sock, work, plan)
+        for each in told:
+            plan = unpacked_plan(each.plan)
+            if plan is not None:
+                work.know(each.name, plan)
         if run is not None:
             _file(sock, work, run, more=more)
             done = run.number
@@ -325,14 +327,6 @@ def _serve(sock: socket.socket, inbox: Inbox, work: PostRunWork) -> None:
         if report is not None:
             sock.sendall(framed(report))
             reported, at = done, now
-
-
-def _guard(sock: socket.socket, work: PostRunWork, told: Told) -> None:
-    """Learn of a plan, unless it has something that can't be loaded here."""
-    try:
-        work.know(told.name, pickle.loads(told.plan))
-    except Exception:  # the user's code, whose modules may be missing
-        log.debug("plan %s can't be loaded", told.name, exc_info=True)
 
 
 def _file(sock: socket.socket, work: PostRunWork, run: WaitingRun, *, more: bool) -> None:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,8 @@ from shoal.planning.preview import Preview
 from shoal.types import SLA, Resources, TaskId, WorkerId
 from shoal.workflow import Workflow
 from shoal.workflow.outline import Outline
+
+log = logging.getLogger(__name__)
 
 _SHARE = 0.05
 """The share of time that may be spent on refreshing a plan's predictions."""
@@ -79,8 +82,8 @@ class EndedRun:
     """The memory that tasks turned out to need, in MB, by task key."""
     plan: PlanName | None = None
     """The cached plan that it was carried out by."""
-    own: KnownPlan | None = None
-    """Its plan if that isn't cached; None: it doesn't matter."""
+    own: bytes | None = None
+    """Its packed plan if that isn't cached; None: it doesn't matter."""
     pool: WarmPool[Resources] | None = None
     """The sandboxes that the run found; None: they don't matter."""
     predict: bool = False
@@ -199,7 +202,8 @@ class PostRunWork:
     def _cached(self, run: EndedRun, workflow: Workflow) -> _CachedPlan | None:
         """What is known of the plan that a run was carried out by."""
         if run.plan is None:
-            return None if run.own is None else _looked_at(0, run.own, run, workflow)
+            own = None if run.own is None else unpacked_plan(run.own)
+            return None if own is None else _looked_at(0, own, run, workflow)
         number = run.plan.number
         if number in self._told:
             self._plans[number] = _looked_at(*self._told.pop(number), run, workflow)
@@ -252,6 +256,25 @@ def _looked_at(version: int, known: KnownPlan, run: EndedRun, workflow: Workflow
     defaults = DefaultCosts(run.constants, known.latency)
     found = predictions_from(decoded(known.blocks), workflow, defaults, run.record.platform)
     return _CachedPlan(known, {version: known.plan}, found)
+
+
+def packed_plan(plan: KnownPlan) -> bytes | None:
+    """A plan as it travels; None if it has something that can't be pickled."""
+    try:
+        return pickle.dumps(plan, 5)
+    except Exception:  # whatever a user's planner has put into it
+        log.debug("a plan by %s can't be pickled", plan.plan.planner, exc_info=True)
+        return None
+
+
+def unpacked_plan(data: bytes) -> KnownPlan | None:
+    """A plan that has travelled; None if it has something that can't be loaded here."""
+    try:
+        found: KnownPlan = pickle.loads(data)
+    except Exception:  # the user's code, whose modules may be missing
+        log.debug("a plan can't be loaded", exc_info=True)
+        return None
+    return found
 
 
 def filed_run(run: EndedRun, workflow: Workflow, preview: Preview | None) -> FiledRun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from shoal.client.planning import known_plan
-from shoal.client.post_run_work import EndedRun
+from shoal.client.post_run_work import EndedRun, packed_plan
 from shoal.client.run import Run
 from shoal.metadata.history import RESUMED, RunRecord, text_of
 from shoal.types import RunId
@@ -15,7 +15,7 @@ from shoal.workflow.outline import Outline
 def ended_run(run: Run, platform: str = "") -> EndedRun:
     """The data of an ended run on a platform of this name."""
     plan, planned, predict = run.plan, run.planned, run.was_predicted
-    latency = run.settings.latency
+    latency, special = run.settings.latency, planned.name is None
     return EndedRun(
         _record(run, platform),
         pickle.dumps(Outline.of(run.workflow), 5),
@@ -24,8 +24,8 @@ def ended_run(run: Run, platform: str = "") -> EndedRun:
         run.preview.constants,
         run.needs,
         plan=planned.name,
-        own=known_plan(run.preview, latency) if predict and planned.name is None else None,
-        pool=run.preview.conditions.pool() if predict or planned.name else None,
+        own=packed_plan(known_plan(run.preview, latency)) if predict and special else None,
+        pool=run.preview.conditions.pool() if predict or not special else None,
         predict=predict,
     )
 
