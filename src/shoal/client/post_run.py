@@ -21,10 +21,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from shoal.client.backlog import Backlog, WaitingRun
-from shoal.client.post_run_frames import Done, Hurry, Ready, Said, Settle, Told
-from shoal.client.post_run_process import PostRunProcess
 from shoal.client.post_run_work import (
     Answer,
     EndedRun,
@@ -36,6 +35,10 @@ from shoal.client.post_run_work import (
 from shoal.errors import ShoalError
 from shoal.metadata.history import History
 from shoal.planning.plan_cache import PlanName
+
+if TYPE_CHECKING:
+    from shoal.client.post_run_frames import Done, Ready
+    from shoal.client.post_run_process import PostRunProcess
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +243,7 @@ class PostRunQueue:
             known = self._plan(run.plan)
             packed = None if known is None else packed_plan(known[1])
             if known is not None and packed is not None:
-                process.send(Told(known[0], packed))
+                process.tell(known[0], packed)
         with self._changed:
             if process is not self._process:  # it has died meanwhile
                 self._put_back([run])
@@ -253,6 +256,8 @@ class PostRunQueue:
 
         The process may learn more than this thread knows, which therefore forgets it.
         """
+        from shoal.client.post_run_process import PostRunProcess  # most sessions never need it
+
         try:
             process = PostRunProcess(self._history(), self._kept)
         except (OSError, ShoalError) as error:
@@ -271,24 +276,18 @@ class PostRunQueue:
 
     def _listen(self, process: PostRunProcess) -> None:
         """Take what the process says, until it has ended."""
-        for message in process.messages():
-            match message:
-                case Ready():
-                    with self._changed:
-                        process.ready = True
-                        self._changed.notify_all()
-                case Done():
-                    self._note_done(process, message)
-                case Said(logger, level, text):
-                    logging.getLogger(logger).log(level, "%s", text)
-                case _:
-                    guarded(partial(self._learnt, message, process.told))
+        process.listen(
+            partial(self._note, process),
+            lambda answer: guarded(partial(self._learnt, answer, process.told)),
+        )
         self._replace(process)
 
-    def _note_done(self, process: PostRunProcess, report: Done) -> None:
+    def _note(self, process: PostRunProcess, report: Ready | Done) -> None:
+        """Note that the process is ready, or has filed runs."""
         with self._changed:
-            dropped = process.done(report)
-            self._losses = 0
+            dropped = process.note(report)
+            if process.successful:
+                self._losses = 0
             self._changed.notify_all()
         if dropped:
             log.warning("%d runs ended too fast to be recorded in history", dropped)
@@ -355,7 +354,7 @@ class PostRunQueue:
         if process is None or len(self._backlog) or self._doing is not None:
             return
         if seconds < _PATIENCE:
-            process.send(Settle())
+            process.ask()
             return
         self._process, self._crowded = None, 0
         self._put_back([*process.sent])
@@ -367,7 +366,7 @@ class PostRunQueue:
         with self._changed:
             self._hurried = True
             if self._process is not None:
-                self._process.send(Hurry())
+                self._process.hurry()
 
     def close(self) -> None:
         """Do what is left, and end the thread and the process."""

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from shoal.client.backlog import Backlog, WaitingRun
@@ -35,11 +35,10 @@ from shoal.client.post_run_frames import (
     Settle,
     Told,
     ToProcess,
-    ToSession,
     framed,
     received,
 )
-from shoal.client.post_run_work import PostRunWork, unpacked_plan
+from shoal.client.post_run_work import Answer, PostRunWork, unpacked_plan
 from shoal.errors import ShoalError
 from shoal.import_path import import_path
 from shoal.metadata.history import History
@@ -72,6 +71,8 @@ class PostRunProcess:
         """Start it; raises `OSError` if that isn't possible."""
         self.ready = False
         """Whether it can file runs."""
+        self.successful = False
+        """Whether it has filed anything."""
         self.sent: deque[WaitingRun] = deque()
         """What it hasn't reported as filed."""
         self.told: set[PlanName] = set()
@@ -124,17 +125,46 @@ class PostRunProcess:
                 self._socket.sendall(frame[count:])
         return True
 
-    def done(self, report: Done) -> int:
-        """Forget the runs that are filed; returns how many were dropped since the last report."""
+    def note(self, report: Ready | Done) -> int:
+        """Note what it reports; returns how many runs it has dropped since the last report."""
+        if isinstance(report, Ready):
+            self.ready = True
+            return 0
+        self.successful = True
         while self.sent and self.sent[0].number <= report.number:
             self.sent.popleft()
         dropped, self.dropped = report.dropped - self.dropped, report.dropped
         return dropped
 
-    def messages(self) -> Iterator[ToSession]:
-        """What the process says, until it has ended."""
+    def tell(self, name: PlanName, plan: bytes) -> None:
+        """Tell it of a cached plan."""
+        self.send(Told(name, plan))
+
+    def ask(self) -> None:
+        """Ask for a report as soon as all runs so far are filed."""
+        self.send(Settle())
+
+    def hurry(self) -> None:
+        """Have it learn nothing more, and not wait for a server that doesn't answer."""
+        self.send(Hurry())
+
+    def listen(
+        self, noted: Callable[[Ready | Done], None], learnt: Callable[[Answer], None]
+    ) -> None:
+        """Listen to it until it has ended.
+
+        Args:
+            noted: Called when it is ready, and when it has filed runs.
+            learnt: Called with what it has learnt.
+        """
         while (message := received(self._socket)) is not None:
-            yield message  # type: ignore[misc]
+            match message:
+                case Ready() | Done():
+                    noted(message)
+                case Said(logger, level, text):
+                    logging.getLogger(logger).log(level, "%s", text)
+                case _:
+                    learnt(message)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """End the process, whatever it is doing: history is never left half written."""
