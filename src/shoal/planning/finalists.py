@@ -23,7 +23,7 @@ from shoal.types import SLA, Resources
 
 _MOST_FINALISTS = 6
 _MOST_DRAWS = 20
-_FEWEST_DRAWS = 5
+_FEWEST_DRAWS = 4
 _SLOWER = 1.5
 """The ratio to the fastest plan up to which a cheaper plan may become a finalist."""
 _CHEAPER = 0.8
@@ -69,11 +69,10 @@ def chosen(goal: Goal, scores: Scores, seconds: float) -> Scored:
 def _promises(goal: Goal, scores: Scores, seconds: float) -> dict[int, float]:
     """Return the makespans to compare, by the identity of each plan that may be chosen."""
     usual = {id(scored): scored.makespan for scored in scores.all}
-    finalists = _finalists(scores, goal.thrift)
-    each = sum([scored.effort for scored in finalists])
-    if len(finalists) < 2 or _FEWEST_DRAWS * each > seconds:
+    finalists = _affordable(_finalists(scores, goal.thrift), seconds / _FEWEST_DRAWS)
+    if len(finalists) < 2:
         return usual
-    draws = min(_MOST_DRAWS, int(seconds / each))
+    draws = min(_MOST_DRAWS, int(seconds / _effort(finalists)))
     drawn: list[list[float]] = [[] for _ in finalists]
     for seed in range(draws):
         costs = scores.conditions.predictions.sampled(seed)
@@ -102,6 +101,18 @@ def _finalists(scores: Scores, thrift: float) -> list[Scored]:
         if scored.gb_seconds < _CHEAPER * cheap.gb_seconds:
             found[id(scored)] = cheap = scored
     return list(found.values())
+
+
+def _affordable(finalists: list[Scored], seconds: float) -> list[Scored]:
+    """Leave out the plans that take longest to simulate, until one draw takes so many seconds."""
+    while len(finalists) > 1 and _effort(finalists) > seconds:
+        longest = max(finalists[1:], key=attrgetter("effort"))
+        finalists = [scored for scored in finalists if scored is not longest]
+    return finalists
+
+
+def _effort(finalists: Sequence[Scored]) -> float:
+    return sum([scored.effort for scored in finalists])
 
 
 def _within(budget: float, scores: Scores) -> Scored:

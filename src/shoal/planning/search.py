@@ -29,7 +29,7 @@ from shoal.workflow import Workflow
 
 _SHARE = 0.05
 """The share of the predicted makespan that planning may take by default."""
-_PROPOSING, _IMPROVING, _DRAWING = 0.6, 0.65, 0.15
+_PROPOSING, _IMPROVING, _DRAWING = 0.6, 0.6, 0.2
 """The shares of the limit by which candidates and their improvement end, and that draws take."""
 _LEAST_SECONDS = 0.05
 """The seconds that planning may always take."""
