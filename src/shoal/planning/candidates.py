@@ -28,10 +28,10 @@ from shoal.types import SLA, Resources, TaskId, WorkerId
 
 _MOST_INSERTED = 2000
 """The most tasks for which a list schedule looks for gaps."""
-_LOOKS_A_STEP = 10
+_LOOKS_A_STEP = 6
 """Roughly how many pairs of task and worker a list schedule examines in the time of a step."""
-_CLUSTERED_A_STEP = 2
-"""Roughly how many tasks a planner without a simulation places in the time of a step."""
+_PREPARED_A_STEP = 2
+"""Roughly how many tasks a planner that simulates nothing handles in the time of a step."""
 _NEAR = 1.5
 """The ratio to the fastest plan up to which a plan is worth trying in other ways."""
 STYLES = (
@@ -173,7 +173,7 @@ class Candidates:
             self._scores.score_waiting(plan)
 
     def _shipped_by(self, planner: Planner) -> None:
-        self.conditions.effort.add(len(self.workflow) / _CLUSTERED_A_STEP)
+        self.conditions.effort.add(len(self.workflow) / _PREPARED_A_STEP)
         self._keep(partial(planner.plan, self.workflow, self.conditions))
 
     def _keep(self, make: Callable[[], Plan]) -> None:
@@ -215,6 +215,7 @@ class Candidates:
         key = (kind, count)
         lister = self._listers.get(key)
         if lister is None:
+            self.conditions.effort.add(len(self.workflow) / _PREPARED_A_STEP)
             lister = self._listers[key] = Lister(self._estimates, [kind] * count)
         before = lister.looks
         plan = make(lister)

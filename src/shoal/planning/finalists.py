@@ -24,6 +24,8 @@ from shoal.types import SLA, Resources
 _MOST_FINALISTS = 6
 _MOST_DRAWS = 20
 _FEWEST_DRAWS = 4
+_DRAWING = 2.0
+"""Roughly how many times as long a simulation takes if its costs have to be drawn."""
 _SLOWER = 1.5
 """The ratio to the fastest plan up to which a cheaper plan may become a finalist."""
 _CHEAPER = 0.8
@@ -69,6 +71,7 @@ def chosen(goal: Goal, scores: Scores, seconds: float) -> Scored:
 def _promises(goal: Goal, scores: Scores, seconds: float) -> dict[int, float]:
     """Return the makespans to compare, by the identity of each plan that may be chosen."""
     usual = {id(scored): scored.makespan for scored in scores.all}
+    seconds /= _DRAWING
     finalists = _affordable(_finalists(scores, goal.thrift), seconds / _FEWEST_DRAWS)
     if len(finalists) < 2:
         return usual
