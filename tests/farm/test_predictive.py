@@ -89,7 +89,9 @@ def test_a_decision_looks_the_plan_up() -> None:
 
 
 @pytest.mark.slow
-def test_planning_is_deterministic_and_reports_every_step() -> None:
+def test_planning_is_deterministic_and_reports_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, fewer in (("_PRICES", (50, 90)), ("_CHANGE_PRICES", (10,)), ("_HELD_OUT", 5)):
+        monkeypatch.setattr(f"shoal.farm.predictive_plan.{name}", fewer)
     training = Training(workloads=("poisson",), episodes=36, target=0.9)
     reports: list[int] = []
     first = train_predictive(training, lambda done, best: reports.append(done))

@@ -416,6 +416,10 @@ def test_no_other_module_unpickles() -> None:
     assert found == {
         "integrations/calls.py",
         "storage/codec.py",
+        "client/post_run.py",
+        "client/post_run_frames.py",
+        "client/post_run_process.py",
+        "client/post_run_work.py",
         "client/references.py",
         "client/resume.py",
         "worker/package.py",
