@@ -187,6 +187,8 @@ def main() -> None:
     else:
         with store_of(args) as store, Session(platform=args.platform, store=store) as session:
             found = compare(args, session)
+            while (pool := session.platform.pool("")) is not None and pool.idle:
+                time.sleep(0.2)  # idle jobs would miss the store
     if args.file:
         args.file.write_text(json.dumps(found) + "\n")
 
