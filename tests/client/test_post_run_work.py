@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from shoal import Resources, task
 from shoal.client.post_run_work import (
@@ -159,7 +160,7 @@ def test_a_run_by_a_plan_of_its_own_is_predicted_but_nothing_is_planned(
     work: PostRunWork, history: FakeHistory
 ) -> None:
     [*work.do(ended(fan(4), 2.0))]
-    own = packed_plan(replace(known(fan(4)), blocks=[history.runs[0].samples]))
+    own = packed_plan(structs.replace(known(fan(4)), blocks=[history.runs[0].samples]))
     assert [*work.do(ended(fan(4), 2.0, plan=None, own=own, predict=True), replan=True)] == []
     assert history.runs[1].record.predicted is not None
 
@@ -173,7 +174,7 @@ def test_a_plan_that_cannot_travel_is_left_out() -> None:
     data = packed_plan(plan)
     assert data is not None
     assert unpacked_plan(data) == plan
-    assert packed_plan(replace(plan, sla=lambda: None)) is None  # type: ignore[arg-type]
+    assert packed_plan(structs.replace(plan, sla=lambda: None)) is None  # type: ignore[arg-type]
     assert (
         unpacked_plan(pickle.dumps(Theirs(NO_WORKFLOW, {})).replace(b"Theirs", b"Absent")) is None
     )

@@ -70,7 +70,7 @@ def test_without_nested_outputs_the_fingerprint_is_found_elsewhere() -> None:
     "value",
     [1, -2.5, True, None, "short", "long" * 1000, b"bytes", [1, 2], (3,), {"a": 1}, {1, 2},
      [Mine(), Mine()], Mine(), Mine, Level.LOW, np.float64(2.5), np.ones(3), 10**400],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_constants_tell_as_much_about_the_time_that_a_task_takes(value: Any) -> None:
     workflow, outlined = told(take(value, named=value))

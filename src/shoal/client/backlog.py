@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from shoal.planning.plan_cache import PlanName
 
@@ -18,8 +19,7 @@ _MOST_NBYTES = 64 * 2**20
 """The most bytes that wait."""
 
 
-@dataclass(slots=True)
-class WaitingRun:
+class WaitingRun(Struct):
     """An ended run, packed."""
 
     number: int

@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+
 from shoal.client.recalled import decoded, predictions_from
 from shoal.errors import HistoryError
 from shoal.execution.costs import Predictions
@@ -49,8 +51,7 @@ NO_WORKFLOW = Workflow({}, {}, ())
 """Stands for the workflow of a plan that travels without it."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownPlan:
+class KnownPlan(Struct, frozen=True):
     """A plan that a session runs workflows by, and what its predictions are based on."""
 
     plan: Plan
@@ -64,8 +65,7 @@ class KnownPlan:
     """The samples, encoded, that its predictions were made from."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedRun:
+class EndedRun(Struct, frozen=True):
     """What is left of a run."""
 
     record: RunRecord
@@ -90,8 +90,7 @@ class EndedRun:
     """Whether it had a prediction when it began."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refreshed:
+class Refreshed(Struct, frozen=True):
     """What the predictions for a cached plan are based on from now on."""
 
     plan: PlanName
@@ -101,8 +100,7 @@ class Refreshed:
     """What that is, such as `2 runs`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replanned:
+class Replanned(Struct, frozen=True):
     """A new version of a cached plan."""
 
     plan: PlanName
@@ -116,8 +114,7 @@ class Replanned:
     basis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unfiled:
+class Unfiled(Struct, frozen=True):
     """History could not be used."""
 
     error: HistoryError
