@@ -50,7 +50,7 @@ _BOUND = 120.0
 """Seconds after which a run counts as hanging."""
 _SETTLE = 30.0
 """Seconds within which everything must be cleaned up after the last run of a phase."""
-_TRACE = 30
+_TRACE = 80
 """How many lines of a traceback to report."""
 _TRIES = 10
 """How often to resume a run."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -219,12 +220,13 @@ def test_an_idle_worker_is_sent_the_next_task(store: FarmStore, run: RunId) -> N
 
 @pytest.fixture
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Record the number of keys and arguments of each command sent from now on."""
+    """Record the number of keys and arguments of each command that this thread sends from now."""
     trips: list[int] = []
-    send = Connection.send
+    send, here = Connection.send, threading.get_ident()
 
     def counted(self: Connection, commands: Sequence[Sequence[Arg]]) -> None:
-        trips.extend(len(command) for command in commands)
+        if threading.get_ident() == here:
+            trips.extend(len(command) for command in commands)
         send(self, commands)
 
     monkeypatch.setattr(Connection, "send", counted)
