@@ -24,7 +24,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import log, sqrt
+from math import copysign, log, sqrt
 from typing import NamedTuple
 
 Features = Mapping[str, float | str]
@@ -47,6 +47,8 @@ _REACH = log(4)
 """How far away samples count for a knot."""
 _FEW = 5
 """The fewest samples around a knot."""
+_FARTHEST = log(10_000)
+"""How far from the samples, as a ratio, sizes are told apart."""
 _FAR = 2.5
 """How many standard deviations away an amount is pulled in."""
 _HEAD_START = 6.0
@@ -162,6 +164,19 @@ class Fit(NamedTuple):
         """Return the features that curves depend on."""
         found = [features.get(curve.feature) for curve in self.curves]
         return tuple(x if isinstance(x, float) else 0.0 for x in found)
+
+    def within_reach(self, features: Features, known: Sequence[float]) -> Features:
+        """Return features that are no further from a place than anything can be predicted.
+
+        Sizes are predicted from predicted sizes: without a limit, they could grow without end.
+        """
+        there = zip(self.curves, self.where(features), known, strict=True)
+        far = {
+            curve.feature: place + copysign(_FARTHEST, x - place)
+            for curve, x, place in there
+            if abs(x - place) > _FARTHEST
+        }
+        return {**features, **far} if far else features
 
     def doubt(self, here: Sequence[float], there: Sequence[float]) -> float:
         """Return the standard error of the difference between two places."""

@@ -371,6 +371,7 @@ class _CostsAt:
         """Return what the fit says, as far away as the doubt about it allows."""
         if not fit.curves:
             return 1.0
+        features = fit.within_reach(features, known.where)
         height = fit.at(features)
         doubt = fit.doubt(fit.where(features), known.where)
         away = height - known.height
