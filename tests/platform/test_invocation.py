@@ -259,3 +259,9 @@ for _ in range(100):
 def test_the_first_messages_of_a_kind_may_arrive_in_several_threads() -> None:
     """msgspec crashes if threads build the same decoder at once."""
     assert subprocess.run([sys.executable, "-c", MESSAGES_IN_THREADS], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("cpus", [1, 1.0])
+def test_equal_resources_are_of_one_kind(cpus: float) -> None:
+    kind_of.cache_clear()
+    assert kind_of(Resources(256, cpus=cpus)) == "256 1.0"

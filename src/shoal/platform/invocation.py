@@ -400,7 +400,7 @@ _size_of = lru_cache(maxsize=1024)(attrgetter("memory_mb", "cpu_share"))
 @lru_cache(maxsize=1024)
 def kind_of(resources: Resources) -> str:
     """A worker's resources, as the store keeps them."""
-    return f"{resources.memory_mb} {resources.cpu_share!r}"
+    return f"{resources.memory_mb} {float(resources.cpu_share)!r}"  # equal resources are cached
 
 
 def resources_of(kind: str) -> Resources:
